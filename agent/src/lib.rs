@@ -1,0 +1,1 @@
+//! The Landfall agent: prober and crawler.

@@ -1,0 +1,2 @@
+//! The `landfall-agent` binary.
+fn main() {}

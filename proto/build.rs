@@ -1,0 +1,15 @@
+//! Compiles the contract without a system `protoc`.
+
+use std::error::Error;
+
+const FILES: [&str; 4] =
+    ["landfall/v1/agent.proto", "landfall/v1/sites.proto", "landfall/v1/fleet.proto", "landfall/v1/reports.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    for file in FILES {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    let descriptors = protox::compile(FILES, ["."])?;
+    tonic_prost_build::configure().compile_fds(descriptors)?;
+    Ok(())
+}

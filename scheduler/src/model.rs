@@ -1,0 +1,242 @@
+//! The words of the core: identifiers, round trips and states.
+//!
+//! Pure: no IO, no clock. Identifiers of different things do not mix, and a round trip is a [`Rtt`], never a bare
+//! number, outside `gnp`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+macro_rules! identifier {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(i64);
+
+        impl $name {
+            /// Wraps a stored identifier.
+            pub const fn new(raw: i64) -> Self {
+                Self(raw)
+            }
+
+            /// The stored identifier.
+            pub const fn get(self) -> i64 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+identifier!(
+    /// An agent; a landmark is an agent and has no identifier of its own.
+    AgentId
+);
+identifier!(
+    /// A site.
+    SiteId
+);
+identifier!(
+    /// A batch.
+    BatchId
+);
+identifier!(
+    /// A task: one (batch, site, round).
+    TaskId
+);
+identifier!(
+    /// One choice of an agent for a task.
+    AssignmentId
+);
+identifier!(
+    /// One connection of an agent.
+    SessionId
+);
+identifier!(
+    /// An order to measure.
+    OrderId
+);
+identifier!(
+    /// The fence of a lease: rises by one per grant of a task.
+    LeaseToken
+);
+identifier!(
+    /// The number of a session among all of its agent's; the newest wins.
+    Incarnation
+);
+identifier!(
+    /// The number of an embedding. Coordinates of different epochs never meet.
+    EmbeddingEpoch
+);
+
+/// A round trip: positive, at most [`Rtt::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rtt(Duration);
+
+/// A round trip that is zero, negative, not finite or beyond [`Rtt::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("a round trip must be above 0 and at most 10 minutes")]
+pub struct RttOutOfRange;
+
+impl Rtt {
+    /// The longest round trip that is believed: ten minutes.
+    pub const MAX: Duration = Duration::from_secs(600);
+
+    /// Accepts what the network or the database says.
+    ///
+    /// # Errors
+    /// When it is zero or beyond [`Rtt::MAX`].
+    pub fn try_new(value: Duration) -> Result<Self, RttOutOfRange> {
+        if value.is_zero() || value > Self::MAX {
+            return Err(RttOutOfRange);
+        }
+        Ok(Self(value))
+    }
+
+    /// From microseconds, the unit of the store.
+    ///
+    /// # Errors
+    /// When it is not positive or beyond [`Rtt::MAX`].
+    pub fn try_from_micros(micros: i64) -> Result<Self, RttOutOfRange> {
+        let micros = u64::try_from(micros).map_err(|_| RttOutOfRange)?;
+        Self::try_new(Duration::from_micros(micros))
+    }
+
+    /// From milliseconds, the unit inside `gnp`; rounds up to a microsecond so that nothing becomes zero.
+    ///
+    /// # Errors
+    /// When it is not finite, not positive or beyond [`Rtt::MAX`].
+    pub fn try_from_millis_f64(millis: f64) -> Result<Self, RttOutOfRange> {
+        if !(millis.is_finite() && millis > 0.0) {
+            return Err(RttOutOfRange);
+        }
+        let value = Duration::try_from_secs_f64(millis / 1e3).map_err(|_| RttOutOfRange)?;
+        Self::try_new(value.max(Duration::from_micros(1)))
+    }
+
+    /// The plain duration.
+    pub const fn as_duration(self) -> Duration {
+        self.0
+    }
+
+    /// In microseconds, at least one.
+    pub fn as_micros(self) -> i64 {
+        i64::try_from(self.0.as_micros().max(1)).unwrap_or(i64::MAX)
+    }
+
+    /// In milliseconds, for `gnp` and for people.
+    pub fn as_millis_f64(self) -> f64 {
+        self.0.as_secs_f64() * 1e3
+    }
+}
+
+impl fmt::Display for Rtt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} ms", self.as_millis_f64())
+    }
+}
+
+/// How an agent is chosen for a site (DESIGN §7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Strategy {
+    /// Any agent, evenly.
+    Random,
+    /// The nearest agent.
+    GnpTop1,
+    /// One of the three nearest, at random: the paper's, and the default.
+    #[default]
+    GnpTop3,
+}
+
+/// A strategy's name that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown strategy '{0}': known are random, gnp-top1, gnp-top3")]
+pub struct UnknownStrategy(String);
+
+impl Strategy {
+    /// Every strategy.
+    pub const ALL: [Self; 3] = [Self::Random, Self::GnpTop1, Self::GnpTop3];
+
+    /// The name on the command line and in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Random => "random",
+            Self::GnpTop1 => "gnp-top1",
+            Self::GnpTop3 => "gnp-top3",
+        }
+    }
+
+    /// Whether sites must be measured before it can choose.
+    pub const fn needs_distance(self) -> bool {
+        !matches!(self, Self::Random)
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = UnknownStrategy;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or_else(|| UnknownStrategy(name.to_owned()))
+    }
+}
+
+/// How far a crawl may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CrawlPolicy {
+    /// Pages fetched at most; 1 or more.
+    pub max_pages: u32,
+    /// Body bytes fetched at most; 1 or more.
+    pub max_bytes: u64,
+    /// Links followed from the start page at most.
+    pub max_depth: u32,
+    /// Time at most.
+    pub max_duration: Duration,
+    /// The least time between the starts of two requests to the site.
+    pub request_interval: Duration,
+}
+
+impl Default for CrawlPolicy {
+    fn default() -> Self {
+        Self {
+            max_pages: 200,
+            max_bytes: 64 << 20,
+            max_depth: 8,
+            max_duration: Duration::from_secs(15 * 60),
+            request_interval: Duration::from_secs(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_out_of_range_are_refused() {
+        for millis in [0.0, -1.0, f64::NAN, f64::INFINITY, 600_001.0] {
+            assert_eq!(Rtt::try_from_millis_f64(millis), Err(RttOutOfRange), "{millis}");
+        }
+        assert_eq!(Rtt::try_from_micros(0), Err(RttOutOfRange));
+        assert_eq!(Rtt::try_from_millis_f64(12.5).map(Rtt::as_micros), Ok(12_500));
+        assert_eq!(Rtt::try_from_millis_f64(1e-9).map(Rtt::as_micros), Ok(1));
+    }
+
+    #[test]
+    fn strategies_are_known_by_their_names() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
+        }
+        assert!("top3".parse::<Strategy>().is_err());
+    }
+}

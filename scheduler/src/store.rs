@@ -1,0 +1,63 @@
+//! The store: the only place that knows SQL.
+//!
+//! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
+//! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{PgPool, Postgres, Transaction};
+
+/// The schema, embedded; forward-only.
+pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
+
+/// Connections a scheduler holds at most. Postgres' default limit is 100; two schedulers and the tools fit.
+const MAX_CONNECTIONS: u32 = 24;
+
+/// What can go wrong between the domain and the database.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database refused, failed or is away.
+    #[error("query the database")]
+    Database(#[from] sqlx::Error),
+    /// A row contradicts the domain.
+    #[error("inconsistent row: {table}.{column} is {value}")]
+    Inconsistent {
+        /// The table.
+        table: &'static str,
+        /// The column.
+        column: &'static str,
+        /// The offending value.
+        value: String,
+    },
+    /// The schema could not be brought up to date, or is newer than this program.
+    #[error("migrate the schema")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+}
+
+impl Error {
+    /// An inconsistency in a column.
+    pub fn inconsistent(table: &'static str, column: &'static str, value: impl ToString) -> Self {
+        Self::Inconsistent { table, column, value: value.to_string() }
+    }
+}
+
+/// Connects, and brings the schema up to date. Safe when two schedulers start at once: the migrator holds a lock.
+///
+/// # Errors
+/// When the database cannot be reached, or its schema is newer than this program.
+pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
+    let pool = PgPoolOptions::new()
+        .max_connections(MAX_CONNECTIONS)
+        .acquire_timeout(std::time::Duration::from_secs(10))
+        .connect_with(options)
+        .await?;
+    MIGRATOR.run(&pool).await?;
+    Ok(pool)
+}
+
+/// Begins a transaction.
+///
+/// # Errors
+/// When no connection can be had.
+pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
+    Ok(pool.begin().await?)
+}

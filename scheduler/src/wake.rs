@@ -1,0 +1,44 @@
+//! Wake-up signals: how `grpc` and `tasks` tell one another to look at the store now.
+//!
+//! A signal carries nothing. Whoever is woken reads what to do from Postgres, and reads it on a period anyway, so a
+//! lost signal costs time, never work.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::model::AgentId;
+
+/// One signal per background task, and one per connected agent.
+#[derive(Debug, Default)]
+pub struct Wakes {
+    /// Something may need measuring.
+    pub measure: Notify,
+    /// The mesh or the landmarks changed.
+    pub fit: Notify,
+    /// A site's measurements changed, or the embedding did.
+    pub locate: Notify,
+    /// A task may need an agent.
+    pub assign: Notify,
+    /// Guards only the map itself: it is never held across an await.
+    agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
+}
+
+impl Wakes {
+    /// The signal of one agent's session.
+    pub fn agent(&self, agent: AgentId) -> Arc<Notify> {
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(agents.entry(agent).or_default())
+    }
+
+    /// Tells the sessions of these agents that orders or grants may wait for them.
+    pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        for agent in woken {
+            if let Some(notify) = agents.get(&agent) {
+                notify.notify_one();
+            }
+        }
+    }
+}

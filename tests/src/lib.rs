@@ -1,0 +1,1 @@
+//! The Landfall lab: the emulated WAN, the cluster harness, the demo.

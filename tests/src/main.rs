@@ -1,0 +1,2 @@
+//! The `lab` binary.
+fn main() {}
