@@ -3,7 +3,23 @@
 //! `model`, `gnp`, `strategy` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
+use std::sync::Arc;
+
+use sqlx::PgPool;
+
+pub mod config;
 pub mod model;
 pub mod store;
 pub mod tasks;
 pub mod wake;
+
+/// What every service and every background task of one scheduler shares. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Scheduler {
+    /// The database.
+    pub pool: PgPool,
+    /// The signals between services and tasks.
+    pub wakes: Arc<wake::Wakes>,
+    /// The configuration, validated.
+    pub config: Arc<config::Config>,
+}

@@ -35,7 +35,7 @@ pub enum Error {
 
 impl Error {
     /// An inconsistency in a column.
-    pub fn inconsistent(table: &'static str, column: &'static str, value: impl ToString) -> Self {
+    pub fn inconsistent(table: &'static str, column: &'static str, value: &impl ToString) -> Self {
         Self::Inconsistent { table, column, value: value.to_string() }
     }
 }
