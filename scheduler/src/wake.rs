@@ -21,6 +21,8 @@ pub struct Wakes {
     pub locate: Notify,
     /// A task may need an agent.
     pub assign: Notify,
+    /// A session may have ended.
+    pub reap: Notify,
     /// Guards only the map itself: it is never held across an await.
     agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
 }

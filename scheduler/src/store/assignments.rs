@@ -1,0 +1,174 @@
+//! Assignments: the choice of an agent for a task. A new choice is a new row.
+//!
+//! A task moves `located -> assigned` here and nowhere else, and back when its agent is gone.
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, SiteId, Strategy, TaskId};
+use crate::strategy::Choice;
+
+use super::Error;
+
+/// A task that needs an agent.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// The task.
+    pub task: TaskId,
+    /// Its site.
+    pub site: SiteId,
+    /// Its batch's strategy.
+    pub strategy: Strategy,
+    /// Why distances could not be had, when they could not.
+    pub reason: Option<String>,
+    /// How many assignments it had before.
+    pub former: i64,
+}
+
+/// An agent that can be chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Available {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its slots.
+    pub capacity: u32,
+    /// Tasks assigned or leased to it now.
+    pub load: u32,
+}
+
+/// The agents with an active session.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.capacity, coalesce(l.load, 0) as "load!"
+        from agents a
+        left join (
+            select c.agent_id, count(*) as load
+            from tasks t join assignments c on c.id = t.assignment_id
+            where t.state in ('assigned', 'leased')
+            group by c.agent_id
+        ) l on l.agent_id = a.id
+        where exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
+        order by a.id
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Available {
+                agent: AgentId::new(row.id),
+                capacity: u32::try_from(row.capacity)
+                    .map_err(|_| Error::inconsistent("agents", "capacity", &row.capacity))?,
+                load: u32::try_from(row.load).unwrap_or(u32::MAX),
+            })
+        })
+        .collect()
+}
+
+/// Located tasks, oldest first, locked for the transaction; another scheduler's are skipped.
+///
+/// # Errors
+/// When the database fails or a stored strategy is unknown.
+pub async fn waiting(conn: &mut PgConnection, limit: i64) -> Result<Vec<Waiting>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, t.site_id, t.reason, b.strategy,
+               (select count(*) from assignments a where a.task_id = t.id) as "former!"
+        from tasks t join batches b on b.id = t.batch_id
+        where t.state = 'located'
+        order by t.id
+        limit $1
+        for update of t skip locked
+        "#,
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Waiting {
+                task: TaskId::new(row.id),
+                site: SiteId::new(row.site_id),
+                strategy: row
+                    .strategy
+                    .parse()
+                    .map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
+                reason: row.reason,
+                former: row.former,
+            })
+        })
+        .collect()
+}
+
+/// Records a choice and moves its task to `assigned`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn insert(
+    conn: &mut PgConnection,
+    task: TaskId,
+    strategy: Strategy,
+    seed: u64,
+    choice: &Choice,
+    fallback_reason: Option<&str>,
+) -> Result<(), Error> {
+    let candidates: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
+    let predicted: Vec<Option<i64>> =
+        choice.candidates.iter().map(|candidate| candidate.predicted.map(crate::model::Rtt::as_micros)).collect();
+    let measured: Vec<Option<i64>> =
+        choice.candidates.iter().map(|candidate| candidate.measured.map(crate::model::Rtt::as_micros)).collect();
+    sqlx::query!(
+        r#"
+        with made as (
+            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
+                                     fallback_reason)
+            values ($1, $2, $3, $4, $5, $6, $7, $8)
+            returning id
+        )
+        update tasks set state = 'assigned', assignment_id = made.id, state_since = now() from made where tasks.id = $1
+        "#,
+        task.get(),
+        choice.agent.get(),
+        strategy.name(),
+        seed.cast_signed(),
+        &candidates,
+        &predicted as &[Option<i64>],
+        &measured as &[Option<i64>],
+        fallback_reason,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Returns tasks whose chosen agent has no active session to `located`, to be chosen anew. Returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn withdraw_from_lost_agents(conn: &mut PgConnection) -> Result<u64, Error> {
+    let withdrawn = sqlx::query!(
+        r#"
+        update tasks t set state = 'located', reason = null, state_since = now()
+        from assignments a
+        where a.id = t.assignment_id and t.state = 'assigned'
+          and not exists (select from sessions s where s.agent_id = a.agent_id and s.state = 'active')
+        "#,
+    )
+    .execute(conn)
+    .await?;
+    Ok(withdrawn.rows_affected())
+}
+
+/// Says of located tasks why they wait. Tasks that already say why keep their reason.
+///
+/// # Errors
+/// When the database fails.
+pub async fn explain_waiting(conn: &mut PgConnection, reason: &str) -> Result<(), Error> {
+    sqlx::query!("update tasks set reason = $1 where state = 'located' and reason is null", reason)
+        .execute(conn)
+        .await?;
+    Ok(())
+}

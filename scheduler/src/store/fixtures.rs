@@ -1,0 +1,103 @@
+//! Rows for store tests: just enough of each noun to stand on.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId, SessionId, SiteId, TaskId};
+
+use super::sessions::{self, Registration};
+
+/// Long enough that nothing expires by itself during a test.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
+
+pub(crate) async fn agent(conn: &mut PgConnection, name: &str) -> AgentId {
+    let id = sqlx::query_scalar::<_, i64>(
+        "insert into agents (name, city, carrier, capacity, credential_hash) values ($1, 'Harbin', 'CERNET', 2, sha256($1::bytea))
+         returning id",
+    )
+    .bind(name)
+    .fetch_one(conn)
+    .await
+    .expect("insert an agent");
+    AgentId::new(id)
+}
+
+pub(crate) fn registration() -> Registration {
+    Registration {
+        city: "Harbin".into(),
+        carrier: "CERNET".into(),
+        country: "CN".into(),
+        capacity: 2,
+        version: "0.1.0".into(),
+        beacon_url: None,
+        held: Vec::new(),
+    }
+}
+
+pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionId {
+    sessions::open(conn, agent, &registration(), LIFETIME).await.expect("open a session").session
+}
+
+pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {
+    let id = sqlx::query_scalar::<_, i64>(
+        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ($1, $2, 10, 100000, 3, 60000, 1000) returning id",
+    )
+    .bind(name)
+    .bind(strategy)
+    .fetch_one(conn)
+    .await
+    .expect("insert a batch");
+    BatchId::new(id)
+}
+
+pub(crate) async fn site(conn: &mut PgConnection, name: &str) -> SiteId {
+    let id = sqlx::query_scalar::<_, i64>(
+        "insert into sites (name) values ($1) on conflict (name) do update set name = excluded.name returning id",
+    )
+    .bind(name)
+    .fetch_one(conn)
+    .await
+    .expect("insert a site");
+    SiteId::new(id)
+}
+
+pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, state: &str) -> TaskId {
+    let id = sqlx::query_scalar::<_, i64>(
+        "insert into tasks (batch_id, site_id, state) values ($1, $2, $3::task_state) returning id",
+    )
+    .bind(batch.get())
+    .bind(site.get())
+    .bind(state)
+    .fetch_one(conn)
+    .await
+    .expect("insert a task");
+    TaskId::new(id)
+}
+
+/// A task assigned to an agent, as the chooser would leave it.
+pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
+    let task = task(conn, batch, site, "located").await;
+    sqlx::query(
+        "with made as (
+             insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
+             values ($1, $2, 'random', 1, array[$2], array[null]::bigint[], array[null]::bigint[]) returning id
+         )
+         update tasks set state = 'assigned', assignment_id = made.id from made where tasks.id = $1",
+    )
+    .bind(task.get())
+    .bind(agent.get())
+    .execute(conn)
+    .await
+    .expect("assign a task");
+    task
+}
+
+pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
+    sqlx::query_scalar("select state::text from tasks where id = $1")
+        .bind(task.get())
+        .fetch_one(conn)
+        .await
+        .expect("read a task")
+}

@@ -1,0 +1,297 @@
+//! Leases: an agent session's right to crawl a task's site, fenced by a token (DESIGN §8).
+//!
+//! Invariants: a task's token rises by one per grant and never otherwise; at most one active lease a site (a unique
+//! index); a lease is active only while its task is `leased` with the same token.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
+
+use super::Error;
+
+/// A lease just granted, with what the agent needs to crawl.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The task.
+    pub task: TaskId,
+    /// The token of this grant.
+    pub token: LeaseToken,
+    /// The site.
+    pub site: SiteId,
+    /// As submitted.
+    pub name: String,
+    /// Where it was settled, when it was.
+    pub origin: Option<String>,
+    /// How far to go.
+    pub policy: CrawlPolicy,
+}
+
+/// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
+/// longer active. The caller commits before it sends.
+///
+/// # Errors
+/// When the database fails or a stored policy is out of range.
+pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
+    let Some(free) = free_slots(conn, agent, session).await? else { return Ok(Vec::new()) };
+    if free <= 0 {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query!(
+        r#"
+        with chosen as (
+            select t.id, t.site_id, t.token + 1 as token
+            from tasks t
+            join assignments a on a.id = t.assignment_id
+            where t.state = 'assigned' and a.agent_id = $1
+              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
+            order by t.id
+            limit $3
+            for update of t skip locked
+        ), granted as (
+            insert into leases (task_id, token, site_id, agent_id, session_id)
+            select id, token, site_id, $1, $2 from chosen
+            -- Another batch's task of the same site may have been granted in between: it waits its turn.
+            on conflict (site_id) where state = 'active' do nothing
+            returning task_id, token
+        ), moved as (
+            update tasks t set state = 'leased', token = g.token, reason = null, state_since = now()
+            from granted g where t.id = g.task_id
+            returning t.id, t.batch_id, t.site_id, t.token
+        )
+        select m.id, m.token, s.id as site_id, s.name, s.origin,
+               b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms
+        from moved m
+        join sites s on s.id = m.site_id
+        join batches b on b.id = m.batch_id
+        order by m.id
+        "#,
+        agent.get(),
+        session.get(),
+        free,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Grant {
+                task: TaskId::new(row.id),
+                token: LeaseToken::new(row.token),
+                site: SiteId::new(row.site_id),
+                name: row.name,
+                origin: row.origin,
+                policy: CrawlPolicy {
+                    max_pages: stored(row.max_pages, "max_pages")?,
+                    max_bytes: stored(row.max_bytes, "max_bytes")?,
+                    max_depth: stored(row.max_depth, "max_depth")?,
+                    max_duration: Duration::from_millis(stored(row.max_duration_ms, "max_duration_ms")?),
+                    request_interval: Duration::from_millis(stored(row.request_interval_ms, "request_interval_ms")?),
+                },
+            })
+        })
+        .collect()
+}
+
+/// The agent's slots not taken by active leases; `None` when the session has ended. The agent's row stays locked for
+/// the transaction, so that two grants cannot both count the same free slot.
+async fn free_slots(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<i64>, Error> {
+    let capacity = sqlx::query_scalar!(
+        r#"
+        select a.capacity from agents a
+        join sessions s on s.agent_id = a.id
+        where a.id = $1 and s.id = $2 and s.state = 'active'
+        for update of a for share of s
+        "#,
+        agent.get(),
+        session.get(),
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some(capacity) = capacity else { return Ok(None) };
+    let active = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
+        agent.get(),
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(Some(i64::from(capacity) - active))
+}
+
+/// Binds the leases an agent says it holds to its new session: those that are still active, its own, and of the
+/// token it names. Returns them.
+///
+/// # Errors
+/// When the database fails.
+pub async fn rebind(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+    held: &[(TaskId, LeaseToken)],
+) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+    let tasks: Vec<i64> = held.iter().map(|(task, _)| task.get()).collect();
+    let tokens: Vec<i64> = held.iter().map(|(_, token)| token.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        update leases l set session_id = $2
+        from unnest($3::bigint[], $4::bigint[]) as held (task_id, token)
+        where l.task_id = held.task_id and l.token = held.token and l.agent_id = $1 and l.state = 'active'
+        returning l.task_id, l.token
+        "#,
+        agent.get(),
+        session.get(),
+        &tasks,
+        &tokens,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
+}
+
+/// Takes back one lease that its agent hands back. `false`: it was not active, or not this agent's.
+///
+/// # Errors
+/// When the database fails.
+pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
+    let released = sqlx::query!(
+        r#"
+        with released as (
+            update leases set state = 'released', ended_at = now()
+            where task_id = $2 and token = $3 and agent_id = $1 and state = 'active'
+            returning task_id
+        )
+        update tasks t set state = 'assigned', reason = 'handed back by its agent', state_since = now()
+        from released r where t.id = r.task_id and t.state = 'leased'
+        "#,
+        agent.get(),
+        task.get(),
+        token.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(released.rows_affected() == 1)
+}
+
+/// Takes back the active leases of every session that has ended. Returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, Error> {
+    let released = sqlx::query!(
+        r#"
+        with lost as (
+            update leases l set state = 'expired', ended_at = now()
+            from sessions s
+            where s.id = l.session_id and s.state <> 'active' and l.state = 'active'
+            returning l.task_id
+        )
+        update tasks t set state = 'assigned', reason = 'its agent was lost', state_since = now()
+        from lost where t.id = lost.task_id and t.state = 'leased'
+        "#,
+    )
+    .execute(conn)
+    .await?;
+    Ok(released.rows_affected())
+}
+
+fn stored<N, T>(value: N, column: &'static str) -> Result<T, Error>
+where
+    N: Copy + ToString,
+    T: TryFrom<N>,
+{
+    T::try_from(value).map_err(|_| Error::inconsistent("batches", column, &value))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+    use crate::store::sessions::{self, Registration};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        let grants = grant(&mut conn, agent, session).await.expect("grant");
+        assert_eq!(grants.iter().map(|grant| grant.token.get()).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(grants[0].name, "a.cn");
+        assert_eq!(grants[0].policy.max_pages, 10);
+        assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty(), "no slot is free");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_site_is_leased_once_across_batches(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        for name in ["spring", "autumn"] {
+            let batch = fixtures::batch(&mut conn, name, "random").await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+        assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_session_that_has_ended_is_granted_nothing(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let old = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        fixtures::assigned(&mut conn, batch, site, agent).await;
+        let new = fixtures::session(&mut conn, agent).await;
+        assert!(grant(&mut conn, agent, old).await.expect("grant").is_empty());
+        assert_eq!(grant(&mut conn, agent, new).await.expect("grant").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_reconnecting_agent_keeps_what_it_holds_and_loses_what_it_forgot(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for host in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        let grants = grant(&mut conn, agent, session).await.expect("grant");
+        let forged = (grants[1].task, LeaseToken::new(7));
+        let registration =
+            Registration { held: vec![(grants[0].task, grants[0].token), forged], ..fixtures::registration() };
+        let opened = sessions::open(&mut conn, agent, &registration, fixtures::LIFETIME).await.expect("open");
+        assert_eq!(opened.kept, [(grants[0].task, grants[0].token)]);
+        assert_eq!(fixtures::state(&mut conn, grants[0].task).await, "leased");
+        assert_eq!(fixtures::state(&mut conn, grants[1].task).await, "assigned");
+        let again = grant(&mut conn, agent, opened.session).await.expect("grant");
+        assert_eq!(
+            again.iter().map(|grant| (grant.task, grant.token.get())).collect::<Vec<_>>(),
+            [(grants[1].task, 2)]
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn only_its_holder_can_hand_a_lease_back(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let other = fixtures::agent(&mut conn, "b").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        let token = grant(&mut conn, agent, session).await.expect("grant")[0].token;
+        assert!(!release(&mut conn, other, task, token).await.expect("release"));
+        assert!(release(&mut conn, agent, task, token).await.expect("release"));
+        assert!(!release(&mut conn, agent, task, token).await.expect("release"), "once");
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+    }
+}

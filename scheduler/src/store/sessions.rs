@@ -1,0 +1,217 @@
+//! Sessions: one row per connection of an agent, renewed by heartbeats (DESIGN §8).
+//!
+//! Invariants: at most one active session an agent (a unique index); the newest incarnation wins; only Postgres'
+//! clock expires anything; a session is marked before its leases move, never after.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId};
+
+use super::Error;
+
+/// What an agent says of itself when it connects.
+#[derive(Debug, Clone)]
+pub struct Registration {
+    /// The city.
+    pub city: String,
+    /// The carrier (ISP).
+    pub carrier: String,
+    /// ISO 3166-1 alpha-2, or empty.
+    pub country: String,
+    /// Sites crawled at once.
+    pub capacity: u32,
+    /// The agent's version.
+    pub version: String,
+    /// Where its beacon is reached, when it runs one.
+    pub beacon_url: Option<String>,
+    /// The leases it believes it holds.
+    pub held: Vec<(TaskId, LeaseToken)>,
+}
+
+/// A session just opened.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    /// The session.
+    pub session: SessionId,
+    /// Its number among the agent's.
+    pub incarnation: Incarnation,
+    /// The held leases that now belong to this session.
+    pub kept: Vec<(TaskId, LeaseToken)>,
+}
+
+/// Opens a session: supersedes the agent's former one and re-binds the leases the agent still holds, in one
+/// transaction of the caller. Leases the agent no longer knows of go back.
+///
+/// # Errors
+/// When the database fails.
+pub async fn open(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    registration: &Registration,
+    lifetime: Duration,
+) -> Result<Opened, Error> {
+    let capacity = i32::try_from(registration.capacity).unwrap_or(i32::MAX);
+    let incarnation = sqlx::query_scalar!(
+        r#"
+        update agents
+        set city = $2, carrier = $3, country = $4, capacity = $5, version = $6, beacon_url = $7,
+            incarnation = incarnation + 1
+        where id = $1
+        returning incarnation
+        "#,
+        agent.get(),
+        registration.city,
+        registration.carrier,
+        registration.country,
+        capacity,
+        registration.version,
+        registration.beacon_url,
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    close_active(conn, agent).await?;
+    let session = sqlx::query_scalar!(
+        r#"
+        insert into sessions (agent_id, incarnation, expires_at)
+        values ($1, $2, now() + $3 * interval '1 microsecond')
+        returning id
+        "#,
+        agent.get(),
+        incarnation,
+        micros(lifetime),
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    let session = SessionId::new(session);
+    let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
+    super::leases::release_of_ended_sessions(conn).await?;
+    Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
+}
+
+/// Renews an active session. `false`: it is no longer active, and the agent must register anew.
+///
+/// # Errors
+/// When the database fails.
+pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
+    let renewed = sqlx::query!(
+        r#"
+        update sessions set renewed_at = now(), expires_at = now() + $2 * interval '1 microsecond'
+        where id = $1 and state = 'active'
+        "#,
+        session.get(),
+        micros(lifetime),
+    )
+    .execute(conn)
+    .await?;
+    Ok(renewed.rows_affected() == 1)
+}
+
+/// Ends a session whose agent said goodbye.
+///
+/// # Errors
+/// When the database fails.
+pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
+    sqlx::query!("update sessions set state = 'closed' where id = $1 and state = 'active'", session.get())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Gives every active session a whole lifetime from now. Called once when a scheduler starts: while it was away no
+/// heartbeat could be recorded, and no agent shall lose its work for that.
+///
+/// # Errors
+/// When the database fails.
+pub async fn extend_all(conn: &mut PgConnection, lifetime: Duration) -> Result<u64, Error> {
+    let extended = sqlx::query!(
+        r#"
+        update sessions set expires_at = greatest(expires_at, now() + $1 * interval '1 microsecond')
+        where state = 'active'
+        "#,
+        micros(lifetime),
+    )
+    .execute(conn)
+    .await?;
+    Ok(extended.rows_affected())
+}
+
+/// Marks the sessions whose time has passed, and returns their agents. Their leases move in a later transaction, so
+/// that a late heartbeat finds the session ended and cannot revive an agent whose tasks have moved.
+///
+/// # Errors
+/// When the database fails.
+pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
+    let agents = sqlx::query_scalar!(
+        "update sessions set state = 'expired' where state = 'active' and expires_at < now() returning agent_id",
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(agents.into_iter().map(AgentId::new).collect())
+}
+
+async fn close_active(conn: &mut PgConnection, agent: AgentId) -> Result<(), Error> {
+    sqlx::query!("update sessions set state = 'closed' where agent_id = $1 and state = 'active'", agent.get())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Postgres intervals are built from whole microseconds, as a double holds them exactly.
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{fixtures, leases};
+
+    async fn pass_time(conn: &mut PgConnection, session: SessionId) {
+        sqlx::query("update sessions set expires_at = now() - interval '1 second' where id = $1")
+            .bind(session.get())
+            .execute(conn)
+            .await
+            .expect("move the expiry into the past");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_newest_incarnation_wins(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let first = open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await.expect("open");
+        let second = open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await.expect("open");
+        assert!(second.incarnation > first.incarnation);
+        assert!(!renew(&mut conn, first.session, fixtures::LIFETIME).await.expect("renew"));
+        assert!(renew(&mut conn, second.session, fixtures::LIFETIME).await.expect("renew"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_expired_session_cannot_be_revived_and_its_lease_returns(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        pass_time(&mut conn, session).await;
+        assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
+        assert!(!renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "a late heartbeat");
+        assert_eq!(leases::release_of_ended_sessions(&mut conn).await.expect("release"), 1);
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn after_a_restart_no_session_expires_for_the_time_the_scheduler_was_away(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        pass_time(&mut conn, session).await;
+        assert_eq!(extend_all(&mut conn, fixtures::LIFETIME).await.expect("extend"), 1);
+        assert!(expire_due(&mut conn).await.expect("expire").is_empty());
+    }
+}
