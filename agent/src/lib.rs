@@ -1,1 +1,11 @@
 //! The Landfall agent: prober and crawler.
+//!
+//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `session` talks to the
+//! scheduler and starts the rest.
+
+pub mod context;
+pub mod dns;
+pub mod guard;
+pub mod origin;
+pub mod probe;
+pub mod user_agent;

@@ -1,0 +1,72 @@
+//! What every request of the agent needs, prober's and crawler's alike. Made once and shared, so that the trust anchors
+//! and the resolver's cache exist once in the process.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::user_agent::UserAgent;
+
+/// What a request needs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Decides which addresses may be connected.
+    pub guard: Guard,
+    /// Resolves names.
+    pub resolver: Resolver,
+    /// Goes into every request.
+    pub user_agent: UserAgent,
+    /// The source address of every connection; the system's choice when absent.
+    pub bind: Option<IpAddr>,
+    /// Whom TLS trusts; offers no ALPN.
+    pub tls: Arc<rustls::ClientConfig>,
+}
+
+/// No TLS configuration could be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The file of the extra CA cannot be used.
+    #[error("read the CA certificates in {path}")]
+    ExtraCa {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// A certificate in it is no trust anchor, or there is none.
+    #[error("{0} holds no usable CA certificate")]
+    NoAnchor(PathBuf),
+    /// The library refused its own defaults.
+    #[error("configure TLS")]
+    Config(#[source] rustls::Error),
+}
+
+/// The TLS configuration of every request: the public web's roots, and `extra_ca` (PEM) beside them.
+///
+/// # Errors
+/// When `extra_ca` cannot be read or holds no CA certificate.
+pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = extra_ca {
+        let wrong = |source| TlsError::ExtraCa { path: path.to_owned(), source };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(wrong)?;
+        let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(wrong)?;
+        let (added, ignored) = roots.add_parsable_certificates(certificates);
+        if added == 0 || ignored > 0 {
+            return Err(TlsError::NoAnchor(path.to_owned()));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Config)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}

@@ -1,0 +1,250 @@
+//! Which addresses may be connected: one guard for the prober and the crawler.
+//!
+//! A site's name, an IP literal or a redirect may point anywhere, the agent's own network and its cloud's metadata
+//! service included. Therefore every address is vetted after the name was resolved and before it is connected, and the
+//! connection goes only to an address that was vetted: nothing resolves the name a second time.
+//!
+//! Only public unicast addresses pass. Two exceptions: networks the operator allows (`--allow-net`), and the exact
+//! address of an enrolled beacon, which may be private but never link-local, multicast or unspecified.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::dns::{DnsError, Resolver};
+
+/// An address that may not be connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the guard refuses {addr}: {why}")]
+pub struct Refused {
+    /// The address.
+    pub addr: IpAddr,
+    /// What kind of address it is.
+    pub why: &'static str,
+}
+
+/// Why a name gave no address that may be connected.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// It did not resolve.
+    #[error(transparent)]
+    Dns(DnsError),
+    /// It did, but to nothing that passes; one of the refused addresses.
+    #[error(transparent)]
+    Refused(Refused),
+}
+
+/// Vets addresses. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    allowed: Arc<[IpNet]>,
+    enrolled: Option<IpAddr>,
+}
+
+impl Guard {
+    /// A guard that lets public addresses pass, and `allow_net` beside them.
+    pub fn new(allow_net: Vec<IpNet>) -> Self {
+        Self { allowed: allow_net.into(), enrolled: None }
+    }
+
+    /// The same guard, which also lets the address of an enrolled beacon pass.
+    #[must_use]
+    pub fn with_enrolled(&self, addr: IpAddr) -> Self {
+        Self { allowed: Arc::clone(&self.allowed), enrolled: Some(addr) }
+    }
+
+    /// Decides whether an address may be connected.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub fn vet(&self, addr: IpAddr) -> Result<(), Refused> {
+        if self.allowed.iter().any(|net| net.contains(&addr)) {
+            return Ok(());
+        }
+        let refused = match addr {
+            IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(_, why)| *why),
+            IpAddr::V6(addr) => refuse_v6(addr),
+        };
+        match refused {
+            Some(why) if self.enrolled == Some(addr) && ENROLLED_MAY_BE.contains(&why) => Ok(()),
+            Some(why) => Err(Refused { addr, why }),
+            None => Ok(()),
+        }
+    }
+
+    /// Resolves a host and keeps the addresses that pass.
+    ///
+    /// # Errors
+    /// When it does not resolve, or to nothing that passes.
+    pub async fn resolve(&self, resolver: &Resolver, host: &str) -> Result<Vec<IpAddr>, ResolveError> {
+        let addresses = resolver.resolve(host).await.map_err(ResolveError::Dns)?;
+        let mut vetted = Vec::with_capacity(addresses.len());
+        let mut refused = None;
+        for addr in addresses {
+            match self.vet(addr) {
+                Ok(()) => vetted.push(addr),
+                Err(error) => refused = Some(error),
+            }
+        }
+        match refused {
+            Some(refused) if vetted.is_empty() => Err(ResolveError::Refused(refused)),
+            _ => Ok(vetted),
+        }
+    }
+}
+
+const PRIVATE: &str = "private";
+const LOOPBACK: &str = "loopback";
+const SHARED: &str = "carrier-grade NAT";
+const UNIQUE_LOCAL: &str = "unique local";
+const DOCUMENTATION: &str = "documentation";
+const BENCHMARKING: &str = "benchmarking";
+const LINK_LOCAL: &str = "link-local, where clouds keep their metadata";
+const MULTICAST: &str = "multicast";
+const RESERVED: &str = "reserved";
+const UNSPECIFIED: &str = "unspecified";
+const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
+
+/// What the address of an enrolled beacon may be beside public.
+const ENROLLED_MAY_BE: [&str; 4] = [PRIVATE, LOOPBACK, SHARED, UNIQUE_LOCAL];
+
+/// The IPv4 networks that are refused (IANA special-purpose registry).
+const V4: [(Ipv4Net, &str); 15] = [
+    (v4(0, 0, 0, 8), UNSPECIFIED),
+    (v4(10, 0, 0, 8), PRIVATE),
+    (v4(100, 64, 0, 10), SHARED),
+    (v4(127, 0, 0, 8), LOOPBACK),
+    (v4(169, 254, 0, 16), LINK_LOCAL),
+    (v4(172, 16, 0, 12), PRIVATE),
+    (v4(192, 0, 0, 24), RESERVED),
+    (v4(192, 0, 2, 24), DOCUMENTATION),
+    (v4(192, 88, 99, 24), TUNNEL),
+    (v4(192, 168, 0, 16), PRIVATE),
+    (v4(198, 18, 0, 15), BENCHMARKING),
+    (v4(198, 51, 100, 24), DOCUMENTATION),
+    (v4(203, 0, 113, 24), DOCUMENTATION),
+    (v4(224, 0, 0, 4), MULTICAST),
+    (v4(240, 0, 0, 4), RESERVED),
+];
+
+/// Everything outside of it is refused: it is the only global unicast IPv6 there is.
+const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 3);
+
+/// The IPv6 networks that are refused; the first that contains an address names it.
+const V6: [(Ipv6Net, &str); 13] = [
+    (Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128), UNSPECIFIED),
+    (Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), LOOPBACK),
+    (Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96), "an IPv4 address in an IPv6 one"),
+    (Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 96), "an IPv4 address in an IPv6 one"),
+    (v6(0x64, 0xff9b, 32), TUNNEL),
+    (v6(0x2001, 0x2, 48), BENCHMARKING),
+    (v6(0x2001, 0xdb8, 32), DOCUMENTATION),
+    (v6(0x3fff, 0, 20), DOCUMENTATION),
+    (v6(0x2001, 0, 23), TUNNEL),
+    (v6(0x2002, 0, 16), TUNNEL),
+    (v6(0xfc00, 0, 7), UNIQUE_LOCAL),
+    (v6(0xfe80, 0, 10), LINK_LOCAL),
+    (v6(0xff00, 0, 8), MULTICAST),
+];
+
+fn refuse_v6(addr: Ipv6Addr) -> Option<&'static str> {
+    let named = V6.iter().find(|(net, _)| net.contains(&addr)).map(|(_, why)| *why);
+    named.or((!GLOBAL_UNICAST.contains(&addr)).then_some(RESERVED))
+}
+
+const fn v4(a: u8, b: u8, c: u8, prefix: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, 0), prefix)
+}
+
+const fn v6(a: u16, b: u16, prefix: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0), prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why(addr: &str) -> Option<&'static str> {
+        Guard::new(Vec::new()).vet(addr.parse().unwrap()).err().map(|refused| refused.why)
+    }
+
+    #[test]
+    fn only_public_addresses_pass() {
+        let refused = [
+            ("0.0.0.0", UNSPECIFIED),
+            ("10.1.2.3", PRIVATE),
+            ("100.64.0.1", SHARED),
+            ("100.127.255.255", SHARED),
+            ("127.0.0.1", LOOPBACK),
+            ("127.2.3.4", LOOPBACK),
+            ("169.254.169.254", LINK_LOCAL),
+            ("172.16.0.1", PRIVATE),
+            ("172.31.255.255", PRIVATE),
+            ("192.0.0.8", RESERVED),
+            ("192.0.2.1", DOCUMENTATION),
+            ("192.168.1.1", PRIVATE),
+            ("198.18.0.1", BENCHMARKING),
+            ("198.19.255.255", BENCHMARKING),
+            ("198.51.100.1", DOCUMENTATION),
+            ("203.0.113.1", DOCUMENTATION),
+            ("224.0.0.1", MULTICAST),
+            ("239.255.255.250", MULTICAST),
+            ("255.255.255.255", RESERVED),
+            ("::", UNSPECIFIED),
+            ("::1", LOOPBACK),
+            ("::ffff:127.0.0.1", "an IPv4 address in an IPv6 one"),
+            ("::ffff:8.8.8.8", "an IPv4 address in an IPv6 one"),
+            ("::7f00:1", "an IPv4 address in an IPv6 one"),
+            ("64:ff9b::7f00:1", TUNNEL),
+            ("64:ff9b:1::1", TUNNEL),
+            ("100::1", RESERVED),
+            ("2001::1", TUNNEL),
+            ("2001:2::1", BENCHMARKING),
+            ("2001:db8::1", DOCUMENTATION),
+            ("2002:7f00:1::1", TUNNEL),
+            ("3fff::1", DOCUMENTATION),
+            ("5f00::1", RESERVED),
+            ("fc00::1", UNIQUE_LOCAL),
+            ("fd00:ec2::254", UNIQUE_LOCAL),
+            ("fe80::1", LINK_LOCAL),
+            ("fec0::1", RESERVED),
+            ("ff02::1", MULTICAST),
+        ];
+        for (addr, expected) in refused {
+            assert_eq!(why(addr), Some(expected), "{addr}");
+        }
+        for addr in ["8.8.8.8", "100.63.255.255", "100.128.0.1", "172.32.0.1", "198.20.0.1", "2606:4700::1", "2400::1"]
+        {
+            assert_eq!(why(addr), None, "{addr}");
+        }
+    }
+
+    #[test]
+    fn an_allowed_network_passes_and_its_neighbour_does_not() {
+        let guard = Guard::new(vec!["127.2.0.0/16".parse().unwrap()]);
+        assert!(guard.vet("127.2.3.4".parse().unwrap()).is_ok());
+        assert!(guard.vet("127.3.0.1".parse().unwrap()).is_err());
+        assert!(guard.vet("::ffff:127.2.3.4".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn an_enrolled_beacon_may_be_private_but_not_the_metadata_service() {
+        let guard = Guard::new(Vec::new());
+        let private: IpAddr = "10.0.0.7".parse().unwrap();
+        let metadata: IpAddr = "169.254.169.254".parse().unwrap();
+        assert!(guard.with_enrolled(private).vet(private).is_ok());
+        assert!(guard.with_enrolled(private).vet("10.0.0.8".parse().unwrap()).is_err());
+        assert!(guard.with_enrolled(metadata).vet(metadata).is_err());
+    }
+
+    #[tokio::test]
+    async fn literals_are_vetted_whatever_their_spelling() {
+        let guard = Guard::new(Vec::new());
+        let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        for host in ["127.0.0.1", "0x7f.1", "2130706433", "0177.0.0.1", "[::1]", "::1", "[::ffff:7f00:1]"] {
+            let result = guard.resolve(&resolver, host).await;
+            assert!(matches!(result, Err(ResolveError::Refused(_))), "{host}: {result:?}");
+        }
+    }
+}

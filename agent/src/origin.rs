@@ -1,0 +1,182 @@
+//! A site's origin (scheme, host, port), the names people submit, and which redirects move a site.
+//!
+//! Pure. A bare host is tried as https, then http. A first redirect inside the registrable domain (public suffix list)
+//! moves the site to another origin; one that leaves the domain does not. Who follows, and vets, is
+//! [`crate::probe::settle`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use url::Url;
+
+/// The two schemes a site may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// Plain.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
+impl Scheme {
+    /// As in a URL.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+
+    const fn default_port(self) -> u16 {
+        match self {
+            Self::Http => 80,
+            Self::Https => 443,
+        }
+    }
+}
+
+/// One origin. Displayed as `scheme://host`, with the port unless it is the scheme's own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The scheme.
+    pub scheme: Scheme,
+    /// A lower-case ASCII name without final dot, or an address; IPv6 in brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// A text that is no origin and no host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is neither a host nor an http or https URL")]
+pub struct BadOrigin(String);
+
+impl Origin {
+    /// The origin of a URL.
+    ///
+    /// # Errors
+    /// When it is not http or https.
+    pub fn of(url: &Url) -> Result<Self, BadOrigin> {
+        let bad = || BadOrigin(url.as_str().to_owned());
+        let scheme = match url.scheme() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            _ => return Err(bad()),
+        };
+        let host = url.host_str().map(|host| host.trim_end_matches('.')).filter(|host| !host.is_empty());
+        let port = url.port_or_known_default().filter(|port| *port != 0);
+        Ok(Self { scheme, host: host.ok_or_else(bad)?.to_owned(), port: port.ok_or_else(bad)? })
+    }
+
+    /// What to try for a submitted name, in order: one origin, or https and http for a bare host.
+    ///
+    /// # Errors
+    /// When the name is neither a host nor an http or https URL.
+    pub fn candidates(name: &str) -> Result<Vec<Self>, BadOrigin> {
+        if name.contains("://") {
+            return Ok(vec![name.parse()?]);
+        }
+        // An https URL's default port would swallow `host:443`; what was written decides.
+        let written_port = name.rsplit_once(':').filter(|(host, _)| !host.ends_with(':')).map(|(_, port)| port);
+        let https: Self = format!("https://{name}").parse()?;
+        let mut http: Self = format!("http://{name}").parse()?;
+        if let Some(Ok(port)) = written_port.map(str::parse::<u16>)
+            && !name.ends_with(']')
+        {
+            http.port = port;
+        }
+        Ok(vec![https, http])
+    }
+
+    /// Where a redirect moves the site: another origin inside the same registrable domain. `None` when the site stays
+    /// where it is, or the redirect leaves the domain.
+    pub fn moved_to(&self, location: &str) -> Option<Self> {
+        let base = Url::parse(&format!("{self}/")).ok()?;
+        let target = Self::of(&base.join(location).ok()?).ok()?;
+        (target != *self && self.same_site(&target)).then_some(target)
+    }
+
+    /// Whether both lie in one registrable domain. Addresses have none, so only the same address is the same site.
+    pub fn same_site(&self, other: &Self) -> bool {
+        if self.host == other.host {
+            return true;
+        }
+        let is_address = |host: &str| matches!(url::Host::parse(host), Ok(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
+        if is_address(&self.host) || is_address(&other.host) {
+            return false;
+        }
+        match (psl::domain_str(&self.host), psl::domain_str(&other.host)) {
+            (Some(ours), Some(theirs)) => ours == theirs,
+            _ => false,
+        }
+    }
+
+    /// The value of the `Host` header: with the port unless it is the scheme's own.
+    pub fn authority(&self) -> String {
+        if self.port == self.scheme.default_port() { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme.as_str(), self.authority())
+    }
+}
+
+impl FromStr for Origin {
+    type Err = BadOrigin;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Url::parse(text).map_err(|_| BadOrigin(text.to_owned()))?;
+        Self::of(&url).map_err(|_| BadOrigin(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(text: &str) -> Origin {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_origin_reads_what_it_writes() {
+        for text in ["http://example.cn", "https://example.cn:8443", "http://127.2.0.1:8080", "https://[2001:db8::1]"] {
+            assert_eq!(origin(text).to_string(), text);
+        }
+        assert_eq!(origin("HTTPS://Example.CN:443/path?x").to_string(), "https://example.cn");
+        for text in ["ftp://example.cn", "example.cn", "http://", "mailto:a@b", "http://example.cn:0"] {
+            assert!(text.parse::<Origin>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_host_is_tried_as_https_then_http() {
+        let texts =
+            |name: &str| -> Vec<String> { Origin::candidates(name).unwrap().iter().map(ToString::to_string).collect() };
+        assert_eq!(texts("example.cn"), ["https://example.cn", "http://example.cn"]);
+        assert_eq!(texts("example.cn:8080"), ["https://example.cn:8080", "http://example.cn:8080"]);
+        assert_eq!(texts("example.cn:443"), ["https://example.cn", "http://example.cn:443"]);
+        assert_eq!(texts("[::1]"), ["https://[::1]", "http://[::1]"]);
+        assert_eq!(texts("http://example.cn"), ["http://example.cn"]);
+        assert!(Origin::candidates("a b").is_err());
+    }
+
+    #[test]
+    fn redirects_move_a_site_only_inside_its_domain() {
+        let from = origin("http://example.com.cn");
+        let moved = |location: &str| from.moved_to(location).map(|to| to.to_string());
+        assert_eq!(moved("https://www.example.com.cn/index").as_deref(), Some("https://www.example.com.cn"));
+        assert_eq!(moved("//m.example.com.cn/").as_deref(), Some("http://m.example.com.cn"));
+        assert_eq!(moved("/index.html"), None);
+        assert_eq!(moved("http://example.com.cn/x"), None);
+        assert_eq!(moved("https://other.com.cn/"), None);
+        assert_eq!(moved("https://com.cn/"), None);
+        assert_eq!(moved("http://127.0.0.1/"), None);
+        assert_eq!(moved("ftp://www.example.com.cn/"), None);
+        assert_eq!(moved("http://"), None);
+        assert_eq!(origin("http://10.0.0.1").moved_to("http://11.0.0.1/"), None);
+        assert!(origin("http://10.0.0.1").moved_to("https://10.0.0.1/").is_some());
+    }
+}
