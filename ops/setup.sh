@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# Installs what building and testing Landfall needs on a Debian machine that has Rust: a C compiler, make, and the
+# binaries of the Postgres server. Says what and why before it installs anything; does nothing when nothing is missing.
+#
+# Postgres is installed without the system-wide cluster Debian would make and start: Landfall starts private ones.
+# A cluster that is there already is left as it is.
+#
+#   ops/setup.sh            install what is missing, as root or with sudo
+#   ops/setup.sh --dry-run  only say what is missing
+set -euo pipefail
+
+dry_run=no
+case "${1-}" in
+'') ;;
+--dry-run) dry_run=yes ;;
+*)
+    echo "setup: unknown argument '$1': only --dry-run is known" >&2
+    exit 2
+    ;;
+esac
+
+packages=()
+reasons=()
+
+need() { # PACKAGE REASON
+    packages+=("$1")
+    reasons+=("$2")
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# Debian keeps the server binaries outside PATH, one directory per major version.
+has_postgres_server() {
+    local initdb
+    for initdb in /usr/lib/postgresql/*/bin/initdb; do
+        if [ -x "$initdb" ] && [ -x "${initdb%/*}/postgres" ]; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+# A compiler without the C library's headers and start files is not enough, so it has to link something.
+c_compiler_works() {
+    has cc && echo '#include <stdio.h>
+int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null
+}
+
+find_missing() {
+    if ! c_compiler_works; then
+        need gcc "compiles and links the C parts of some crates"
+        need libc6-dev "the C library's headers, for the same"
+    fi
+    has make || need make "runs the Makefile"
+    has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
+    has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
+}
+
+check_cargo() {
+    if ! has cargo && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
+        echo "setup: cargo is neither in PATH nor in ${CARGO_HOME:-$HOME/.cargo}/bin: install Rust from https://rustup.rs and run this again" >&2
+        exit 1
+    fi
+}
+
+# Sets `as_root` to the prefix under which a command runs as root.
+become_root() {
+    if [ "$(id -u)" = 0 ]; then
+        as_root=(env)
+    elif has sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+        as_root=(sudo env)
+    else
+        echo "setup: ${packages[*]} must be installed, which takes root or sudo: neither is at hand" >&2
+        exit 1
+    fi
+}
+
+apt() {
+    "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"
+}
+
+has_candidate() {
+    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+}
+
+# Debian makes and starts a cluster `main` when a server is first configured, unless told not to. The note that tells
+# it is removed afterwards: a later installation by somebody else shall find Debian's default.
+note_dir=/etc/postgresql-common/createcluster.d
+note=$note_dir/landfall-setup.conf
+
+forbid_cluster() {
+    trap allow_cluster EXIT
+    "${as_root[@]}" mkdir -p "$note_dir"
+    echo 'create_main_cluster = off' | "${as_root[@]}" tee "$note" >/dev/null
+}
+
+allow_cluster() {
+    "${as_root[@]}" rm -f "$note"
+    "${as_root[@]}" rmdir --ignore-fail-on-non-empty "$note_dir" 2>/dev/null || true
+}
+
+install_missing() {
+    local package
+    for package in "${packages[@]}"; do
+        if ! has_candidate "$package"; then
+            apt update
+            break
+        fi
+    done
+    if [[ " ${packages[*]} " = *" postgresql "* ]]; then
+        forbid_cluster
+    fi
+    # Old package lists name files that the mirror no longer has: fresh lists, then once more.
+    if ! apt install --no-install-recommends "${packages[@]}"; then
+        apt update
+        apt install --no-install-recommends "${packages[@]}"
+    fi
+}
+
+check_cargo
+find_missing
+if [ "${#packages[@]}" = 0 ]; then
+    echo "setup: nothing to install"
+    exit 0
+fi
+if ! has apt-get; then
+    echo "setup: ${packages[*]} must be installed, and there is no apt-get here: install what corresponds to these Debian packages by hand" >&2
+    exit 1
+fi
+echo "setup: these Debian packages are missing:"
+for i in "${!packages[@]}"; do
+    printf '  %-16s %s\n' "${packages[$i]}" "${reasons[$i]}"
+done
+if [ "$dry_run" = yes ]; then
+    exit 0
+fi
+become_root
+install_missing
+packages=()
+reasons=()
+find_missing
+if [ "${#packages[@]}" != 0 ]; then
+    echo "setup: ${packages[*]} still missing after the installation" >&2
+    exit 1
+fi
+echo "setup: done"
