@@ -1,0 +1,62 @@
+# What a person runs. `make help` lists it. CI runs `.ci/run`, which runs `make test`.
+#
+# ARGS="..." is passed on by `demo` and `bench`. CARGO_TARGET_DIR is honoured.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt lint doc bench sqlx-prepare sqlx-check clean
+
+ARGS ?=
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# cargo may be installed and not be in PATH, as in a shell opened before rustup ran.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+# The query data in .sqlx is committed, so that a build needs no database.
+OFFLINE := SQLX_OFFLINE=true
+# The tests' limit, the build included.
+TEST_LIMIT := 85m
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+setup: ## Install what is missing (Debian packages; says what first)
+	@ops/setup.sh
+
+demo: setup ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE" for measured round trips
+	$(OFFLINE) cargo build --release --workspace
+	$(TARGET)/release/lab demo $(ARGS)
+
+test: setup ## Build and run every test, on a private Postgres
+	@# At a terminal Ctrl-C must reach the tests; elsewhere the limit must reach all of their processes.
+	foreground=; if [ -t 0 ]; then foreground=--foreground; fi; \
+	$(OFFLINE) timeout $$foreground --kill-after=60 $(TEST_LIMIT) bash -euo pipefail -c '\
+		cargo build --workspace --all-targets && \
+		$(TARGET)/debug/lab with-postgres -- cargo test --workspace'
+
+check: fmt lint doc ## Everything short of the tests: format, lint, documentation
+
+fmt:
+	cargo fmt --all --check
+
+lint: ## clippy, the purity of the core, and the rules of style
+	$(OFFLINE) cargo clippy --workspace --all-targets -- -D warnings
+	ops/lint-core.sh --self-test
+	ops/lint-core.sh
+	ops/lint-style.sh --self-test
+	ops/lint-style.sh
+
+doc:
+	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+bench: ## Print how well the statistical weighted mean does beside other means
+	$(OFFLINE) cargo build --release --workspace
+	$(TARGET)/release/lab trials $(ARGS)
+
+sqlx-prepare: setup ## Write .sqlx anew from the migrations and the queries
+	ops/sqlx-prepare.sh
+
+sqlx-check: setup ## Fail when .sqlx does not match the migrations and the queries
+	ops/sqlx-prepare.sh --check
+
+clean: ## Remove everything that was built
+	cargo clean

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Fails when a file of the pure core names what only the edges may know: a runtime, the database, the wire, a clock,
+# the environment, files, or a module at the edge. Comments and tests may name them.
+#
+#   ops/lint-core.sh              look at this repository
+#   ops/lint-core.sh --self-test  show that every rule can fail
+set -euo pipefail
+
+# The core, relative to the repository: files, and folders with everything in them.
+core=(
+    scheduler/src/model.rs
+    scheduler/src/gnp.rs
+    scheduler/src/gnp
+    scheduler/src/strategy.rs
+    scheduler/src/strategy
+    scheduler/src/site_list.rs
+    agent/src/probe/weighted_mean.rs
+)
+
+# One extended regular expression per rule, and an example that breaks it.
+rules=(
+    '(^|[^A-Za-z0-9_])(tokio|sqlx|tonic|hyper|reqwest)(_[a-z_]+)?::|use tokio::sync::Notify;'
+    '(^|[^A-Za-z0-9_])SystemTime([^A-Za-z0-9_]|$)|let now = SystemTime::now();'
+    '(Instant|Utc|Local)::now|let now = Instant::now();'
+    'std::env([^A-Za-z0-9_]|$)|std::env::var("HOME")'
+    'std::(fs|process)([^A-Za-z0-9_]|$)|std::fs::read("x")'
+    'rand::rng\(|let mut rng = rand::rng();'
+    'crate::(cli|grpc|postgres|run|store|tasks|telemetry|tls|up|wake)([^A-Za-z0-9_]|$)|use crate::store::Error;'
+)
+# A rule and its example are separated by the last `|`.
+pattern_of() { echo "${1%|*}"; }
+example_of() { echo "${1##*|}"; }
+
+# Prints FILE:LINE:TEXT for what stands before the tests and outside line comments.
+code_of() { # FILE
+    awk -v file="$1" '
+        /^#\[cfg\(test\)\]/ { exit }
+        /^[ \t]*\/\// { next }
+        { print file ":" FNR ":" $0 }
+    ' "$1"
+}
+
+# Prints the offending lines below DIRECTORY; true when there are some.
+offences() { # DIRECTORY
+    local entry file rule code found=1
+    for entry in "${core[@]}"; do
+        [ -e "$1/$entry" ] || continue
+        while IFS= read -r file; do
+            code=$(code_of "$file")
+            for rule in "${rules[@]}"; do
+                if grep -E "^[^:]+:[0-9]+:.*($(pattern_of "$rule"))" <<<"$code"; then
+                    found=0
+                fi
+            done
+        done < <(find "$1/$entry" -name '*.rs' -type f | sort)
+    done
+    return "$found"
+}
+
+self_test() {
+    local dir rule
+    dir=$(mktemp -d)
+    # Expanded now: the variable is gone when the trap runs.
+    trap "rm -rf '$dir'" EXIT
+    mkdir -p "$dir/scheduler/src/gnp"
+    local file="$dir/scheduler/src/gnp/fit.rs"
+    for rule in "${rules[@]}"; do
+        printf 'pub fn f() {\n    %s\n}\n' "$(example_of "$rule")" >"$file"
+        if ! offences "$dir" >/dev/null; then
+            echo "lint-core: self-test: not caught: $(example_of "$rule")" >&2
+            exit 1
+        fi
+    done
+    printf '//! Knows no tokio::sync, no std::env.\npub fn f() {}\n#[cfg(test)]\nmod tests { use tokio::test; }\n' >"$file"
+    if offences "$dir"; then
+        echo "lint-core: self-test: a comment or a test was taken for code" >&2
+        exit 1
+    fi
+    echo "lint-core: self-test passed: ${#rules[@]} rules can fail"
+}
+
+case "${1-}" in
+'')
+    cd "$(dirname "$0")/.."
+    if offences .; then
+        echo "lint-core: the lines above make the core impure: pass in what they ask for" >&2
+        exit 1
+    fi
+    echo "lint-core: the core is pure"
+    ;;
+--self-test) self_test ;;
+*)
+    echo "lint-core: unknown argument '$1': only --self-test is known" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Fails on what clippy cannot see, or sees only where it is told to: files that grew too long, `unwrap()` and `#[allow]`
+# outside tests, and notes to oneself without an issue. Function length is clippy's (clippy.toml).
+#
+#   ops/lint-style.sh              look at this repository
+#   ops/lint-style.sh --self-test  show that every rule can fail
+set -euo pipefail
+
+# Lines a source file may have before its tests.
+max_lines=400
+sources=(proto/src scheduler/src agent/src tests/src)
+
+# Prints one line per offence in FILE, which is under a `src` folder.
+offences_of() { # FILE
+    awk -v file="$1" -v max="$max_lines" '
+        function offend(what) { print file ":" FNR ": " what }
+        # Everything from the first test module on is the tests: they stand last in a file.
+        /^#\[cfg\(test\)\]/ { tests = 1 }
+        { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
+        !tests { lines = FNR }
+        !tests && code ~ /\.unwrap\(\)/ { offend("unwrap() outside tests: return an error, or expect(\"the invariant\")") }
+        code ~ /#!?\[allow\(/ { offend("#[allow]: use #[expect(.., reason = \"..\")]") }
+        /(TODO|FIXME|XXX)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
+        END { if (lines > max) print file ": " lines " lines before its tests; at most " max }
+    ' "$1"
+}
+
+offences() { # DIRECTORY
+    local source file found=1 lines
+    for source in "${sources[@]}"; do
+        [ -d "$1/$source" ] || continue
+        while IFS= read -r file; do
+            lines=$(offences_of "$file")
+            if [ -n "$lines" ]; then
+                echo "$lines"
+                found=0
+            fi
+        done < <(find "$1/$source" -name '*.rs' -type f | sort)
+    done
+    return "$found"
+}
+
+self_test() {
+    local dir file
+    dir=$(mktemp -d)
+    # Expanded now: the variable is gone when the trap runs.
+    trap "rm -rf '$dir'" EXIT
+    mkdir -p "$dir/agent/src"
+    file="$dir/agent/src/lib.rs"
+    local bad=('let x = y.unwrap();' '#[allow(dead_code)]' '#![allow(dead_code)]' '// TODO: later' '// FIXME' '/* XXX */')
+    for line in "${bad[@]}"; do
+        printf '%s\n' "$line" >"$file"
+        if ! offences "$dir" >/dev/null; then
+            echo "lint-style: self-test: not caught: $line" >&2
+            exit 1
+        fi
+    done
+    seq "$((max_lines + 1))" | sed 's/^/\/\/ line /' >"$file"
+    if ! offences "$dir" >/dev/null; then
+        echo "lint-style: self-test: a file of $((max_lines + 1)) lines was not caught" >&2
+        exit 1
+    fi
+    { seq "$max_lines" | sed 's/^/\/\/ line /'; printf '#[cfg(test)]\nmod tests {\n    x.unwrap();\n}\n// TODO(issue 7): y\n'; } >"$file"
+    if offences "$dir"; then
+        echo "lint-style: self-test: something allowed was reported" >&2
+        exit 1
+    fi
+    echo "lint-style: self-test passed: $((${#bad[@]} + 1)) offences are caught"
+}
+
+case "${1-}" in
+'')
+    cd "$(dirname "$0")/.."
+    if offences .; then
+        echo "lint-style: the lines above break the rules of style" >&2
+        exit 1
+    fi
+    echo "lint-style: clean"
+    ;;
+--self-test) self_test ;;
+*)
+    echo "lint-style: unknown argument '$1': only --self-test is known" >&2
+    exit 2
+    ;;
+esac
