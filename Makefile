@@ -31,7 +31,7 @@ test: setup ## Build and run every test, on a private Postgres
 	foreground=; if [ -t 0 ]; then foreground=--foreground; fi; \
 	$(OFFLINE) timeout $$foreground --kill-after=60 $(TEST_LIMIT) bash -euo pipefail -c '\
 		cargo build --workspace --all-targets && \
-		$(TARGET)/debug/lab with-postgres -- cargo test --workspace'
+		$(TARGET)/debug/lab with-postgres -- cargo test --workspace --no-fail-fast'
 
 check: fmt lint doc ## Everything short of the tests: format, lint, documentation
 
@@ -44,6 +44,8 @@ lint: ## clippy, the purity of the core, and the rules of style
 	ops/lint-core.sh
 	ops/lint-style.sh --self-test
 	ops/lint-style.sh
+	ops/lint-docs.sh --self-test
+	ops/lint-docs.sh
 
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Fails when the pages no longer match the tree: ARCHITECTURE.md must list every source file and no other, and every
+# relative link in a page must lead somewhere.
+#
+#   ops/lint-docs.sh              look at this repository
+#   ops/lint-docs.sh --self-test  show that every rule can fail
+set -euo pipefail
+
+# Prints the source files that ARCHITECTURE.md lists. A section `### DIR` is followed by a fenced block; each of its lines
+# starts with a path below DIR, and `a/{b,c}.rs` stands for two.
+listed() { # PAGE
+    local line path
+    awk '
+        /^### / { dir = $2; gsub(/`/, "", dir) }
+        /^```/ { inside = !inside; next }
+        inside && dir ~ /\/src$/ && $1 ~ /\.rs$/ { print dir "/" $1 }
+    ' "$1" | while IFS= read -r line; do
+        if [[ $line =~ ^(.*)\{(.*)\}(.*)$ ]]; then
+            for path in ${BASH_REMATCH[2]//,/ }; do
+                echo "${BASH_REMATCH[1]}$path${BASH_REMATCH[3]}"
+            done
+        else
+            echo "$line"
+        fi
+    done | sort
+}
+
+offences() { # DIRECTORY
+    local root=$1 found=1 page link target differs
+    differs=$(diff <(listed "$root/ARCHITECTURE.md") \
+        <(cd "$root" && find ./*/src -name '*.rs' -not -path './target/*' | sed 's#^\./##' | sort) || true)
+    if [ -n "$differs" ]; then
+        sed -nE 's#^< (.*)#ARCHITECTURE.md: lists \1, which does not exist#p; s#^> (.*)#ARCHITECTURE.md: does not list \1#p' <<<"$differs"
+        found=0
+    fi
+    while IFS= read -r page; do
+        while IFS= read -r link; do
+            target=${link%%#*}
+            if [ -n "$target" ] && [ ! -e "$(dirname "$page")/$target" ]; then
+                echo "${page#"$root"/}: links to $target, which does not exist"
+                found=0
+            fi
+        done < <(grep -oE '\]\([^) ]+\)' "$page" | sed -E 's/^\]\((.*)\)$/\1/' | grep -vE '^[a-z]+:' || true)
+    done < <(find "$root" -name '*.md' -not -path '*/target/*' -not -path '*/.git/*')
+    return "$found"
+}
+
+self_test() {
+    local dir
+    dir=$(mktemp -d)
+    # Expanded now: the variable is gone when the trap runs.
+    trap "rm -rf '$dir'" EXIT
+    mkdir -p "$dir/agent/src/crawl"
+    touch "$dir/agent/src/lib.rs" "$dir/agent/src/crawl/"{a,b}.rs
+    local tree='### `agent/src`\n```\nlib.rs  x\ncrawl/{a,b}.rs  y\n```\n[lib](agent/src/lib.rs#x) [web](https://example.org)\n'
+    # shellcheck disable=SC2059  # the tree is a format on purpose
+    printf "$tree" >"$dir/ARCHITECTURE.md"
+    if offences "$dir"; then
+        echo "lint-docs: self-test: a true page was reported" >&2
+        exit 1
+    fi
+    local case
+    for case in 'touch agent/src/new.rs' 'rm agent/src/lib.rs' 'echo "[x](gone.md)" >> ARCHITECTURE.md'; do
+        cp -r "$dir" "$dir.case"
+        (cd "$dir.case" && eval "$case")
+        if ! offences "$dir.case" >/dev/null; then
+            rm -rf "$dir.case"
+            echo "lint-docs: self-test: not caught: $case" >&2
+            exit 1
+        fi
+        rm -rf "$dir.case"
+    done
+    echo "lint-docs: self-test passed: 3 offences are caught"
+}
+
+case "${1-}" in
+'')
+    cd "$(dirname "$0")/.."
+    if offences .; then
+        echo "lint-docs: the pages do not match the tree" >&2
+        exit 1
+    fi
+    echo "lint-docs: the pages match the tree"
+    ;;
+--self-test) self_test ;;
+*)
+    echo "lint-docs: unknown argument '$1': only --self-test is known" >&2
+    exit 2
+    ;;
+esac
