@@ -1,1 +1,16 @@
 //! The Landfall lab: the emulated WAN, the cluster harness, the demo.
+//!
+//! [`scenario`] says what is emulated; [`wan`] delays; [`sites`], [`beacons`] and [`names`] are what agents meet;
+//! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
+
+pub mod beacons;
+pub mod layout;
+pub mod matrix;
+pub mod names;
+pub mod reno;
+pub mod scenario;
+pub mod sites;
+pub mod timer;
+pub mod wan;
+pub mod web;
+pub mod world;

@@ -1,0 +1,227 @@
+//! Measured round trips from a file: a comma-separated square matrix in milliseconds, plain or gzip, no header.
+//!
+//! Row is source, column is destination, `nan` means not measured, the diagonal is 0. Every complaint names the file,
+//! and the row and column (from 1) where there is one.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+/// The first two bytes of every gzip member.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// A square matrix of round trips.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    nodes: usize,
+    /// Row by row; NaN where not measured.
+    millis: Vec<f64>,
+}
+
+/// What is wrong with a matrix file.
+#[derive(Debug, thiserror::Error)]
+pub enum MatrixError {
+    /// The file cannot be opened or read.
+    #[error("read {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not comma-separated values.
+    #[error("{}: row {row} is not comma-separated text: {source}", file.display())]
+    Text {
+        /// The file.
+        file: PathBuf,
+        /// The row, from 1.
+        row: usize,
+        /// Why.
+        source: csv::Error,
+    },
+    /// There is no row at all.
+    #[error("{}: the matrix is empty", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A row has another length than the matrix has rows.
+    #[error("{}: row {row} has {columns} columns where {expected} are expected: the matrix must be square", file.display())]
+    Ragged {
+        /// The file.
+        file: PathBuf,
+        /// The row, from 1.
+        row: usize,
+        /// Its columns.
+        columns: usize,
+        /// Columns of the first row.
+        expected: usize,
+    },
+    /// More or fewer rows than columns.
+    #[error("{}: {rows} rows but {columns} columns: the matrix must be square", file.display())]
+    NotSquare {
+        /// The file.
+        file: PathBuf,
+        /// How many rows.
+        rows: usize,
+        /// How many columns.
+        columns: usize,
+    },
+    /// A value that cannot be a round trip.
+    #[error("{}: row {row}, column {column}: '{value}' {complaint}", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The row, from 1.
+        row: usize,
+        /// The column, from 1.
+        column: usize,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        complaint: &'static str,
+    },
+}
+
+impl Matrix {
+    /// Reads a file, gzip or plain by its first bytes.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is not a square matrix of round trips.
+    pub fn read(file: &Path) -> Result<Self, MatrixError> {
+        let unreadable = |source| MatrixError::Read { file: file.to_owned(), source };
+        let mut bytes = Vec::new();
+        File::open(file).and_then(|opened| BufReader::new(opened).read_to_end(&mut bytes)).map_err(unreadable)?;
+        if bytes.starts_with(&GZIP_MAGIC) {
+            let mut plain = Vec::new();
+            MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut plain).map_err(unreadable)?;
+            bytes = plain;
+        }
+        Self::parse(file, &bytes)
+    }
+
+    /// Parses the plain text of `file`.
+    fn parse(file: &Path, bytes: &[u8]) -> Result<Self, MatrixError> {
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+        let mut rows =
+            csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);
+        let mut nodes = 0;
+        let mut millis = Vec::new();
+        let mut count = 0;
+        for (index, record) in rows.records().enumerate() {
+            let row = index + 1;
+            let record = record.map_err(|source| MatrixError::Text { file: file.to_owned(), row, source })?;
+            if count == 0 {
+                nodes = record.len();
+            }
+            if record.len() != nodes {
+                return Err(MatrixError::Ragged { file: file.to_owned(), row, columns: record.len(), expected: nodes });
+            }
+            count += 1;
+            for (index, text) in record.iter().enumerate() {
+                let value = value(text, row == index + 1).map_err(|complaint| MatrixError::Value {
+                    file: file.to_owned(),
+                    row,
+                    column: index + 1,
+                    value: text.to_owned(),
+                    complaint,
+                })?;
+                millis.push(value);
+            }
+        }
+        match count {
+            0 => Err(MatrixError::Empty { file: file.to_owned() }),
+            rows if rows != nodes => Err(MatrixError::NotSquare { file: file.to_owned(), rows, columns: nodes }),
+            _ => Ok(Self { nodes, millis }),
+        }
+    }
+
+    /// How many nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// The round trip from one node to another in milliseconds; `None` where not measured.
+    pub fn millis(&self, from: usize, to: usize) -> Option<f64> {
+        let value = *self.millis.get(from * self.nodes + to)?;
+        value.is_finite().then_some(value)
+    }
+}
+
+/// One value, or what is wrong with it.
+fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
+    if text.is_empty() {
+        return Err("is empty: write nan for what was not measured");
+    }
+    let value: f64 = text.parse().map_err(|_| "is not a number")?;
+    if value.is_infinite() {
+        return Err("is infinite: write nan for what was not measured");
+    }
+    if value < 0.0 {
+        return Err("is negative");
+    }
+    if diagonal && value != 0.0 && !value.is_nan() {
+        return Err("is on the diagonal, which must be 0");
+    }
+    if !diagonal && value == 0.0 {
+        return Err("is off the diagonal, where a round trip must be above 0");
+    }
+    if value > 600_000.0 {
+        return Err("is beyond ten minutes: the unit is milliseconds");
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn parse(text: &str) -> Result<Matrix, String> {
+        Matrix::parse(Path::new("rtt.csv"), text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_square_matrix_is_read_with_its_gaps() {
+        let matrix = parse("\u{feff}0, 1.5,nan\r\n2,0,3\r\n4,NaN,nan\r\n").unwrap();
+        assert_eq!(matrix.nodes(), 3);
+        assert_eq!(matrix.millis(0, 1), Some(1.5));
+        assert_eq!(matrix.millis(0, 2), None);
+        assert_eq!(matrix.millis(2, 0), Some(4.0));
+        assert_eq!(matrix.millis(9, 0), None);
+    }
+
+    #[test]
+    fn every_bad_matrix_is_refused_with_its_place() {
+        let cases = [
+            ("", "rtt.csv: the matrix is empty"),
+            ("0,1\n1", "rtt.csv: row 2 has 1 columns where 2 are expected: the matrix must be square"),
+            ("0,1\n1,0\n1,1", "rtt.csv: 3 rows but 2 columns: the matrix must be square"),
+            ("0,x\n1,0", "rtt.csv: row 1, column 2: 'x' is not a number"),
+            ("0,1\n-4,0", "rtt.csv: row 2, column 1: '-4' is negative"),
+            ("0,inf\n1,0", "rtt.csv: row 1, column 2: 'inf' is infinite: write nan for what was not measured"),
+            ("0,0\n1,0", "rtt.csv: row 1, column 2: '0' is off the diagonal, where a round trip must be above 0"),
+            ("0,1\n1,7", "rtt.csv: row 2, column 2: '7' is on the diagonal, which must be 0"),
+            ("0,\n1,0", "rtt.csv: row 1, column 2: '' is empty: write nan for what was not measured"),
+        ];
+        for (text, complaint) in cases {
+            assert_eq!(parse(text).unwrap_err(), complaint);
+        }
+        let long = parse("0,700000\n1,0").unwrap_err();
+        assert!(long.contains("beyond ten minutes"), "{long}");
+    }
+
+    #[test]
+    fn gzip_is_recognised_by_its_bytes_and_a_missing_file_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("any.name");
+        let mut gzip = flate2::write::GzEncoder::new(File::create(&file).unwrap(), flate2::Compression::fast());
+        gzip.write_all(b"0,2\n2,0\n").unwrap();
+        gzip.finish().unwrap();
+        assert_eq!(Matrix::read(&file).unwrap().millis(1, 0), Some(2.0));
+        let missing = Matrix::read(Path::new("/nowhere/m.csv")).unwrap_err().to_string();
+        assert!(missing.starts_with("read /nowhere/m.csv: "), "{missing}");
+    }
+}

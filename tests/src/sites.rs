@@ -1,0 +1,234 @@
+//! The sites' servers: one listener per site on its own loopback address, all on one port.
+//!
+//! Every answer goes through [`crate::wan`]. The access log is the independent witness of what agents really asked for.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use futures::StreamExt;
+use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::wan::{Connection, Destination, Wan};
+use crate::web::SiteWeb;
+
+/// A body whose bytes leave when the WAN lets them.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// One request that reached a site.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The site, by index.
+    pub site: usize,
+    /// The agent that asked, by index; `None` when it was none.
+    pub agent: Option<usize>,
+    /// Whether it was a GET.
+    pub get: bool,
+    /// The path.
+    pub path: String,
+    /// What was answered.
+    pub status: StatusCode,
+    /// When the request had arrived.
+    pub at: Instant,
+    /// Bytes of the answer's body; zero for HEAD.
+    pub bytes: usize,
+}
+
+/// Every request that reached a site, in order of arrival. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct AccessLog {
+    /// Appended by every server task; never held across an await.
+    entries: Arc<Mutex<Vec<Access>>>,
+}
+
+impl AccessLog {
+    fn note(&self, access: Access) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+    }
+
+    /// A copy of what was noted so far.
+    pub fn entries(&self) -> Vec<Access> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Listeners of all sites, bound and not yet served.
+#[derive(Debug)]
+pub struct SiteServers {
+    listeners: Vec<TcpListener>,
+    port: u16,
+}
+
+impl SiteServers {
+    /// Binds a listener for each of the WAN's sites.
+    ///
+    /// # Errors
+    /// When one of the addresses is taken.
+    pub async fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
+        let mut listeners = Vec::new();
+        for site in 0..wan.scenario().sites.len() {
+            let address = SocketAddr::new(wan.lane().site(site).into(), port);
+            listeners
+                .push(TcpListener::bind(address).await.with_context(|| format!("listen for a site on {address}"))?);
+        }
+        Ok(Self { listeners, port })
+    }
+
+    /// The port of every site.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until `shutdown`.
+    pub fn serve(
+        self,
+        wan: &Wan,
+        webs: &Arc<Vec<SiteWeb>>,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> AccessLog {
+        let log = AccessLog::default();
+        for (site, listener) in self.listeners.into_iter().enumerate() {
+            let server = SiteServer { site, wan: wan.clone(), webs: Arc::clone(webs), log: log.clone() };
+            let (streams, ended) = (tasks.clone(), shutdown.clone());
+            tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, source)) => {
+                            let served = server.clone().connection(stream, source.ip());
+                            streams.spawn(ended.clone().run_until_cancelled_owned(served));
+                        }
+                        Err(error) => {
+                            // Out of files, most likely: let some connections end first.
+                            tracing::warn!(%error, site, "a site could not accept a connection");
+                            tokio::time::sleep(Duration::from_millis(50)).await;
+                        }
+                    }
+                }
+            }));
+        }
+        log
+    }
+}
+
+#[derive(Debug, Clone)]
+struct SiteServer {
+    site: usize,
+    wan: Wan,
+    webs: Arc<Vec<SiteWeb>>,
+    log: AccessLog,
+}
+
+/// What a site answers, before the WAN delays it.
+struct Answer {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+    thinking: Duration,
+}
+
+impl SiteServer {
+    async fn connection(self, stream: TcpStream, source: IpAddr) {
+        // Small answers must not wait for acknowledgements of earlier ones.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "nodelay was refused");
+        }
+        let connection = Arc::new(self.wan.connect(source, Destination::Site(self.site)));
+        let service = service_fn(|request| {
+            let arrived = Instant::now();
+            let (server, connection) = (self.clone(), Arc::clone(&connection));
+            async move { Ok::<_, Infallible>(server.respond(&request, connection, arrived).await) }
+        });
+        let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        if let Err(error) = served {
+            // Agents drop connections in the middle of bodies as a matter of course.
+            tracing::debug!(%error, site = self.site, "a connection to a site broke");
+        }
+    }
+
+    async fn respond(
+        &self,
+        request: &Request<Incoming>,
+        connection: Arc<Connection>,
+        arrived: Instant,
+    ) -> Response<Body> {
+        let path = request.uri().path();
+        let head = request.method() == Method::HEAD;
+        let answer = self.answer(request.method(), path);
+        let body = Bytes::from(answer.body);
+        let sent = if head { 0 } else { body.len() };
+        self.log.note(Access {
+            site: self.site,
+            agent: connection.agent(),
+            get: request.method() == Method::GET,
+            path: path.to_owned(),
+            status: answer.status,
+            at: arrived,
+            bytes: sent,
+        });
+        connection.first_byte(arrived, answer.thinking).await;
+        let length = HeaderValue::from(body.len());
+        let body = if head { Empty::new().boxed_unsync() } else { delayed_body(body, connection) };
+        let mut response = Response::new(body);
+        *response.status_mut() = answer.status;
+        response.headers_mut().insert(CONTENT_LENGTH, length);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        response
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Answer {
+        let web = &self.webs[self.site];
+        let plain = |status, body: &str| Answer {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: body.to_owned(),
+            thinking: Duration::ZERO,
+        };
+        if method != Method::GET && method != Method::HEAD {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        }
+        if path == "/robots.txt" {
+            return match web.robots() {
+                Some(text) => plain(StatusCode::OK, &text),
+                None => plain(StatusCode::NOT_FOUND, "no robots.txt\n"),
+            };
+        }
+        match web.page(path) {
+            Some((index, page)) => Answer {
+                status: StatusCode::OK,
+                content_type: "text/html; charset=utf-8",
+                body: web.body(index),
+                thinking: page.thinking,
+            },
+            None => plain(StatusCode::NOT_FOUND, "no such page\n"),
+        }
+    }
+}
+
+/// A body that leaves in the WAN's rounds, beginning now.
+pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
+    let releases = connection.schedule(body.len(), Instant::now());
+    let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
+        let chunk = body.slice(*sent..*sent + bytes);
+        *sent += bytes;
+        let connection = Arc::clone(&connection);
+        futures::future::ready(Some((connection, at, chunk)))
+    });
+    let frames = chunks.filter_map(|(connection, at, chunk)| async move {
+        if at > Instant::now() {
+            connection.wait(at).await;
+        }
+        (!chunk.is_empty()).then(|| Ok::<_, Infallible>(Frame::data(chunk)))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}

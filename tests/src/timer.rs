@@ -1,0 +1,229 @@
+//! A timer finer than the runtime's millisecond: one thread, a heap, and a condition variable.
+//!
+//! The emulated WAN is only as true as its clock. The thread sleeps until the earliest deadline (the kernel's
+//! high-resolution timer) and wakes the waiting task; the waiter notes how late it was, its own scheduling included.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// Width of a lateness bucket.
+const BUCKET: Duration = Duration::from_micros(50);
+/// Buckets kept; the last one takes everything beyond, 200 ms and later.
+const BUCKETS: usize = 4000;
+
+/// Wakes tasks at instants. Cheap to clone; the thread ends with the last clone.
+#[derive(Debug, Clone)]
+pub struct Timer {
+    shared: Arc<Shared>,
+    /// Ends the thread when the last timer is dropped.
+    _guard: Arc<Guard>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Guards the heap, and pairs with `changed`.
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    lateness: Lateness,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: BinaryHeap<Reverse<Wait>>,
+    sequence: u64,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Wait {
+    at: Instant,
+    sequence: u64,
+    wake: oneshot::Sender<()>,
+}
+
+impl PartialEq for Wait {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Wait {}
+
+impl PartialOrd for Wait {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Wait {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+#[derive(Debug)]
+struct Guard(Arc<Shared>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Timer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start() -> std::io::Result<Self> {
+        let shared =
+            Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });
+        let served = Arc::clone(&shared);
+        std::thread::Builder::new().name("wan-timer".to_owned()).spawn(move || serve(&served))?;
+        Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
+    }
+
+    /// Sleeps until an instant, and notes by how much it overslept; an instant that has passed counts in full.
+    pub async fn sleep_until(&self, at: Instant) {
+        if let Some(woken) = self.enqueue(at) {
+            // The thread ends only after the last timer, so the sender cannot be lost while `self` is borrowed.
+            let _ = woken.await;
+        }
+        self.shared.lateness.note(Instant::now().saturating_duration_since(at));
+    }
+
+    fn enqueue(&self, at: Instant) -> Option<oneshot::Receiver<()>> {
+        if at <= Instant::now() {
+            return None;
+        }
+        let (wake, woken) = oneshot::channel();
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.sequence += 1;
+        let sequence = queue.sequence;
+        let earliest = queue.waiting.peek().is_none_or(|first| at < first.0.at);
+        queue.waiting.push(Reverse(Wait { at, sequence, wake }));
+        drop(queue);
+        if earliest {
+            self.shared.changed.notify_one();
+        }
+        Some(woken)
+    }
+
+    /// How late the wake-ups were.
+    pub fn lateness(&self) -> &Lateness {
+        &self.shared.lateness
+    }
+}
+
+/// Wakes whoever is due until the last timer is dropped.
+fn serve(shared: &Shared) {
+    let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    while !queue.ended {
+        let now = Instant::now();
+        while queue.waiting.peek().is_some_and(|first| first.0.at <= now) {
+            if let Some(Reverse(due)) = queue.waiting.pop() {
+                // A waiter that has gone away is no concern of the timer's.
+                let _ = due.wake.send(());
+            }
+        }
+        queue = match queue.waiting.peek().map(|first| first.0.at) {
+            Some(next) => {
+                let wait = next.saturating_duration_since(Instant::now());
+                shared.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+        };
+    }
+}
+
+/// A histogram of how late wake-ups were.
+#[derive(Debug)]
+pub struct Lateness {
+    buckets: Vec<AtomicU64>,
+}
+
+impl Default for Lateness {
+    fn default() -> Self {
+        Self { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect() }
+    }
+}
+
+impl Lateness {
+    fn note(&self, late: Duration) {
+        let bucket = usize::try_from(late.as_micros() / BUCKET.as_micros()).unwrap_or(usize::MAX);
+        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many were noted.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The lateness that `share` of the wake-ups did not exceed, to a bucket's upper edge; zero when there were none.
+    pub fn quantile(&self, share: f64) -> Duration {
+        let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        let mut seen = 0;
+        for (edge, count) in (1_u32..).zip(&counts) {
+            seen += count;
+            if total > 0 && precise(seen) >= share * precise(total) {
+                return BUCKET * edge;
+            }
+        }
+        Duration::ZERO
+    }
+}
+
+/// A count as a float; counts here are far below 2^53.
+fn precise(count: u64) -> f64 {
+    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleeper_is_never_woken_early_and_in_order_of_deadlines() {
+        let timer = Timer::start().unwrap();
+        let start = Instant::now();
+        let sleeps = [30_u64, 5, 15].map(|millis| {
+            let timer = timer.clone();
+            tokio::spawn(async move {
+                timer.sleep_until(start + Duration::from_millis(millis)).await;
+                start.elapsed()
+            })
+        });
+        for (sleep, wanted) in sleeps.into_iter().zip([30, 5, 15]) {
+            let slept = sleep.await.unwrap();
+            assert!(slept >= Duration::from_millis(wanted), "{slept:?} for {wanted} ms");
+        }
+        assert_eq!(timer.lateness().count(), 3);
+    }
+
+    #[tokio::test]
+    async fn an_instant_that_has_passed_is_counted_as_late() {
+        let timer = Timer::start().unwrap();
+        let Some(past) = Instant::now().checked_sub(Duration::from_millis(40)) else { return };
+        timer.sleep_until(past).await;
+        assert!(timer.lateness().quantile(0.99) >= Duration::from_millis(40));
+    }
+
+    #[test]
+    fn quantiles_come_from_the_buckets() {
+        let lateness = Lateness::default();
+        for micros in [10, 10, 10, 990] {
+            lateness.note(Duration::from_micros(micros));
+        }
+        assert_eq!(lateness.quantile(0.5), Duration::from_micros(50));
+        assert_eq!(lateness.quantile(1.0), Duration::from_micros(1000));
+        lateness.note(Duration::from_secs(9));
+        assert_eq!(lateness.quantile(1.0), Duration::from_millis(200));
+    }
+}
