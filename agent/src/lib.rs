@@ -8,4 +8,6 @@ pub mod dns;
 pub mod guard;
 pub mod origin;
 pub mod probe;
+#[cfg(test)]
+mod test_server;
 pub mod user_agent;

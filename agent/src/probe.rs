@@ -1,4 +1,266 @@
 //! Measures the round trip to a host: `probe::http` and `probe::icmp` send, `probe::schedule` decides what comes next,
 //! `probe::weighted_mean` sums up, `probe::settle` finds out at which origin a site answers.
+//!
+//! Before *every* request there is a pause, so that a host never gets more than one request in that time, however many
+//! probers take turns. Nothing is sent to an address the guard has not vetted, nor without a user agent.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::dns::DnsError;
+use crate::guard::{Refused, ResolveError};
+use crate::origin::{BadOrigin, Origin};
+
+pub mod http;
+pub mod icmp;
+pub mod schedule;
 pub mod settle;
+pub mod weighted_mean;
+
+/// What is taken for distance (DESIGN §5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// From sending a request on a warm connection to the first byte of the answer.
+    Ttfb,
+    /// The TCP handshake.
+    Connect,
+    /// ICMP echo.
+    Icmp,
+}
+
+/// How a host is to be measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    /// What to measure.
+    pub metric: Metric,
+    /// How many samples.
+    pub samples: u32,
+    /// The pause before every request.
+    pub interval: Duration,
+    /// How long a connection, and a request on it, may take.
+    pub timeout: Duration,
+}
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where it may answer; the first that does is it.
+    candidates: Vec<Origin>,
+    /// The path to ask for.
+    path: String,
+    /// Whether a redirect inside the registrable domain moves it.
+    may_move: bool,
+    /// Whether it is an enrolled beacon.
+    enrolled: bool,
+}
+
+impl Target {
+    /// A site as submitted, still to be settled.
+    ///
+    /// # Errors
+    /// When the name is neither a host nor an http or https URL.
+    pub fn site(name: &str) -> Result<Self, BadOrigin> {
+        Ok(Self { candidates: Origin::candidates(name)?, path: "/".to_owned(), may_move: true, enrolled: false })
+    }
+
+    /// A site whose origin is known.
+    pub fn settled(origin: Origin) -> Self {
+        Self { candidates: vec![origin], path: "/".to_owned(), may_move: false, enrolled: false }
+    }
+
+    /// Another agent's beacon.
+    ///
+    /// # Errors
+    /// When its URL is not http or https.
+    pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
+        Ok(Self { enrolled: true, ..Self::url(url)? })
+    }
+
+    /// Exactly this URL, path and query included.
+    ///
+    /// # Errors
+    /// When it is not http or https.
+    pub fn url(url: &str) -> Result<Self, BadOrigin> {
+        let origin: Origin = url.parse()?;
+        let path = url::Url::parse(url).map(|url| url[url::Position::BeforePath..url::Position::AfterQuery].to_owned());
+        let path = path.ok().filter(|path| path.starts_with('/')).unwrap_or_else(|| "/".to_owned());
+        Ok(Self { candidates: vec![origin], path, may_move: false, enrolled: false })
+    }
+}
+
+/// The phases of a connection, timed apart; a phase that was not observed is absent, never zero.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Phases {
+    /// Resolving the name.
+    pub dns: Option<Duration>,
+    /// The TCP handshake.
+    pub connect: Option<Duration>,
+    /// The TLS handshake.
+    pub tls: Option<Duration>,
+}
+
+/// What a prober saw of a host. Without answered samples there is a [`ProbeError`] instead.
+#[derive(Debug, Clone)]
+pub struct Probed {
+    /// Where it answered; absent when only its address was asked (ICMP).
+    pub origin: Option<Origin>,
+    /// The address that was connected.
+    pub address: IpAddr,
+    /// The phases of the first connection.
+    pub phases: Phases,
+    /// The samples that were answered, in order; never empty.
+    pub samples: Vec<Duration>,
+    /// How many were not.
+    pub lost: u32,
+}
+
+/// What happens while a host is measured, for whoever watches.
+#[derive(Debug, Clone)]
+pub enum Observation {
+    /// A connection was opened.
+    Connected {
+        /// Where to.
+        origin: Origin,
+        /// The address.
+        address: IpAddr,
+        /// What it took.
+        phases: Phases,
+    },
+    /// A connection's first request was answered, and thrown away.
+    WarmUp(Duration),
+    /// A sample was answered.
+    Sample(Duration),
+    /// A sample was lost.
+    Lost(String),
+}
+
+/// Who watches.
+pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The name did not resolve.
+    #[error(transparent)]
+    Dns(DnsError),
+    /// The guard refused the address.
+    #[error(transparent)]
+    Guard(Refused),
+    /// No connection.
+    #[error("connect {origin} at {address}: {reason}")]
+    Connect {
+        /// Where to.
+        origin: String,
+        /// The last address that was tried.
+        address: IpAddr,
+        /// What the system said.
+        reason: String,
+    },
+    /// No TLS session.
+    #[error("TLS with {origin}: {reason}")]
+    Tls {
+        /// With whom.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("{0} did not answer in time")]
+    Timeout(String),
+    /// Something other than HTTP answered, or the connection broke.
+    #[error("{origin}: {reason}")]
+    Protocol {
+        /// Who answered.
+        origin: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The metric is not permitted here.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// The order cannot be carried out.
+    #[error("{0}")]
+    BadOrder(String),
+}
+
+impl From<ResolveError> for ProbeError {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::Dns(error) => Self::Dns(error),
+            ResolveError::Refused(refused) => Self::Guard(refused),
+        }
+    }
+}
+
+/// Measures one host.
+///
+/// # Errors
+/// When not one sample was answered.
+pub async fn measure(
+    context: &Context,
+    target: &Target,
+    order: &Order,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    if order.samples == 0 {
+        return Err(ProbeError::BadOrder("no samples are wanted".to_owned()));
+    }
+    let mut pace = Pace::new(order.interval);
+    let settled = target.candidates.len() == 1 && !target.may_move;
+    if settled && order.metric != Metric::Ttfb {
+        let origin = target.candidates[0].clone();
+        let guard = settle::guard_for(context, target, &origin);
+        let endpoint = http::Endpoint::resolve(context, &guard, origin, &target.path, order.timeout).await?;
+        return measure_below_http(endpoint, order, &mut pace, observe).await;
+    }
+    let found = settle::find(context, target, order.timeout, &mut pace, observe).await?;
+    match order.metric {
+        Metric::Ttfb => http::sample(found, order, &mut pace, observe).await,
+        Metric::Connect | Metric::Icmp => {
+            drop(found.connection);
+            measure_below_http(found.endpoint, order, &mut pace, observe).await
+        }
+    }
+}
+
+async fn measure_below_http(
+    endpoint: http::Endpoint<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    match order.metric {
+        Metric::Icmp => icmp::sample(endpoint, order, pace, observe).await,
+        Metric::Connect | Metric::Ttfb => http::handshakes(endpoint, order, pace, observe).await,
+    }
+}
+
+/// Keeps the pause before every request.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    interval: Duration,
+    paused: bool,
+}
+
+impl Pace {
+    pub(crate) const fn new(interval: Duration) -> Self {
+        Self { interval, paused: false }
+    }
+
+    /// Returns when a request may be sent; at once when it waited before and nothing was sent since.
+    pub(crate) async fn pause(&mut self) {
+        if !self.paused {
+            tokio::time::sleep(self.interval).await;
+            self.paused = true;
+        }
+    }
+
+    /// A request was sent, or a connection tried.
+    pub(crate) const fn spend(&mut self) {
+        self.paused = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,18 @@
-//! Finds the origin at which a site answers.
+//! Finds the origin at which a site answers: https before http for a bare host, and a first redirect inside the
+//! registrable domain followed to where it ends. Each hop is resolved and vetted anew; a redirect that leaves the domain
+//! is not followed.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use super::http::{Connection, Endpoint};
+use super::{Observer, Pace, Phases, ProbeError, Target};
+use crate::context::Context;
+use crate::guard::Guard;
 use crate::origin::Origin;
+
+/// Hops from the submitted name to the final origin; more is a loop.
+const MAX_HOPS: usize = 5;
 
 /// Where a site answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,4 +21,99 @@ pub struct Settled {
     pub origin: Origin,
     /// The vetted address that answered.
     pub address: IpAddr,
+}
+
+/// A connection whose first request was answered.
+pub(crate) struct Found<'a> {
+    pub(crate) endpoint: Endpoint<'a>,
+    pub(crate) connection: Connection,
+    pub(crate) phases: Phases,
+    /// Whether the connection can carry another request.
+    pub(crate) reusable: bool,
+}
+
+/// Settles a submitted name: `interval` is the pause before every request, `timeout` the most one may take.
+///
+/// # Errors
+/// When nothing answers.
+pub async fn settle(
+    context: &Context,
+    name: &str,
+    interval: Duration,
+    timeout: Duration,
+) -> Result<Settled, ProbeError> {
+    let target = Target::site(name).map_err(|error| ProbeError::BadOrder(error.to_string()))?;
+    let found = find(context, &target, timeout, &mut Pace::new(interval), &mut |_| {}).await?;
+    Ok(Settled { address: found.endpoint.address(), origin: found.endpoint.origin })
+}
+
+/// Finds where a target answers, and keeps the connection.
+pub(crate) async fn find<'a>(
+    context: &'a Context,
+    target: &Target,
+    timeout: Duration,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Found<'a>, ProbeError> {
+    let (mut found, mut location) = first_that_answers(context, target, timeout, pace, observe).await?;
+    if !target.may_move {
+        return Ok(found);
+    }
+    for _ in 0..MAX_HOPS {
+        let Some(next) = location.as_deref().and_then(|location| found.endpoint.origin.moved_to(location)) else {
+            return Ok(found);
+        };
+        match answer_of(context, target, next, timeout, pace, observe).await {
+            Ok(moved) => (found, location) = moved,
+            Err(refused @ ProbeError::Guard(_)) => return Err(refused),
+            // The new origin does not answer, but this one did.
+            Err(_) => return Ok(found),
+        }
+    }
+    Ok(found)
+}
+
+async fn first_that_answers<'a>(
+    context: &'a Context,
+    target: &Target,
+    timeout: Duration,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<(Found<'a>, Option<String>), ProbeError> {
+    let mut failure = None;
+    for origin in &target.candidates {
+        match answer_of(context, target, origin.clone(), timeout, pace, observe).await {
+            Ok(found) => return Ok(found),
+            // The other scheme has the same name and the same address.
+            Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| ProbeError::BadOrder("no origin to try".to_owned())))
+}
+
+async fn answer_of<'a>(
+    context: &'a Context,
+    target: &Target,
+    origin: Origin,
+    timeout: Duration,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<(Found<'a>, Option<String>), ProbeError> {
+    let guard = guard_for(context, target, &origin);
+    let mut endpoint = Endpoint::resolve(context, &guard, origin, &target.path, timeout).await?;
+    let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
+    if target.may_move && endpoint.refuses_head() && answer.reusable {
+        // Who refuses HEAD says nothing of where the site went.
+        answer = endpoint.get(&mut connection, pace).await?;
+    }
+    Ok((Found { endpoint, connection, phases, reusable: answer.reusable }, answer.location))
+}
+
+/// The guard for one target: an enrolled beacon's exact address passes. A beacon behind a name is vetted like a site.
+pub(crate) fn guard_for(context: &Context, target: &Target, origin: &Origin) -> Guard {
+    match origin.host.trim_matches(['[', ']']).parse() {
+        Ok(address) if target.enrolled => context.guard.with_enrolled(address),
+        _ => context.guard.clone(),
+    }
 }

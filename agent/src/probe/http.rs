@@ -1,0 +1,423 @@
+//! Httping: the connection, its phases and the samples on it.
+//!
+//! The pieces are put together by hand (a TCP socket with a source address, TLS, an HTTP/1.1 client connection), because
+//! a client library hides exactly what is measured here. A sample is the time from handing a request to a warm
+//! connection to the arrival of the answer's headers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, HOST, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::schedule::{Event, Schedule, Step};
+use super::settle::Found;
+use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+use crate::context::Context;
+use crate::guard::Guard;
+use crate::origin::{Origin, Scheme};
+
+/// How many addresses of one name are tried.
+const ADDRESSES_TRIED: usize = 3;
+/// Headers of one answer; more is an attack or an error.
+const MAX_HEADERS: usize = 128;
+/// Bytes held of one answer's headers.
+const MAX_HEADER_BYTES: usize = 64 << 10;
+/// Of an aborted GET's body so much is read to keep the connection; beyond it a new connection is cheaper.
+const DRAINED_OF_SAMPLE: usize = 64 << 10;
+/// Of a first request's body so much is read: without it the connection would never be warm.
+const DRAINED_OF_WARM_UP: usize = 1 << 20;
+
+/// Where requests go: an origin with its vetted addresses.
+#[derive(Debug)]
+pub(crate) struct Endpoint<'a> {
+    context: &'a Context,
+    pub(crate) origin: Origin,
+    path: String,
+    pub(crate) addresses: Vec<IpAddr>,
+    timeout: Duration,
+    pub(crate) dns: Option<Duration>,
+    /// What warms a connection up, and what is sampled.
+    warm_up: Method,
+    method: Method,
+}
+
+/// An open connection.
+pub(crate) struct Connection {
+    sender: http1::SendRequest<Empty<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// The answer to one request.
+pub(crate) struct Answer {
+    rtt: Duration,
+    status: StatusCode,
+    pub(crate) location: Option<String>,
+    /// Whether the connection can carry another request.
+    pub(crate) reusable: bool,
+}
+
+/// Why a request was not answered.
+enum Unanswered {
+    Timeout,
+    Closed,
+    Broken(String),
+}
+
+/// A TCP connection, its address, and how long it took.
+struct Connected {
+    stream: TcpStream,
+    address: IpAddr,
+    took: Duration,
+}
+
+impl<'a> Endpoint<'a> {
+    /// Resolves and vets an origin.
+    pub(crate) async fn resolve(
+        context: &'a Context,
+        guard: &Guard,
+        origin: Origin,
+        path: &str,
+        timeout: Duration,
+    ) -> Result<Self, ProbeError> {
+        let started = Instant::now();
+        let mut addresses = guard.resolve(&context.resolver, &origin.host).await?;
+        let took = started.elapsed();
+        let literal = matches!(url::Host::parse(&origin.host), Ok(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
+        if let Some(bind) = context.bind {
+            addresses.retain(|address| address.is_ipv4() == bind.is_ipv4());
+        }
+        if addresses.is_empty() {
+            let reason = format!("{} has no address of the family of the source address", origin.host);
+            return Err(ProbeError::BadOrder(reason));
+        }
+        let dns = (!literal).then_some(took);
+        let (warm_up, method) = (Method::HEAD, Method::HEAD);
+        Ok(Self { context, origin, path: path.to_owned(), addresses, timeout, dns, warm_up, method })
+    }
+
+    /// The one address every connection goes to once one succeeded.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.addresses[0]
+    }
+
+    /// The source address.
+    pub(crate) const fn bind(&self) -> Option<IpAddr> {
+        self.context.bind
+    }
+
+    async fn tcp(&mut self) -> Result<Connected, ProbeError> {
+        let mut failure = None;
+        for address in self.addresses.iter().copied().take(ADDRESSES_TRIED) {
+            let started = Instant::now();
+            match timeout(self.timeout, connect(address, self.origin.port, self.context.bind)).await {
+                Ok(Ok(stream)) => {
+                    let took = started.elapsed();
+                    self.addresses = vec![address];
+                    return Ok(Connected { stream, address, took });
+                }
+                Ok(Err(error)) => failure = Some((address, error.to_string())),
+                Err(_) => failure = Some((address, format!("no answer within {:?}", self.timeout))),
+            }
+        }
+        let (address, reason) = failure.expect("an endpoint has addresses");
+        Err(ProbeError::Connect { origin: self.origin.to_string(), address, reason })
+    }
+
+    /// Opens a connection.
+    async fn open(&mut self, observe: Observer<'_>) -> Result<(Connection, Phases), ProbeError> {
+        let Connected { stream, address, took } = self.tcp().await?;
+        let mut phases = Phases { dns: self.dns, connect: Some(took), tls: None };
+        let connection = match self.origin.scheme {
+            Scheme::Http => self.handshake(stream).await?,
+            Scheme::Https => {
+                let started = Instant::now();
+                let stream = self.tls(stream).await?;
+                phases.tls = Some(started.elapsed());
+                self.handshake(stream).await?
+            }
+        };
+        observe(Observation::Connected { origin: self.origin.clone(), address, phases });
+        Ok((connection, phases))
+    }
+
+    async fn tls(&self, stream: TcpStream) -> Result<tokio_rustls::client::TlsStream<TcpStream>, ProbeError> {
+        let wrong = |reason: String| ProbeError::Tls { origin: self.origin.to_string(), reason };
+        let name = self.origin.host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(|error| wrong(error.to_string()))?;
+        let connecting = TlsConnector::from(self.context.tls.clone()).connect(name, stream);
+        match timeout(self.timeout, connecting).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(wrong(error.to_string())),
+            Err(_) => Err(wrong(format!("no answer within {:?}", self.timeout))),
+        }
+    }
+
+    async fn handshake<S>(&self, stream: S) -> Result<Connection, ProbeError>
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut builder = http1::Builder::new();
+        builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEADER_BYTES);
+        let (sender, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
+        // How a connection ends is seen by its requests.
+        let driver = tokio::spawn(async move { drop(driver.await) });
+        Ok(Connection { sender, driver })
+    }
+
+    fn broken(&self, error: &hyper::Error) -> ProbeError {
+        ProbeError::Protocol { origin: self.origin.to_string(), reason: error.to_string() }
+    }
+
+    fn request(&self, method: &Method) -> Result<Request<Empty<Bytes>>, ProbeError> {
+        Request::builder()
+            .method(method)
+            .uri(self.path.as_str())
+            .header(HOST, self.origin.authority())
+            .header(USER_AGENT, self.context.user_agent.header())
+            .header(ACCEPT, HeaderValue::from_static("*/*"))
+            .body(Empty::new())
+            .map_err(|error| ProbeError::BadOrder(error.to_string()))
+    }
+
+    /// Whether samples are GETs because HEAD was refused.
+    pub(crate) fn refuses_head(&self) -> bool {
+        self.method == Method::GET
+    }
+
+    /// Sends one GET that is no sample.
+    pub(crate) async fn get(&self, connection: &mut Connection, pace: &mut Pace) -> Result<Answer, ProbeError> {
+        pace.pause().await;
+        pace.spend();
+        let answer = self.send(connection, &Method::GET, DRAINED_OF_WARM_UP).await?;
+        answer.map_err(|unanswered| why_lost(&self.origin, &unanswered))
+    }
+
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        method: &Method,
+        drained: usize,
+    ) -> Result<Result<Answer, Unanswered>, ProbeError> {
+        let request = self.request(method)?;
+        Ok(connection.send(request, self.timeout, drained).await)
+    }
+
+    /// Opens a connection and sends the request that is thrown away. A server that hangs up on HEAD is asked by GET.
+    pub(crate) async fn warm_up(
+        &mut self,
+        pace: &mut Pace,
+        observe: Observer<'_>,
+    ) -> Result<(Connection, Phases, Answer), ProbeError> {
+        loop {
+            pace.pause().await;
+            pace.spend();
+            let (mut connection, phases) = self.open(observe).await?;
+            let answer = self.send(&mut connection, &self.warm_up, DRAINED_OF_WARM_UP).await?;
+            match answer {
+                Ok(answer) => {
+                    if matches!(answer.status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
+                        self.method = Method::GET;
+                    }
+                    observe(Observation::WarmUp(answer.rtt));
+                    return Ok((connection, phases, answer));
+                }
+                Err(Unanswered::Timeout) => return Err(ProbeError::Timeout(self.origin.to_string())),
+                Err(_) if self.warm_up == Method::HEAD => {
+                    (self.warm_up, self.method) = (Method::GET, Method::GET);
+                }
+                Err(unanswered) => {
+                    return Err(ProbeError::Protocol { origin: self.origin.to_string(), reason: unanswered.into() });
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    async fn send(
+        &mut self,
+        request: Request<Empty<Bytes>>,
+        within: Duration,
+        drained: usize,
+    ) -> Result<Answer, Unanswered> {
+        let sent = Instant::now();
+        let response = timeout(within, self.sender.send_request(request)).await;
+        let rtt = sent.elapsed();
+        let response = match response {
+            Err(_) => return Err(Unanswered::Timeout),
+            Ok(Err(error)) if error.is_parse() || error.is_user() => return Err(Unanswered::Broken(error.to_string())),
+            Ok(Err(_)) => return Err(Unanswered::Closed),
+            Ok(Ok(response)) => response,
+        };
+        let status = response.status();
+        let location = redirect(&response);
+        let drain = async { drain(response, drained).await && self.sender.ready().await.is_ok() };
+        let reusable = timeout(within, drain).await.unwrap_or(false);
+        Ok(Answer { rtt, status, location, reusable })
+    }
+}
+
+impl From<Unanswered> for String {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Timeout => "no answer in time".to_owned(),
+            Unanswered::Closed => "the connection was closed".to_owned(),
+            Unanswered::Broken(reason) => reason,
+        }
+    }
+}
+
+fn redirect(response: &Response<Incoming>) -> Option<String> {
+    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
+    location.to_str().ok().map(str::to_owned)
+}
+
+/// Reads a body to its end; false when it is longer than `most`.
+async fn drain(response: Response<Incoming>, most: usize) -> bool {
+    let mut body = response.into_body();
+    let mut left = most;
+    if body.size_hint().lower() > u64::try_from(most).unwrap_or(u64::MAX) {
+        return false;
+    }
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        let Some(rest) = left.checked_sub(length) else { return false };
+        left = rest;
+    }
+    true
+}
+
+async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // A request must not wait for the acknowledgement of the one before.
+    socket.set_nodelay(true)?;
+    if let Some(bind) = bind {
+        socket.bind(SocketAddr::new(bind, 0))?;
+    }
+    socket.connect(SocketAddr::new(address, port)).await
+}
+
+/// Takes the samples on a connection that was found warm.
+pub(crate) async fn sample(
+    found: Found<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    let Found { mut endpoint, connection, phases, reusable } = found;
+    let mut connection = reusable.then_some(connection);
+    let mut schedule = Schedule::warm(order.samples);
+    let mut samples = Vec::new();
+    let mut failure = None;
+    loop {
+        let event = match schedule.next() {
+            Step::Done => break,
+            Step::WarmUp => match endpoint.warm_up(pace, observe).await {
+                Ok((warm, _, answer)) => {
+                    connection = answer.reusable.then_some(warm);
+                    Event::Warmed
+                }
+                Err(error) => {
+                    observe(Observation::Lost(error.to_string()));
+                    failure = Some(error);
+                    Event::WarmUpFailed
+                }
+            },
+            Step::Sample => {
+                pace.pause().await;
+                match one_sample(&endpoint, &mut connection, pace).await? {
+                    Ok(answer) => {
+                        observe(Observation::Sample(answer.rtt));
+                        samples.push(answer.rtt);
+                        if answer.reusable { Event::Answered } else { Event::AnsweredAndClosed }
+                    }
+                    Err(Unanswered::Closed) => Event::Closed,
+                    Err(unanswered) => {
+                        failure = Some(why_lost(&endpoint.origin, &unanswered));
+                        observe(Observation::Lost(unanswered.into()));
+                        Event::Lost
+                    }
+                }
+            }
+        };
+        schedule.record(event);
+    }
+    if samples.is_empty() {
+        let reason = "the connection is closed before a second request".to_owned();
+        return Err(failure.unwrap_or(ProbeError::Protocol { origin: endpoint.origin.to_string(), reason }));
+    }
+    let address = endpoint.address();
+    Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
+}
+
+/// One sample on the warm connection, which is taken away unless it can be used on.
+async fn one_sample(
+    endpoint: &Endpoint<'_>,
+    connection: &mut Option<Connection>,
+    pace: &mut Pace,
+) -> Result<Result<Answer, Unanswered>, ProbeError> {
+    let Some(mut warm) = connection.take().filter(|warm| !warm.sender.is_closed()) else {
+        return Ok(Err(Unanswered::Closed));
+    };
+    pace.spend();
+    let answer = endpoint.send(&mut warm, &endpoint.method, DRAINED_OF_SAMPLE).await?;
+    if matches!(&answer, Ok(answer) if answer.reusable) {
+        *connection = Some(warm);
+    }
+    Ok(answer)
+}
+
+fn why_lost(origin: &Origin, unanswered: &Unanswered) -> ProbeError {
+    match unanswered {
+        Unanswered::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },
+        Unanswered::Timeout | Unanswered::Closed => ProbeError::Timeout(origin.to_string()),
+    }
+}
+
+/// Takes TCP handshakes for samples.
+pub(crate) async fn handshakes(
+    mut endpoint: Endpoint<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    let mut samples = Vec::new();
+    let mut failure = None;
+    for _ in 0..order.samples {
+        pace.pause().await;
+        pace.spend();
+        match endpoint.tcp().await {
+            Ok(connected) => {
+                observe(Observation::Sample(connected.took));
+                samples.push(connected.took);
+            }
+            Err(error) => {
+                observe(Observation::Lost(error.to_string()));
+                failure = Some(error);
+            }
+        }
+    }
+    let lost = order.samples - u32::try_from(samples.len()).unwrap_or(order.samples);
+    let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
+    match failure {
+        Some(error) if samples.is_empty() => Err(error),
+        _ => Ok(Probed { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
+    }
+}

@@ -1,0 +1,62 @@
+//! ICMP echo, where the system permits it: unprivileged ICMP sockets (`net.ipv4.ping_group_range`) or raw ones.
+
+use std::net::{IpAddr, SocketAddr};
+
+use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
+
+use super::http::Endpoint;
+use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+
+const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
+
+/// Takes echoes for samples.
+pub(crate) async fn sample(
+    endpoint: Endpoint<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    let address = endpoint.address();
+    let client = client(address, endpoint.bind())
+        .map_err(|error| ProbeError::NotPermitted(format!("ICMP is not permitted here: {error}")))?;
+    // Sockets are one per measurement, so the process's number is identifier enough.
+    let identifier = PingIdentifier(u16::try_from(std::process::id() & 0xffff).unwrap_or(0));
+    let mut pinger = client.pinger(address, identifier).await;
+    pinger.timeout(order.timeout);
+    let mut samples = Vec::new();
+    let mut lost = 0;
+    let mut failure = None;
+    for number in 0..order.samples {
+        pace.pause().await;
+        pace.spend();
+        let sequence = PingSequence(u16::try_from(number & 0xffff).unwrap_or(0));
+        match pinger.ping(sequence, &PAYLOAD).await {
+            Ok((_, rtt)) => {
+                observe(Observation::Sample(rtt));
+                samples.push(rtt);
+            }
+            Err(error) => {
+                observe(Observation::Lost(error.to_string()));
+                lost += 1;
+                failure = Some(error);
+            }
+        }
+    }
+    let phases = Phases { dns: endpoint.dns, connect: None, tls: None };
+    match failure {
+        Some(surge_ping::SurgeError::IOError(error)) if samples.is_empty() => {
+            Err(ProbeError::Connect { origin: endpoint.origin.to_string(), address, reason: error.to_string() })
+        }
+        Some(_) if samples.is_empty() => Err(ProbeError::Timeout(endpoint.origin.to_string())),
+        _ => Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost }),
+    }
+}
+
+fn client(address: IpAddr, bind: Option<IpAddr>) -> std::io::Result<Client> {
+    let kind = if address.is_ipv4() { ICMP::V4 } else { ICMP::V6 };
+    let mut config = Config::builder().kind(kind);
+    if let Some(bind) = bind {
+        config = config.bind(SocketAddr::new(bind, 0));
+    }
+    Client::new(&config.build())
+}

@@ -1,0 +1,220 @@
+use std::io::Write;
+use std::path::Path;
+
+use super::settle::settle;
+use super::*;
+use crate::context::tls_config;
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::test_server::{Reply, Seen, TestCertificate, TestServer, redirect, status};
+use crate::user_agent::UserAgent;
+
+const OK: &str = "200 OK";
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
+    Context {
+        guard: Guard::new(allow.iter().map(|net| net.parse().unwrap()).collect()),
+        resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
+        user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
+        bind: None,
+        tls: tls_config(extra_ca).unwrap(),
+    }
+}
+
+fn order(samples: u32) -> Order {
+    Order { metric: Metric::Ttfb, samples, interval: Duration::ZERO, timeout: Duration::from_secs(5) }
+}
+
+async fn probe(server: &TestServer, order: &Order) -> Result<Probed, ProbeError> {
+    let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
+    measure(&context(&["127.0.0.0/8"], None), &target, order, &mut |_| {}).await
+}
+
+fn ok_after(millis: u64) -> Reply {
+    Reply::After(Duration::from_millis(millis), status(OK))
+}
+
+#[tokio::test]
+async fn the_first_request_of_a_connection_is_thrown_away() {
+    let server = TestServer::plain(|seen: &Seen| ok_after(if seen.request == 0 { 400 } else { 20 })).await;
+    let probed = probe(&server, &order(3)).await.unwrap();
+    assert_eq!((probed.samples.len(), probed.lost), (3, 0));
+    for sample in &probed.samples {
+        assert!(*sample >= 20 * MILLISECOND && *sample < 300 * MILLISECOND, "{sample:?}");
+    }
+    assert_eq!(probed.phases.dns, None, "no name was resolved");
+    assert!(probed.phases.connect.is_some() && probed.phases.tls.is_none());
+    let seen = server.seen();
+    assert_eq!(seen.len(), 4);
+    assert!(seen.iter().all(|seen| seen.method() == "HEAD" && seen.connection == 0));
+    assert!(seen.iter().all(|seen| seen.head.contains("landfall-agent/0.1 (+https://example.org/crawler)")));
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_head_is_asked_by_get() {
+    let server = TestServer::plain(|seen: &Seen| match seen.method() {
+        "HEAD" => Reply::After(Duration::ZERO, status("405 Method Not Allowed")),
+        _ => Reply::After(Duration::ZERO, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_owned()),
+    })
+    .await;
+    assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
+    let methods: Vec<String> = server.seen().iter().map(|seen| seen.method().to_owned()).collect();
+    assert_eq!(methods, ["HEAD", "GET", "GET"]);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
+    let server = TestServer::plain(|seen: &Seen| match seen.method() {
+        "HEAD" => Reply::Close,
+        _ => ok_after(0),
+    })
+    .await;
+    assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
+    assert_eq!(server.seen().iter().filter(|seen| seen.method() == "HEAD").count(), 1);
+}
+
+#[tokio::test]
+async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
+    let server = TestServer::plain(|seen: &Seen| match seen.method() {
+        "HEAD" => Reply::After(Duration::ZERO, status("501 Not Implemented")),
+        _ => Reply::After(Duration::ZERO, "HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\nx".to_owned()),
+    })
+    .await;
+    assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
+    let seen: Vec<(usize, String)> =
+        server.seen().iter().map(|seen| (seen.connection, seen.method().to_owned())).collect();
+    let expected = [(0, "HEAD"), (0, "GET"), (1, "HEAD"), (1, "GET")].map(|(n, method)| (n, method.to_owned()));
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn a_connection_closed_between_samples_loses_nothing() {
+    let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
+        (0, 2) => Reply::Close,
+        _ => ok_after(0),
+    })
+    .await;
+    let probed = probe(&server, &order(3)).await.unwrap();
+    assert_eq!((probed.samples.len(), probed.lost), (3, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_closes_after_each_answer_cannot_be_measured_warm() {
+    let closing = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let server = TestServer::plain(move |_: &Seen| Reply::AndClose(closing.to_owned())).await;
+    let error = probe(&server, &order(50)).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Protocol { .. }), "{error}");
+    assert!(server.seen().len() <= 7, "{} requests", server.seen().len());
+}
+
+#[tokio::test]
+async fn an_unanswered_sample_is_lost() {
+    let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
+        (0, 2) => Reply::Never,
+        _ => ok_after(0),
+    })
+    .await;
+    let order = Order { timeout: 200 * MILLISECOND, ..order(4) };
+    let mut lost = Vec::new();
+    let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
+    let context = context(&["127.0.0.0/8"], None);
+    let mut watch = |seen: Observation| {
+        if let Observation::Lost(why) = seen {
+            lost.push(why);
+        }
+    };
+    let probed = measure(&context, &target, &order, &mut watch).await.unwrap();
+    assert_eq!((probed.samples.len(), probed.lost), (3, 1));
+    assert_eq!(lost, ["no answer in time"]);
+}
+
+#[tokio::test]
+async fn the_pause_comes_before_every_request() {
+    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let order = Order { interval: 50 * MILLISECOND, ..order(3) };
+    let started = std::time::Instant::now();
+    probe(&server, &order).await.unwrap();
+    assert!(started.elapsed() >= 200 * MILLISECOND, "{:?} for four requests", started.elapsed());
+}
+
+#[tokio::test]
+async fn rubbish_and_silence_are_told_apart() {
+    let rubbish = TestServer::plain(|_: &Seen| Reply::AndClose("SSH-2.0-OpenSSH\r\n\r\n".to_owned())).await;
+    let error = probe(&rubbish, &order(2)).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Protocol { .. }), "{error}");
+    let silent = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let error = probe(&silent, &Order { timeout: 100 * MILLISECOND, ..order(2) }).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Timeout(_)), "{error}");
+}
+
+#[tokio::test]
+async fn https_is_measured_with_an_extra_ca_and_refused_without() {
+    let certificate = TestCertificate::new();
+    let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(certificate.pem.as_bytes()).unwrap();
+    let target = Target::url(&format!("https://{}/", server.addr)).unwrap();
+    let trusting = context(&["127.0.0.0/8"], Some(file.path()));
+    let probed = measure(&trusting, &target, &order(2), &mut |_| {}).await.unwrap();
+    assert!(probed.phases.tls.is_some());
+    let error = measure(&context(&["127.0.0.0/8"], None), &target, &order(2), &mut |_| {}).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Tls { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn handshakes_are_samples_of_the_connect_metric() {
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let probed = probe(&server, &Order { metric: Metric::Connect, ..order(3) }).await.unwrap();
+    assert_eq!(probed.samples.len(), 3);
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_bare_host_falls_back_to_http() {
+    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let context = context(&["127.0.0.0/8"], None);
+    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(settled.origin.to_string(), format!("http://{}", server.addr));
+}
+
+#[tokio::test]
+async fn a_bare_host_that_speaks_tls_settles_at_https() {
+    let certificate = TestCertificate::new();
+    let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(certificate.pem.as_bytes()).unwrap();
+    let context = context(&["127.0.0.0/8"], Some(file.path()));
+    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(settled.origin.to_string(), format!("https://{}", server.addr));
+}
+
+#[tokio::test]
+async fn a_redirect_inside_the_domain_moves_the_site_and_one_out_of_it_does_not() {
+    let last = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let to = format!("http://{}/there", last.addr);
+    let first = TestServer::plain(move |_: &Seen| Reply::After(Duration::ZERO, redirect(&to))).await;
+    let context = context(&["127.0.0.0/8"], None);
+    let name = format!("http://{}", first.addr);
+    let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(settled.origin.to_string(), format!("http://{}", last.addr));
+
+    let away = TestServer::plain(|_: &Seen| Reply::After(Duration::ZERO, redirect("http://127.0.0.2:1/"))).await;
+    let name = format!("http://{}", away.addr);
+    let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(settled.origin.to_string(), name);
+}
+
+#[tokio::test]
+async fn private_addresses_are_refused_before_anything_is_sent() {
+    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let context = context(&[], None);
+    for metric in [Metric::Ttfb, Metric::Connect, Metric::Icmp] {
+        let target = Target::site(&format!("http://{}", server.addr)).unwrap();
+        let error = measure(&context, &target, &Order { metric, ..order(1) }, &mut |_| {}).await.unwrap_err();
+        assert!(matches!(error, ProbeError::Guard(_)), "{error}");
+    }
+    assert!(server.seen().is_empty());
+    let beacon = Target::beacon(&format!("http://{}/", server.addr)).unwrap();
+    assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "an enrolled beacon passes");
+}

@@ -1,0 +1,173 @@
+//! The statistical weighted mean of a host's samples (the paper, 2.2.1). Pure.
+//!
+//! The rule as published: choose one bin width from the distribution of the samples, take each sample's integer quotient
+//! by it, keep the three most frequent quotients and average every sample in them. Taken literally it is fooled when the
+//! samples are tight: the good ones fill one or two bins, so that the second or third most frequent quotient is a spike's.
+//! Therefore what lies beyond the median ± 3 scaled MAD is dropped first. Too few samples for bins give the median.
+//!
+//! The bin width is Freedman and Diaconis' (twice the interquartile range over the cube root of the count), which
+//! a fifth of spikes barely moves. Everything is integer nanoseconds, and ties go to the quotient nearest the median's,
+//! then to the smaller, so that one set of samples has one answer in whatever order they came.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub mod trial;
+
+/// Fewer samples than this are not put into bins: with seven, three bins hold two or three each and say nothing.
+pub const FEWEST_FOR_BINS: usize = 8;
+/// How many scaled MADs from the median a sample may lie.
+const KEPT_MADS: u128 = 3;
+/// Scales the MAD of normally distributed samples to their standard deviation, in ten-thousandths.
+const MAD_SCALE: u128 = 14_826;
+/// How many of the most frequent quotients are averaged.
+const KEPT_QUOTIENTS: usize = 3;
+
+/// One host's samples, summed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// The statistical weighted mean.
+    pub rtt: Duration,
+    /// The smallest sample.
+    pub min: Duration,
+    /// The median sample.
+    pub median: Duration,
+    /// The scaled MAD of the samples.
+    pub spread: Duration,
+}
+
+/// Sums up samples; `None` when there are none.
+pub fn weighted_mean(samples: &[Duration]) -> Option<Summary> {
+    let sorted = sorted_nanos(samples);
+    let median = median_of(&sorted)?;
+    let spread = scaled_mad(&sorted, median);
+    let near: Vec<u128> =
+        sorted.iter().copied().filter(|sample| sample.abs_diff(median) <= KEPT_MADS * spread).collect();
+    let rtt = if near.len() < FEWEST_FOR_BINS { median } else { most_frequent_mean(&near).unwrap_or(median) };
+    Some(Summary { rtt: nanos(rtt), min: nanos(*sorted.first()?), median: nanos(median), spread: nanos(spread) })
+}
+
+/// The rule as published, without dropping anything first; for comparison.
+pub fn literal(samples: &[Duration]) -> Option<Duration> {
+    most_frequent_mean(&sorted_nanos(samples)).map(nanos)
+}
+
+/// The median; the mean of the two middle samples when their number is even.
+pub fn median(samples: &[Duration]) -> Option<Duration> {
+    median_of(&sorted_nanos(samples)).map(nanos)
+}
+
+/// The arithmetic mean.
+pub fn mean(samples: &[Duration]) -> Option<Duration> {
+    mean_of(&sorted_nanos(samples)).map(nanos)
+}
+
+/// Averages every sample in the three most frequent quotients by one bin width.
+fn most_frequent_mean(sorted: &[u128]) -> Option<u128> {
+    let median = median_of(sorted)?;
+    let width = bin_width(sorted);
+    if width == 0 {
+        return Some(median);
+    }
+    let mut bins: BTreeMap<u128, Vec<u128>> = BTreeMap::new();
+    for sample in sorted {
+        bins.entry(sample / width).or_default().push(*sample);
+    }
+    let mut bins: Vec<(u128, Vec<u128>)> = bins.into_iter().collect();
+    bins.sort_by_key(|(quotient, held)| (std::cmp::Reverse(held.len()), quotient.abs_diff(median / width), *quotient));
+    let kept: Vec<u128> = bins.into_iter().take(KEPT_QUOTIENTS).flat_map(|(_, held)| held).collect();
+    mean_of(&kept)
+}
+
+/// Freedman and Diaconis' width; zero when at least half of the samples are equal.
+fn bin_width(sorted: &[u128]) -> u128 {
+    let quartile = |numerator: usize| sorted.get((sorted.len().saturating_sub(1)) * numerator / 4).copied();
+    let (Some(lower), Some(upper)) = (quartile(1), quartile(3)) else { return 0 };
+    let count = f64::from(u32::try_from(sorted.len()).unwrap_or(u32::MAX));
+    nanos(upper - lower).mul_f64(2.0 / count.cbrt()).as_nanos()
+}
+
+fn scaled_mad(sorted: &[u128], median: u128) -> u128 {
+    let mut deviations: Vec<u128> = sorted.iter().map(|sample| sample.abs_diff(median)).collect();
+    deviations.sort_unstable();
+    median_of(&deviations).unwrap_or(0) * MAD_SCALE / 10_000
+}
+
+fn sorted_nanos(samples: &[Duration]) -> Vec<u128> {
+    let mut sorted: Vec<u128> = samples.iter().map(Duration::as_nanos).collect();
+    sorted.sort_unstable();
+    sorted
+}
+
+fn median_of(sorted: &[u128]) -> Option<u128> {
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(u128::midpoint(*sorted.get(middle.checked_sub(1)?)?, upper))
+}
+
+fn mean_of(samples: &[u128]) -> Option<u128> {
+    samples.iter().sum::<u128>().checked_div(u128::try_from(samples.len()).ok()?)
+}
+
+fn nanos(value: u128) -> Duration {
+    Duration::from_nanos(u64::try_from(value).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn millis(values: &[u64]) -> Vec<Duration> {
+        values.iter().copied().map(Duration::from_millis).collect()
+    }
+
+    #[test]
+    fn no_samples_have_no_mean() {
+        assert_eq!(weighted_mean(&[]), None);
+        assert_eq!(literal(&[]), None);
+    }
+
+    #[test]
+    fn degenerate_samples_are_their_own_mean() {
+        for values in [&[7][..], &[7, 7], &[7; 30], &[7, 7, 7, 7, 7, 7, 7, 7, 7, 900]] {
+            let summary = weighted_mean(&millis(values)).unwrap();
+            assert_eq!(summary.rtt, Duration::from_millis(7), "{values:?}");
+            assert_eq!(summary.spread, Duration::ZERO);
+        }
+        assert_eq!(weighted_mean(&[Duration::ZERO; 9]).unwrap().rtt, Duration::ZERO);
+        assert_eq!(weighted_mean(&[Duration::MAX; 9]).unwrap().rtt, Duration::from_nanos(u64::MAX));
+    }
+
+    #[test]
+    fn too_few_samples_for_bins_give_the_median() {
+        let summary = weighted_mean(&millis(&[50, 51, 52, 53, 3_000])).unwrap();
+        assert_eq!(summary.rtt, Duration::from_millis(52));
+        assert_eq!(summary.min, Duration::from_millis(50));
+        assert_eq!(weighted_mean(&millis(&[50, 52])).unwrap().rtt, Duration::from_millis(51));
+    }
+
+    #[test]
+    fn spikes_move_the_literal_rule_and_not_ours() {
+        let samples = millis(&[100, 100, 100, 100, 100, 101, 101, 101, 101, 101, 101, 101, 900, 1_700]);
+        let ours = weighted_mean(&samples).unwrap().rtt;
+        assert!(ours.abs_diff(Duration::from_micros(100_500)) < Duration::from_millis(1), "{ours:?}");
+        assert!(literal(&samples).unwrap() > Duration::from_millis(120));
+    }
+
+    proptest! {
+        #[test]
+        fn the_mean_lies_among_the_samples_in_whatever_order(mut values in prop::collection::vec(1_u64..5_000_000, 1..60)) {
+            let samples: Vec<Duration> = values.iter().copied().map(Duration::from_micros).collect();
+            let summary = weighted_mean(&samples).unwrap();
+            prop_assert!(summary.rtt >= summary.min && summary.rtt <= *samples.iter().max().unwrap());
+            values.reverse();
+            let turned: Vec<Duration> = values.iter().copied().map(Duration::from_micros).collect();
+            prop_assert_eq!(weighted_mean(&turned).unwrap(), summary);
+        }
+    }
+}
