@@ -10,6 +10,7 @@ use sqlx::PgPool;
 pub mod config;
 pub mod model;
 pub mod store;
+pub mod strategy;
 pub mod tasks;
 pub mod wake;
 

@@ -1,0 +1,12 @@
+//! `random`: any agent, evenly. The yardstick, and what is left when no distance is known.
+
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::{Candidate, Choice};
+
+/// Draws one of `ordered`; `None` when it is empty.
+pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
+    let drawn = ordered.choose(rng)?;
+    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], fallback: None })
+}
