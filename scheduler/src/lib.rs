@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sqlx::PgPool;
 
 pub mod config;
+pub mod gnp;
 pub mod model;
 pub mod store;
 pub mod strategy;

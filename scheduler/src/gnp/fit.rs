@@ -1,0 +1,351 @@
+//! Places the landmarks jointly, and every other agent by its mesh.
+//!
+//! Phase 1, landmarks (Ng and Zhang, section 3.1): from classical scaling of their distances, the simplex minimises the
+//! sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the landmarks' places and
+//! from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent at a time while the
+//! others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all components
+//! at once does not converge beyond a few tens of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::model::{AgentId, EmbeddingEpoch};
+
+use super::objective::{Anchor, distance, finite, host_cost, relative_error, rms_relative_error, root_mean};
+use super::simplex::{SimplexError, Stop, minimise};
+use super::{Embedding, Mesh, Placement, mds, millis, softening};
+
+/// Sweeps every start gets before the best of them goes on alone.
+const FIRST_SWEEPS: usize = 6;
+/// Sweeps at most.
+const MOST_SWEEPS: usize = 40;
+/// A sweep that lowers the cost by less than this part of it is the last.
+const CONVERGED: f64 = 1e-3;
+/// Disturbed copies of the scaled start that are tried beside it.
+const RESTARTS: usize = 1;
+/// How far a restart is disturbed, as a part of the scale.
+const DISTURBANCE: f64 = 0.2;
+/// When one agent's simplex in one sweep ends.
+const STOP: Stop = Stop { steps: 150, tolerance: 1e-4 };
+/// The simplex's step in the first sweep and in the last, as parts of the scale.
+const STEPS: (f64, f64) = (0.1, 0.01);
+
+/// Why no embedding could be fitted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FitError {
+    /// Fewer than two landmarks.
+    #[error("a map needs at least 2 landmarks, there are {there}")]
+    TooFewLandmarks {
+        /// Landmarks given.
+        there: usize,
+    },
+    /// A landmark was given twice.
+    #[error("landmark {landmark} was given twice")]
+    RepeatedLandmark {
+        /// The landmark.
+        landmark: AgentId,
+    },
+    /// No dimension at all.
+    #[error("a map needs at least 1 dimension")]
+    NoDimension,
+    /// More dimensions than the landmarks can span.
+    #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
+    TooManyDimensions {
+        /// Dimensions asked.
+        dimensions: usize,
+        /// Landmarks they need: one more.
+        needed: usize,
+        /// Landmarks given.
+        there: usize,
+    },
+    /// No other landmark measured this one, nor it any of them.
+    #[error("landmark {landmark} has no measured distance to any other landmark")]
+    UnmeasuredLandmark {
+        /// The landmark.
+        landmark: AgentId,
+    },
+    /// No chain of measurements joins this landmark to the first.
+    #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
+    Disconnected {
+        /// The landmark.
+        landmark: AgentId,
+        /// The first landmark.
+        first: AgentId,
+    },
+    /// The solver failed.
+    #[error("fit the map")]
+    Solver(#[from] SimplexError),
+}
+
+/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it does not join have no
+/// placement. The same arguments give the same embedding.
+///
+/// # Errors
+/// When the landmarks are too few, too few for the dimensions, or not joined by measurements; the error names which.
+pub fn fit(
+    epoch: EmbeddingEpoch,
+    mesh: &Mesh,
+    landmarks: &[AgentId],
+    dimensions: usize,
+    seed: u64,
+) -> Result<Embedding, FitError> {
+    check(landmarks, dimensions)?;
+    let measured = Measured::joined(mesh, landmarks)?;
+    let scale = measured.scale();
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let first = measured.first(landmarks.len());
+    let anchors = best_of(&first, starts(&first, dimensions, scale, &mut rng), Loss::Relative, scale)?;
+    let mut begin = starts(&measured, dimensions, scale, &mut rng);
+    begin.push(around(&measured, &anchors));
+    let mut points = best_of(&measured, begin, Loss::Log, scale)?;
+    for point in &mut points {
+        if let Some(height) = point.last_mut() {
+            *height = height.abs();
+        }
+    }
+    mds::turn_to_principal_axes(&mut points, dimensions);
+    let fit_error = first.rms_relative_error(&points[..landmarks.len()]);
+    let agents: BTreeMap<AgentId, Placement> = (0..measured.agents.len())
+        .map(|i| {
+            let fit_error = rms_relative_error(&points[i], &measured.anchors(i, &points));
+            (measured.agents[i], Placement { epoch, coordinate: points[i].clone(), fit_error })
+        })
+        .collect();
+    let embedding = Embedding::from_parts(epoch, dimensions, landmarks.to_vec(), agents, fit_error);
+    Ok(embedding.expect("a fitted point has a finite component a dimension and a height"))
+}
+
+fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitError> {
+    let there = landmarks.len();
+    if there < 2 {
+        return Err(FitError::TooFewLandmarks { there });
+    }
+    if dimensions == 0 {
+        return Err(FitError::NoDimension);
+    }
+    if dimensions >= there {
+        return Err(FitError::TooManyDimensions { dimensions, needed: dimensions.saturating_add(1), there });
+    }
+    let mut seen = BTreeSet::new();
+    match landmarks.iter().find(|landmark| !seen.insert(**landmark)) {
+        Some(&landmark) => Err(FitError::RepeatedLandmark { landmark }),
+        None => Ok(()),
+    }
+}
+
+/// The error a sweep lowers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// Squared relative error.
+    Relative,
+    /// Robust squared log error.
+    Log,
+}
+
+/// The agents that are joined to the landmarks, landmarks first, and their distances in milliseconds.
+#[derive(Debug)]
+struct Measured {
+    agents: Vec<AgentId>,
+    /// Per agent, who it has a distance to (by index) and which.
+    rows: Vec<Vec<(usize, f64)>>,
+    /// Every pair: measured, or else along the shortest chain of measurements.
+    filled: Vec<Vec<f64>>,
+}
+
+impl Measured {
+    fn joined(mesh: &Mesh, landmarks: &[AgentId]) -> Result<Self, FitError> {
+        for &landmark in landmarks {
+            if !landmarks.iter().any(|&other| other != landmark && mesh.distance(landmark, other).is_some()) {
+                return Err(FitError::UnmeasuredLandmark { landmark });
+            }
+        }
+        let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent));
+        let everyone: Vec<AgentId> = landmarks.iter().copied().chain(others).collect();
+        let all = Self::of(everyone, |a, b| mesh.distance(a, b).map(millis));
+        let joined: Vec<usize> = (0..all.agents.len()).filter(|&i| all.filled[0][i].is_finite()).collect();
+        if let Some(&landmark) = landmarks.iter().find(|landmark| !joined.iter().any(|&i| all.agents[i] == **landmark))
+        {
+            return Err(FitError::Disconnected { landmark, first: landmarks[0] });
+        }
+        let agents = joined.iter().map(|&i| all.agents[i]).collect();
+        Ok(Self::of(agents, |a, b| mesh.distance(a, b).map(millis)))
+    }
+
+    fn of(agents: Vec<AgentId>, measured: impl Fn(AgentId, AgentId) -> Option<f64>) -> Self {
+        let row = |&a: &AgentId| -> Vec<(usize, f64)> {
+            agents.iter().enumerate().filter_map(|(j, &b)| Some((j, measured(a, b)?))).collect()
+        };
+        let rows: Vec<_> = agents.iter().map(row).collect();
+        let filled = shortest_chains(&rows);
+        Self { agents, rows, filled }
+    }
+
+    /// The first `count` agents alone.
+    fn first(&self, count: usize) -> Self {
+        let cut = |row: &Vec<(usize, f64)>| row.iter().copied().filter(|&(j, _)| j < count).collect();
+        Self {
+            agents: self.agents[..count].to_vec(),
+            rows: self.rows[..count].iter().map(cut).collect(),
+            filled: self.filled[..count].iter().map(|row| row[..count].to_vec()).collect(),
+        }
+    }
+
+    /// The median measured distance, milliseconds: the unit of every step and start.
+    fn scale(&self) -> f64 {
+        let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().unwrap_or(1.0)
+    }
+
+    fn anchors<'a>(&self, agent: usize, points: &'a [Vec<f64>]) -> Vec<Anchor<'a>> {
+        self.rows[agent].iter().map(|&(j, measured)| Anchor { coordinate: &points[j], measured }).collect()
+    }
+
+    fn cost(&self, points: &[Vec<f64>], loss: Loss, softening: f64) -> f64 {
+        (0..points.len()).map(|i| cost_of(&points[i], &self.anchors(i, points), loss, softening)).sum()
+    }
+
+    fn rms_relative_error(&self, points: &[Vec<f64>]) -> f64 {
+        root_mean(self.rows.iter().enumerate().flat_map(|(i, row)| {
+            row.iter().map(move |&(j, measured)| relative_error(distance(&points[i], &points[j]), measured).powi(2))
+        }))
+    }
+}
+
+fn cost_of(host: &[f64], anchors: &[Anchor<'_>], loss: Loss, softening: f64) -> f64 {
+    match loss {
+        Loss::Log => host_cost(host, anchors, softening),
+        Loss::Relative => {
+            finite(anchors.iter().map(|a| relative_error(distance(host, a.coordinate), a.measured).powi(2)).sum())
+        }
+    }
+}
+
+/// Every pair's distance along the shortest chain (Floyd and Warshall), but measured pairs as measured.
+fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
+    let count = rows.len();
+    let mut filled = vec![vec![f64::INFINITY; count]; count];
+    for (i, row) in rows.iter().enumerate() {
+        filled[i][i] = 0.0;
+        for &(j, measured) in row {
+            filled[i][j] = measured;
+        }
+    }
+    for via in 0..count {
+        for i in 0..count {
+            for j in 0..count {
+                let chain = filled[i][via] + filled[via][j];
+                if chain < filled[i][j] {
+                    filled[i][j] = chain;
+                }
+            }
+        }
+    }
+    for (i, row) in rows.iter().enumerate() {
+        for &(j, measured) in row {
+            filled[i][j] = measured;
+        }
+    }
+    filled
+}
+
+/// The scaled start with heights taken off first, and disturbed copies of it.
+fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &mut ChaCha8Rng) -> Vec<Vec<Vec<f64>>> {
+    let heights = heights(&measured.filled);
+    let level: Vec<Vec<f64>> = measured
+        .filled
+        .iter()
+        .enumerate()
+        .map(|(i, row)| {
+            let without = |(j, d): (usize, &f64)| if i == j { 0.0 } else { (d - heights[i] - heights[j]).max(0.0) };
+            row.iter().enumerate().map(without).collect()
+        })
+        .collect();
+    let mut points = mds::classical(&level, dimensions);
+    for (point, height) in points.iter_mut().zip(heights) {
+        point.push(height);
+    }
+    let mut all = vec![points.clone()];
+    for _ in 0..RESTARTS {
+        let mut disturbed = points.clone();
+        for component in disturbed.iter_mut().flatten() {
+            *component += rng.random_range(-1.0..1.0) * DISTURBANCE * scale;
+        }
+        all.push(disturbed);
+    }
+    all
+}
+
+/// A first guess at each agent's height: half of what the best detour through it costs.
+fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
+    let count = filled.len();
+    let detour = |i: usize| {
+        let pairs = (0..count).flat_map(|j| (0..j).map(move |k| (j, k))).filter(|&(j, k)| j != i && k != i);
+        let least = pairs.map(|(j, k)| filled[i][j] + filled[i][k] - filled[j][k]).fold(f64::INFINITY, f64::min);
+        if least.is_finite() { (least / 4.0).max(0.0) } else { 0.0 }
+    };
+    (0..count).map(detour).collect()
+}
+
+/// The landmarks where phase 1 put them, and every other agent at the landmark nearest to it.
+fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let nearest = |row: &Vec<f64>| {
+        let (best, _) = row[..landmarks.len()]
+            .iter()
+            .enumerate()
+            .fold((0, f64::INFINITY), |(best, least), (i, &d)| if d < least { (i, d) } else { (best, least) });
+        landmarks[best].clone()
+    };
+    let others = measured.filled[landmarks.len()..].iter().map(nearest);
+    landmarks.iter().cloned().chain(others).collect()
+}
+
+/// Sweeps every start a few times, then the best of them until it converges.
+fn best_of(
+    measured: &Measured,
+    starts: Vec<Vec<Vec<f64>>>,
+    loss: Loss,
+    scale: f64,
+) -> Result<Vec<Vec<f64>>, SimplexError> {
+    let softening = softening(scale);
+    let mut best: Option<(f64, Vec<Vec<f64>>)> = None;
+    for mut points in starts {
+        for round in 0..FIRST_SWEEPS {
+            sweep(measured, &mut points, loss, scale, step(round))?;
+        }
+        let cost = measured.cost(&points, loss, softening);
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, points));
+        }
+    }
+    let (mut cost, mut points) = best.expect("there is always the scaled start");
+    for round in FIRST_SWEEPS..MOST_SWEEPS {
+        sweep(measured, &mut points, loss, scale, step(round))?;
+        let lower = measured.cost(&points, loss, softening);
+        if lower >= cost * (1.0 - CONVERGED) {
+            break;
+        }
+        cost = lower;
+    }
+    Ok(points)
+}
+
+/// The step of a sweep: shrinks by a fifth each, down to the last.
+fn step(round: usize) -> f64 {
+    let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
+    (STEPS.0 * shrink).max(STEPS.1)
+}
+
+/// Moves each agent once to where its measured distances want it.
+fn sweep(measured: &Measured, points: &mut [Vec<f64>], loss: Loss, scale: f64, step: f64) -> Result<(), SimplexError> {
+    let softening = softening(scale);
+    for i in 0..points.len() {
+        let anchors = measured.anchors(i, points);
+        let cost = |host: &[f64]| cost_of(host, &anchors, loss, softening);
+        let found = minimise(cost, &points[i], step * scale, STOP)?;
+        points[i] = found.point;
+    }
+    Ok(())
+}

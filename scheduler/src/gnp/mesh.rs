@@ -1,0 +1,89 @@
+//! The agents' measured mesh: who measured whom, and the distance that follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{AgentId, Rtt};
+
+use super::round_trip;
+
+/// Measured round trips from agent to agent, each in its direction. A pair may be measured both ways, one way or not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Mesh {
+    rows: BTreeMap<AgentId, BTreeMap<AgentId, Rtt>>,
+}
+
+impl Mesh {
+    /// An empty mesh.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records what `prober` measured to `target`, in place of what it measured before. An agent's round trip to itself
+    /// is no distance and is not kept.
+    pub fn insert(&mut self, prober: AgentId, target: AgentId, rtt: Rtt) {
+        if prober != target {
+            self.rows.entry(prober).or_default().insert(target, rtt);
+        }
+    }
+
+    /// What `prober` measured to `target`.
+    pub fn measured(&self, prober: AgentId, target: AgentId) -> Option<Rtt> {
+        self.rows.get(&prober)?.get(&target).copied()
+    }
+
+    /// The distance of a pair: the geometric mean of both directions, or the one there is.
+    pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
+        match (self.measured(a, b), self.measured(b, a)) {
+            (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Every agent that measured or was measured.
+    pub fn agents(&self) -> BTreeSet<AgentId> {
+        let targets = self.rows.values().flat_map(BTreeMap::keys);
+        self.rows.keys().chain(targets).copied().collect()
+    }
+
+    /// How many others measured this agent: whether its beacon can be reached.
+    pub fn reached_by(&self, target: AgentId) -> usize {
+        self.rows.values().filter(|row| row.contains_key(&target)).count()
+    }
+
+    /// Directed measurements held.
+    pub fn len(&self) -> usize {
+        self.rows.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether nothing was measured.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    #[test]
+    fn a_pair_measured_both_ways_has_the_geometric_mean() {
+        let (a, b, c) = (AgentId::new(1), AgentId::new(2), AgentId::new(3));
+        let mut mesh = Mesh::new();
+        mesh.insert(a, b, ms(10.0));
+        mesh.insert(b, a, ms(40.0));
+        mesh.insert(c, a, ms(7.0));
+        mesh.insert(a, a, ms(1.0));
+        assert_eq!(mesh.distance(a, b), Some(ms(20.0)));
+        assert_eq!(mesh.distance(b, a), Some(ms(20.0)));
+        assert_eq!(mesh.distance(a, c), Some(ms(7.0)));
+        assert_eq!(mesh.distance(b, c), None);
+        assert_eq!(mesh.len(), 3);
+        assert_eq!(mesh.agents().len(), 3);
+        assert_eq!(mesh.reached_by(a), 2);
+        assert_eq!(mesh.reached_by(c), 0);
+    }
+}

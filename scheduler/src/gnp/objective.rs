@@ -1,0 +1,96 @@
+//! The error functions that fitting and locating minimise, and the distance they are about.
+//!
+//! Every function here is total: whatever the numbers, it gives a finite cost, because the simplex treats a NaN as an
+//! error and panics on one in its first step.
+
+/// A cost no placement of anything can have: stands for whatever is not finite.
+pub(super) const WORST: f64 = 1e30;
+
+/// Beyond this log residual (10 %) an error counts linearly, so that one odd pair cannot bend the map (Huber, "Robust
+/// estimation of a location parameter", 1964).
+const HUBER: f64 = 0.1;
+
+/// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
+///
+/// Heights are taken without their sign, which is how the simplex, free to step below zero, meets their bound.
+pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
+    let dimensions = a.len().min(b.len()).saturating_sub(1);
+    let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
+    square.sqrt() + a[dimensions].abs() + b[dimensions].abs()
+}
+
+/// The relative error of GNP, `(d - g) / d` for a measured `d` and a computed `g`; its square is Ng and Zhang's
+/// normalised error (section 3, equation 6).
+pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
+    (computed - measured) / measured.max(f64::MIN_POSITIVE)
+}
+
+/// The log error, `ln(g / d)`, softened by adding `softening` milliseconds to both.
+pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
+    ((computed + softening) / (measured + softening)).ln()
+}
+
+/// Huber's loss: square near zero, linear beyond [`HUBER`].
+pub(super) fn huber(error: f64) -> f64 {
+    let size = error.abs();
+    if size <= HUBER { size * size } else { HUBER * (2.0 * size - HUBER) }
+}
+
+/// What a host was measured to: a placed coordinate, and the milliseconds to it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Anchor<'a> {
+    /// Where the other host lies.
+    pub(super) coordinate: &'a [f64],
+    /// The measured distance, milliseconds.
+    pub(super) measured: f64,
+}
+
+/// The robust log error of one host against its anchors.
+pub(super) fn host_cost(host: &[f64], anchors: &[Anchor<'_>], softening: f64) -> f64 {
+    let sum: f64 = anchors.iter().map(|a| huber(log_error(distance(host, a.coordinate), a.measured, softening))).sum();
+    finite(sum)
+}
+
+/// Root mean square of a host's relative errors.
+pub(super) fn rms_relative_error(host: &[f64], anchors: &[Anchor<'_>]) -> f64 {
+    let squares = anchors.iter().map(|a| relative_error(distance(host, a.coordinate), a.measured).powi(2));
+    root_mean(squares)
+}
+
+/// The root of the mean of squares; 0 for none.
+pub(super) fn root_mean(squares: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum) = squares.fold((0.0, 0.0), |(count, sum), square| (count + 1.0, sum + square));
+    if count > 0.0 { (sum / count).sqrt() } else { 0.0 }
+}
+
+/// The cost itself, or [`WORST`] when it is not finite.
+pub(super) fn finite(cost: f64) -> f64 {
+    if cost.is_finite() { cost.min(WORST) } else { WORST }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_adds_both_heights_to_the_straight_line() {
+        assert_eq!(distance(&[0.0, 0.0, 1.0], &[3.0, 4.0, 2.0]), 8.0);
+        assert_eq!(distance(&[0.0, 0.0, -1.0], &[3.0, 4.0, 2.0]), 8.0);
+    }
+
+    #[test]
+    fn costs_are_finite_whatever_the_numbers() {
+        for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308, 0.0] {
+            for measured in [odd, 0.0, 1.0] {
+                let anchor = Anchor { coordinate: &[1.0, 0.0], measured };
+                assert!(host_cost(&[odd, odd], &[anchor], 0.1).is_finite(), "{odd} {measured}");
+            }
+        }
+    }
+
+    #[test]
+    fn huber_is_continuous_where_it_turns_linear() {
+        assert!((huber(HUBER) - huber(HUBER + 1e-12)).abs() < 1e-9);
+        assert!(huber(1.0) < 1.0);
+    }
+}
