@@ -77,6 +77,11 @@ impl Target {
         Ok(Self { enrolled: true, ..Self::url(url)? })
     }
 
+    /// Whether it is another agent's beacon.
+    pub const fn is_beacon(&self) -> bool {
+        self.enrolled
+    }
+
     /// Exactly this URL, path and query included.
     ///
     /// # Errors

@@ -1,0 +1,73 @@
+//! How long to wait before trying again. Pure.
+//!
+//! The wait doubles from a floor to a ceiling, and each is drawn between half of itself and the whole, so that a fleet cut off
+//! at one moment does not come back at one moment.
+
+use std::time::Duration;
+
+use rand::{Rng, RngExt};
+
+/// A doubling, jittered wait.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    floor: Duration,
+    ceiling: Duration,
+    next: Duration,
+}
+
+/// A floor of zero, or above the ceiling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a backoff needs a floor above zero and not above its ceiling")]
+pub struct BadBackoff;
+
+impl Backoff {
+    /// Waits from `floor` to `ceiling`.
+    ///
+    /// # Errors
+    /// When the floor is zero or above the ceiling.
+    pub fn try_new(floor: Duration, ceiling: Duration) -> Result<Self, BadBackoff> {
+        if floor.is_zero() || floor > ceiling {
+            return Err(BadBackoff);
+        }
+        Ok(Self { floor, ceiling, next: floor })
+    }
+
+    /// The next wait; the one after is twice as long.
+    pub fn wait(&mut self, rng: &mut impl Rng) -> Duration {
+        let whole = self.next;
+        self.next = whole.saturating_mul(2).min(self.ceiling);
+        whole.mul_f64(rng.random_range(0.5..=1.0))
+    }
+
+    /// Begins at the floor again, after a success.
+    pub const fn reset(&mut self) {
+        self.next = self.floor;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    #[test]
+    fn waits_double_to_the_ceiling_and_begin_again() {
+        let second = Duration::from_secs(1);
+        let mut backoff = Backoff::try_new(second, 8 * second).unwrap();
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        for whole in [1, 2, 4, 8, 8, 8] {
+            let wait = backoff.wait(&mut rng);
+            assert!(wait >= whole * second / 2 && wait <= whole * second, "{wait:?} of {whole} s");
+        }
+        backoff.reset();
+        assert!(backoff.wait(&mut rng) <= second);
+    }
+
+    #[test]
+    fn bad_bounds_are_refused() {
+        assert!(Backoff::try_new(Duration::ZERO, Duration::from_secs(1)).is_err());
+        assert!(Backoff::try_new(Duration::from_secs(2), Duration::from_secs(1)).is_err());
+    }
+}

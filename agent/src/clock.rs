@@ -1,0 +1,48 @@
+//! The agent's clocks. Round trips use `Instant`; the lease's deadline uses the boot clock, which goes on while the
+//! machine sleeps; the wall clock only dates a crawl for people. They are never mixed.
+
+use std::time::{Duration, SystemTime};
+
+use nix::time::{ClockId, clock_gettime};
+
+/// A moment on the boot clock (CLOCK_BOOTTIME).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BootTime(Duration);
+
+impl BootTime {
+    /// This moment.
+    pub fn now() -> Self {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had this clock since 2.6.39");
+        Self(Duration::from(now))
+    }
+
+    /// A later moment.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+
+    /// How long from `now` until this moment; zero when it has passed.
+    pub fn remaining(self, now: Self) -> Duration {
+        self.0.saturating_sub(now.0)
+    }
+}
+
+/// The wall clock.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub fn wall() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_that_passed_has_nothing_left() {
+        let now = BootTime::now();
+        assert_eq!(now.after(Duration::from_secs(3)).remaining(now), Duration::from_secs(3));
+        assert_eq!(now.remaining(now.after(Duration::from_secs(3))), Duration::ZERO);
+        assert!(BootTime::now() >= now);
+    }
+}

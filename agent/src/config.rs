@@ -1,0 +1,293 @@
+//! The agent's configuration: one typed tree, read from `agent.toml`, checked once. `landfall-agent enrol` writes it.
+//!
+//! Unknown keys are refused. Relative paths are meant from the folder the file lies in.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::user_agent::UserAgent;
+
+/// The name of the configuration file in an agent's folder.
+pub const FILE: &str = "agent.toml";
+/// Where the beacon listens unless told otherwise.
+pub const DEFAULT_BEACON: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7180);
+const DEFAULT_CAPACITY: u32 = 16;
+const MAX_CAPACITY: u32 = 10_000;
+const DNS_PORT: u16 = 53;
+
+/// Everything an agent may be told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The scheduler: `https://host:port`, or `http://` on loopback.
+    pub scheduler: String,
+    /// The authority that signed the scheduler's certificate (PEM); needed for https.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// The file that holds the credential.
+    #[serde(default = "default_credential")]
+    pub credential: PathBuf,
+    /// The agent's name, unique in the fleet; the one it was enrolled under.
+    pub name: String,
+    /// The city the agent stands in.
+    pub city: String,
+    /// The carrier (ISP) the agent is connected to.
+    pub carrier: String,
+    /// The country, ISO 3166-1 alpha-2.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub country: String,
+    /// Sites crawled at once, 1 to 10000. Each costs some memory and bandwidth.
+    #[serde(default = "default_capacity")]
+    pub capacity: u32,
+    /// Goes into every user agent; the scheduler's when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contact_url: Option<String>,
+    /// The source address of every connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind: Option<IpAddr>,
+    /// The name server to ask, `address` or `address:port`; the system's when absent.
+    #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
+    pub dns: Option<SocketAddr>,
+    /// Networks that may be probed and crawled though they are not public.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allow_net: Vec<IpNet>,
+    /// Certificates (PEM) that sites may be signed by beside the public web's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_ca: Option<PathBuf>,
+    /// The beacon.
+    #[serde(default)]
+    pub beacon: BeaconConfig,
+}
+
+/// The beacon, which other agents measure.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BeaconConfig {
+    /// Whether to run it. Without it the agent can be no landmark.
+    pub enabled: bool,
+    /// Where it listens; port 0 takes any.
+    pub listen: SocketAddr,
+    /// The URL others reach it by, where that is not the address the session comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+}
+
+impl Default for BeaconConfig {
+    fn default() -> Self {
+        Self { enabled: true, listen: DEFAULT_BEACON, advertise: None }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or has a key or value that is not known.
+    #[error("{path}: {reason}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the line.
+        reason: String,
+    },
+    /// A value is out of its range, or two contradict each other.
+    #[error("{key}: {reason}")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says something that is not understood.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let mut config: Self = toml::from_str(&text)
+            .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(&text, &error) })?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        for file in [Some(&mut config.credential), config.ca.as_mut(), config.extra_ca.as_mut()].into_iter().flatten() {
+            *file = folder.join(&*file);
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks what one field alone cannot say.
+    ///
+    /// # Errors
+    /// When a value is out of its range, or two contradict each other.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let invalid = |key, reason: String| Err(ConfigError::Invalid { key, reason });
+        for (key, value) in [("name", &self.name), ("city", &self.city), ("carrier", &self.carrier)] {
+            if value.trim().is_empty() {
+                return invalid(key, "must not be empty".to_owned());
+            }
+        }
+        if !(1..=MAX_CAPACITY).contains(&self.capacity) {
+            return invalid("capacity", format!("{} is not in 1 to {MAX_CAPACITY}", self.capacity));
+        }
+        if let Some(contact) = &self.contact_url
+            && let Err(error) = UserAgent::new(contact)
+        {
+            return invalid("contact_url", error.to_string());
+        }
+        if let Some(url) = &self.beacon.advertise
+            && let Err(error) = url.parse::<crate::origin::Origin>()
+        {
+            return invalid("beacon.advertise", error.to_string());
+        }
+        if let Err(error) = SchedulerUrl::parse(&self.scheduler) {
+            return invalid("scheduler", error.to_string());
+        }
+        if self.scheduler.starts_with("https:") && self.ca.is_none() {
+            return invalid("ca", "an https scheduler needs the authority that signed its certificate".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// A scheduler's address that may be used.
+#[derive(Debug, Clone)]
+pub struct SchedulerUrl {
+    /// The URL.
+    pub url: url::Url,
+    /// Whether TLS is spoken.
+    pub tls: bool,
+}
+
+/// A scheduler's address that may not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSchedulerUrl {
+    /// It is no http or https URL.
+    #[error("'{0}' is not an https URL, nor an http URL on loopback")]
+    NotUrl(String),
+    /// A credential would travel in the clear.
+    #[error("plaintext is refused off loopback: {0} is not a loopback address, use https")]
+    Plaintext(String),
+}
+
+impl SchedulerUrl {
+    /// Reads a scheduler's URL; plaintext only on loopback.
+    ///
+    /// # Errors
+    /// When it is no http or https URL, or is plaintext off loopback.
+    pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
+        let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
+        let url = url::Url::parse(text).map_err(|_| not_url())?;
+        let loopback = match url.host().ok_or_else(not_url)? {
+            url::Host::Domain(name) => name == "localhost",
+            url::Host::Ipv4(addr) => addr.is_loopback(),
+            url::Host::Ipv6(addr) => addr.is_loopback(),
+        };
+        match url.scheme() {
+            "https" => Ok(Self { url, tls: true }),
+            "http" if loopback => Ok(Self { url, tls: false }),
+            "http" => Err(BadSchedulerUrl::Plaintext(url.host_str().unwrap_or_default().to_owned())),
+            _ => Err(not_url()),
+        }
+    }
+}
+
+/// The folder an agent's files lie in unless told otherwise.
+pub fn default_dir() -> PathBuf {
+    if nix::unistd::geteuid().is_root() {
+        return PathBuf::from("/var/lib/landfall-agent");
+    }
+    let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("."));
+    home.join(".local/share/landfall-agent")
+}
+
+/// Reads `address` or `address:port`.
+///
+/// # Errors
+/// When it is neither.
+pub fn parse_name_server(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>();
+    with_port
+        .or_else(|_| text.parse::<IpAddr>().map(|addr| SocketAddr::new(addr, DNS_PORT)))
+        .map_err(|_| format!("'{text}' is not an address or address:port"))
+}
+
+fn name_server<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|text| parse_name_server(&text)).transpose().map_err(serde::de::Error::custom)
+}
+
+/// TOML errors draw the line they are about; one sentence names it instead.
+fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message().lines().next().unwrap_or_default();
+    match error.span() {
+        Some(span) => format!("line {}: {message}", text.get(..span.start).unwrap_or_default().lines().count().max(1)),
+        None => message.to_owned(),
+    }
+}
+
+fn default_credential() -> PathBuf {
+    PathBuf::from("credential")
+}
+
+const fn default_capacity() -> u32 {
+    DEFAULT_CAPACITY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str = "scheduler = 'http://127.0.0.1:7171'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'CERNET'\n";
+
+    fn load(text: &str) -> Result<Config, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(FILE);
+        std::fs::write(&path, text).unwrap();
+        Config::load(&path)
+    }
+
+    #[test]
+    fn a_written_configuration_is_read_again() {
+        let more =
+            "dns = '127.0.0.1'\nallow_net = ['127.0.0.0/8']\nbind = '127.1.0.1'\n[beacon]\nlisten = '127.0.0.1:0'\n";
+        let config = load(&format!("{LEAST}{more}")).unwrap();
+        assert_eq!(config.capacity, DEFAULT_CAPACITY);
+        assert_eq!(config.dns, Some("127.0.0.1:53".parse().unwrap()));
+        assert!(config.credential.is_absolute());
+        let again = load(&toml::to_string(&config).unwrap()).unwrap();
+        assert_eq!(format!("{config:?}"), format!("{again:?}"));
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let cases = [
+            (format!("{LEAST}capacty = 3\n"), "capacty"),
+            (format!("{LEAST}capacity = 0\n"), "capacity"),
+            (format!("{LEAST}contact_url = 'nowhere'\n"), "contact_url"),
+            (format!("{LEAST}dns = 'nowhere'\n"), "line 5"),
+            (format!("{LEAST}[beacon]\nadvertise = 'here'\n"), "beacon.advertise"),
+            (LEAST.replace("Harbin", " "), "city"),
+            (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused off loopback"),
+            (LEAST.replace("http:", "https:"), "ca:"),
+            (LEAST.replace("http:", "ftp:"), "scheduler"),
+        ];
+        for (text, expected) in cases {
+            let error = load(&text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Enrolment: a one-time token is exchanged for a lasting credential, and the agent's folder is written.
+//!
+//! The scheduler makes its own authority, which nobody knows yet. Its fingerprint came with the token, on the operator's
+//! paths: a first handshake only looks at the certificates the scheduler presents, trusts none and sends nothing; the one
+//! whose SHA-256 is the fingerprint is the authority, and the real connection trusts it alone.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::{EnrolRequest, EnrolResponse};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use sha2::{Digest, Sha256};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, SchedulerUrl};
+
+/// The name the scheduler's certificate is issued to, whatever address it is reached by.
+pub const DOMAIN: &str = "landfall-scheduler";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CREDENTIAL_FILE: &str = "credential";
+const CA_FILE: &str = "ca.pem";
+
+/// What an operator hands to a new agent.
+#[derive(Debug, Clone)]
+pub struct Enrolment {
+    /// The scheduler's URL.
+    pub scheduler: String,
+    /// The one-time token.
+    pub token: String,
+    /// SHA-256 of the authority's certificate (DER), in hexadecimal.
+    pub ca_fingerprint: Option<String>,
+    /// The agent's folder.
+    pub dir: PathBuf,
+    /// Goes into every user agent.
+    pub contact_url: Option<String>,
+    /// Whether an enrolment in the folder may be overwritten.
+    pub force: bool,
+}
+
+/// Why an agent was not enrolled.
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    /// The scheduler's address may not be used.
+    #[error(transparent)]
+    Scheduler(#[from] BadSchedulerUrl),
+    /// An https scheduler's authority must be known.
+    #[error("an https scheduler needs --ca-fingerprint")]
+    NoFingerprint,
+    /// It is no SHA-256.
+    #[error("--ca-fingerprint must be 64 hexadecimal digits")]
+    BadFingerprint,
+    /// The scheduler presented other certificates.
+    #[error(
+        "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone is in between"
+    )]
+    WrongFingerprint(String),
+    /// No connection.
+    #[error("connect the scheduler at {scheduler}: {reason}")]
+    Connect {
+        /// Its URL.
+        scheduler: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The scheduler said no.
+    #[error("the scheduler refused the token: {0}")]
+    Refused(String),
+    /// The folder holds an agent already.
+    #[error("{0} holds an enrolled agent; --force overwrites it")]
+    Enrolled(PathBuf),
+    /// The folder cannot be written.
+    #[error("write {path}: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// What was asked for is no configuration.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+}
+
+/// Enrols an agent, and returns its configuration file.
+///
+/// # Errors
+/// When the scheduler cannot be trusted or reached, refuses the token, or the folder cannot be written.
+pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolError> {
+    let file = enrolment.dir.join(FILE);
+    if file.exists() && !enrolment.force {
+        return Err(EnrolError::Enrolled(enrolment.dir.clone()));
+    }
+    let scheduler = SchedulerUrl::parse(&enrolment.scheduler)?;
+    // A token works once: what can fail is tried before it is spent.
+    std::fs::create_dir_all(&enrolment.dir)
+        .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
+    let ca = match (&enrolment.ca_fingerprint, scheduler.tls) {
+        (_, false) => None,
+        (None, true) => return Err(EnrolError::NoFingerprint),
+        (Some(fingerprint), true) => Some(pinned_authority(&scheduler, fingerprint).await?),
+    };
+    let mut config = config_of(enrolment, ca.is_some(), &EnrolResponse::default());
+    // Everything but what the scheduler says is known, so that mistakes show before the token is spent.
+    Config { name: "-".into(), city: "-".into(), carrier: "-".into(), ..config.clone() }.validate()?;
+    let channel = connect(&scheduler, ca.as_deref()).await?;
+    let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
+    let response = AgentServiceClient::new(channel).enrol(request).await;
+    let response = response.map_err(|status| EnrolError::Refused(status.message().to_owned()))?.into_inner();
+    config = config_of(enrolment, ca.is_some(), &response);
+    if let Some(ca) = &ca {
+        write_atomically(&enrolment.dir.join(CA_FILE), ca.as_bytes(), 0o644)?;
+    }
+    write_atomically(&enrolment.dir.join(CREDENTIAL_FILE), response.credential.as_bytes(), 0o600)?;
+    let text = toml::to_string(&config).expect("a configuration is representable in TOML");
+    write_atomically(&file, text.as_bytes(), 0o644)?;
+    Ok((file, config))
+}
+
+fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
+    Config {
+        scheduler: enrolment.scheduler.clone(),
+        ca: with_ca.then(|| PathBuf::from(CA_FILE)),
+        credential: PathBuf::from(CREDENTIAL_FILE),
+        name: response.name.clone(),
+        city: response.city.clone(),
+        carrier: response.carrier.clone(),
+        country: response.country.clone(),
+        capacity: 16,
+        contact_url: enrolment.contact_url.clone(),
+        bind: None,
+        dns: None,
+        allow_net: Vec::new(),
+        extra_ca: None,
+        beacon: BeaconConfig::default(),
+    }
+}
+
+/// The endpoint of a scheduler: TLS with the given authority (PEM), or plaintext on loopback.
+///
+/// # Errors
+/// When the URL or the authority cannot be used.
+pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    match ca {
+        Some(ca) if scheduler.tls => {
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name(DOMAIN);
+            endpoint.tls_config(tls)
+        }
+        _ => Ok(endpoint),
+    }
+}
+
+async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, EnrolError> {
+    let failed = |error: tonic::transport::Error| EnrolError::Connect {
+        scheduler: scheduler.url.to_string(),
+        reason: root_cause(&error),
+    };
+    endpoint(scheduler, ca).map_err(failed)?.connect().await.map_err(failed)
+}
+
+/// The innermost cause: tonic's own sentence is only "transport error".
+pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// The presented certificate that has the fingerprint, as PEM.
+async fn pinned_authority(scheduler: &SchedulerUrl, fingerprint: &str) -> Result<String, EnrolError> {
+    let wanted = normalise(fingerprint).ok_or(EnrolError::BadFingerprint)?;
+    let presented = presented_chain(scheduler).await?;
+    let authority = presented.iter().find(|der| hex(&Sha256::digest(der)) == wanted);
+    let authority = authority.ok_or_else(|| EnrolError::WrongFingerprint(scheduler.url.to_string()))?;
+    Ok(pem::encode(&pem::Pem::new("CERTIFICATE", authority.to_vec())))
+}
+
+fn normalise(fingerprint: &str) -> Option<String> {
+    let text = fingerprint.trim().to_ascii_lowercase();
+    let text = text.strip_prefix("sha256:").unwrap_or(&text).replace(':', "");
+    (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Shakes hands only to see which certificates are presented; nothing is sent on the connection.
+async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<'static>>, EnrolError> {
+    let failed = |reason: String| EnrolError::Connect { scheduler: scheduler.url.to_string(), reason };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let onlooker = Arc::new(Onlooker { provider: Arc::clone(&provider), seen: Mutex::default() });
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(error.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&onlooker) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let look = async {
+        let host = scheduler.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = scheduler.url.port_or_known_default().unwrap_or(443);
+        let stream = tokio::net::TcpStream::connect((host, port)).await?;
+        let name = ServerName::try_from(DOMAIN).expect("a constant host name");
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.map(drop)
+    };
+    match tokio::time::timeout(CONNECT_TIMEOUT, look).await {
+        Err(_) => return Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Ok(Ok(())) => {}
+    }
+    let seen = onlooker.seen.lock().map(|mut seen| std::mem::take(&mut *seen));
+    Ok(seen.unwrap_or_default())
+}
+
+/// Takes note of what is presented and vouches for nothing.
+#[derive(Debug)]
+struct Onlooker {
+    provider: Arc<CryptoProvider>,
+    /// The chain of the one handshake; rustls asks through a shared reference.
+    seen: Mutex<Vec<CertificateDer<'static>>>,
+}
+
+impl ServerCertVerifier for Onlooker {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Ok(mut seen) = self.seen.lock() {
+            *seen = std::iter::once(leaf).chain(rest).map(|der| der.clone().into_owned()).collect();
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Writes a file whole or not at all.
+fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
+    let failed = |source| EnrolError::Write { path: path.to_owned(), source };
+    let temporary = path.with_extension("new");
+    // A leftover keeps its old permissions when it is opened again, so it goes first.
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode).open(&temporary).map_err(failed)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)
+}
