@@ -3,6 +3,7 @@
 //! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
 
+pub mod assignments;
 pub mod leases;
 pub mod outcomes;
 pub mod sessions;
