@@ -5,6 +5,8 @@
 #   ops/lint-core.sh              look at this repository
 #   ops/lint-core.sh --self-test  show that every rule can fail
 set -euo pipefail
+# shellcheck source=ops/test-files.sh
+. "$(dirname "$0")/test-files.sh"
 
 # The core, relative to the repository: files, and folders with everything in them.
 core=(
@@ -34,7 +36,8 @@ example_of() { echo "${1##*|}"; }
 # Prints FILE:LINE:TEXT for what stands before the tests and outside line comments.
 code_of() { # FILE
     awk -v file="$1" '
-        /^#\[cfg\(test\)\]/ { exit }
+        after_cfg && /mod [a-z0-9_]+ \{/ { exit }
+        { after_cfg = /^#\[cfg\(test\)\]/ }
         /^[ \t]*\/\// { next }
         { print file ":" FNR ":" $0 }
     ' "$1"
@@ -42,10 +45,14 @@ code_of() { # FILE
 
 # Prints the offending lines below DIRECTORY; true when there are some.
 offences() { # DIRECTORY
-    local entry file rule code found=1
+    local entry file rule code tests found=1
+    tests=$(test_files "$1"/*/src)
     for entry in "${core[@]}"; do
         [ -e "$1/$entry" ] || continue
         while IFS= read -r file; do
+            if grep -qxF "$file" <<<"$tests"; then
+                continue
+            fi
             code=$(code_of "$file")
             for rule in "${rules[@]}"; do
                 if grep -E "^[^:]+:[0-9]+:.*($(pattern_of "$rule"))" <<<"$code"; then

@@ -5,19 +5,22 @@
 #   ops/lint-style.sh              look at this repository
 #   ops/lint-style.sh --self-test  show that every rule can fail
 set -euo pipefail
+# shellcheck source=ops/test-files.sh
+. "$(dirname "$0")/test-files.sh"
 
 # Lines a source file may have before its tests.
 max_lines=400
 sources=(proto/src scheduler/src agent/src tests/src)
 
-# Prints one line per offence in FILE, which is under a `src` folder.
-offences_of() { # FILE
-    awk -v file="$1" -v max="$max_lines" '
+# Prints one line per offence in FILE, which is under a `src` folder; IS_TEST is 1 when it holds nothing but tests.
+offences_of() { # FILE IS_TEST
+    awk -v file="$1" -v tests="$2" -v max="$max_lines" '
         function offend(what) { print file ":" FNR ": " what }
-        # Everything from the first test module on is the tests: they stand last in a file.
-        /^#\[cfg\(test\)\]/ { tests = 1 }
+        # Everything from the test module on is tests: it stands last in a file.
+        after_cfg && /mod [a-z0-9_]+ \{/ { tests = 1 }
+        { after_cfg = /^#\[cfg\(test\)\]/ }
         { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
-        !tests { lines = FNR }
+        !tests && !after_cfg { lines = FNR }
         !tests && code ~ /\.unwrap\(\)/ { offend("unwrap() outside tests: return an error, or expect(\"the invariant\")") }
         code ~ /#!?\[allow\(/ { offend("#[allow]: use #[expect(.., reason = \"..\")]") }
         /(TODO|FIXME|XXX)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
@@ -26,11 +29,16 @@ offences_of() { # FILE
 }
 
 offences() { # DIRECTORY
-    local source file found=1 lines
+    local source file found=1 lines tests is_test
     for source in "${sources[@]}"; do
         [ -d "$1/$source" ] || continue
+        tests=$(test_files "$1/$source")
         while IFS= read -r file; do
-            lines=$(offences_of "$file")
+            is_test=0
+            if grep -qxF "$file" <<<"$tests"; then
+                is_test=1
+            fi
+            lines=$(offences_of "$file" "$is_test")
             if [ -n "$lines" ]; then
                 echo "$lines"
                 found=0
@@ -47,6 +55,11 @@ self_test() {
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/agent/src"
     file="$dir/agent/src/lib.rs"
+    printf '#[cfg(test)]\nmod checks;\nlet x = y.unwrap();\n' >"$file"
+    if ! offences "$dir" >/dev/null; then
+        echo "lint-style: self-test: an unwrap below a declared test module was not caught" >&2
+        exit 1
+    fi
     local bad=('let x = y.unwrap();' '#[allow(dead_code)]' '#![allow(dead_code)]' '// TODO: later' '// FIXME' '/* XXX */')
     for line in "${bad[@]}"; do
         printf '%s\n' "$line" >"$file"
@@ -61,11 +74,13 @@ self_test() {
         exit 1
     fi
     { seq "$max_lines" | sed 's/^/\/\/ line /'; printf '#[cfg(test)]\nmod tests {\n    x.unwrap();\n}\n// TODO(issue 7): y\n'; } >"$file"
+    printf '#[cfg(test)]\nmod checks;\n' >"$dir/agent/src/main.rs"
+    printf 'x.unwrap();\n' >"$dir/agent/src/checks.rs"
     if offences "$dir"; then
         echo "lint-style: self-test: something allowed was reported" >&2
         exit 1
     fi
-    echo "lint-style: self-test passed: $((${#bad[@]} + 1)) offences are caught"
+    echo "lint-style: self-test passed: $((${#bad[@]} + 2)) offences are caught"
 }
 
 case "${1-}" in
