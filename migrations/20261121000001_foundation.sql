@@ -286,7 +286,7 @@ create table embeddings (
     created_at timestamptz not null default now()
 );
 
--- Where an agent lies in an embedding; milliseconds a dimension.
+-- Where an agent lies in an embedding; milliseconds: one a dimension, then the height.
 create table agent_placements (
     epoch bigint not null references embeddings (epoch),
     agent_id bigint not null references agents (id),
