@@ -4,12 +4,19 @@
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
 
 pub mod assignments;
+pub mod embeddings;
+pub mod landmarks;
 pub mod leases;
+pub mod measurement_orders;
+pub mod measurements;
 pub mod outcomes;
+pub mod placements;
 pub mod sessions;
+pub mod sites_origin;
+pub mod tasks;
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};

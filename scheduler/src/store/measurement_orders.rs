@@ -1,0 +1,297 @@
+//! Measurement orders: what probers were asked and have not answered.
+//!
+//! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one a
+//! pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, OrderId, SessionId, SiteId};
+
+use super::Error;
+use super::measurements::raw_agents;
+
+/// What a site's measurement says when its prober kept silent.
+const NO_REPORT: &str = "no report from the prober in time";
+
+/// An order as the prober's session sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Identifies it; the report repeats it.
+    pub id: OrderId,
+    /// What to measure.
+    pub target: OrderTarget,
+}
+
+/// What an order is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OrderTarget {
+    /// A site.
+    Site {
+        /// The site.
+        id: SiteId,
+        /// As submitted.
+        name: String,
+        /// Where it was settled; absent until a prober has done so.
+        origin: Option<String>,
+    },
+    /// Another agent's beacon.
+    Beacon {
+        /// Whose.
+        agent: AgentId,
+        /// Where.
+        url: String,
+    },
+}
+
+/// A site that waits for a prober, and the probers that have yet to measure it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// The site.
+    pub site: SiteId,
+    /// At least one.
+    pub probers: Vec<AgentId>,
+}
+
+/// How the mesh is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct MeshPlan {
+    /// After this a round trip is taken again.
+    pub max_age: Duration,
+    /// After this a failure is tried again.
+    pub retry_after: Duration,
+    /// Other agents each agent measures at most, beside the landmarks.
+    pub max_peers: u32,
+    /// Open beacon orders an agent may hold.
+    pub max_orders: u32,
+    /// How long an order may stay open.
+    pub lifetime: Duration,
+}
+
+/// Marks the agent's unsent orders as sent on this session and returns them, oldest first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with taken as (
+            update measurement_orders set session_id = $2
+            where prober_id = $1 and session_id is null and expires_at > now()
+            returning id, site_id, agent_id
+        )
+        select taken.id, site_id, agent_id, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?"
+        from taken
+        left join sites on sites.id = taken.site_id
+        left join agents on agents.id = taken.agent_id
+        order by taken.id
+        "#,
+        agent.get(),
+        session.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let orders = rows.into_iter().filter_map(|row| {
+        let target = match (row.site_id, row.name, row.agent_id, row.url) {
+            (Some(site), Some(name), _, _) => OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin },
+            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: AgentId::new(agent), url },
+            // The agent came back without a beacon; its order runs out.
+            _ => return None,
+        };
+        Some(Order { id: OrderId::new(row.id), target })
+    });
+    Ok(orders.collect())
+}
+
+/// Ends the orders that will not be answered. A prober that is gone is asked no more; one that let the time pass
+/// failed to measure, and that is recorded, so that its target moves on.
+///
+/// # Errors
+/// When the database fails.
+pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from measurement_orders
+        where not exists (
+            select from sessions
+            where sessions.agent_id = measurement_orders.prober_id and sessions.state = 'active'
+              and sessions.id = coalesce(measurement_orders.session_id, sessions.id)
+        )
+        "#,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let expired = sqlx::query_scalar!(
+        r#"
+        with expired as (
+            delete from measurement_orders where expires_at <= now() returning prober_id, site_id, agent_id
+        ), sites_failed as (
+            insert into site_measurements (site_id, prober_id, answered, lost, failure)
+            select site_id, prober_id, 0, 0, $1 from expired where site_id is not null
+            on conflict (site_id, prober_id) do update
+            set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
+                failure = excluded.failure, address = null, dns_us = null, connect_us = null, tls_us = null,
+                measured_at = excluded.measured_at
+        ), beacons_failed as (
+            insert into mesh_measurements (prober_id, agent_id, answered, lost, failure)
+            select prober_id, agent_id, 0, 0, $1 from expired where agent_id is not null
+            on conflict (prober_id, agent_id) do update
+            set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
+                failure = excluded.failure, measured_at = excluded.measured_at
+        )
+        select count(*) as "count!" from expired
+        "#,
+        NO_REPORT,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(u64::try_from(expired).unwrap_or(0))
+}
+
+/// Orders what is due in the mesh of connected agents, landmarks first, and returns the probers that got orders.
+///
+/// # Errors
+/// When the database fails.
+pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
+    let probers = sqlx::query_scalar!(
+        r#"
+        with connected as (
+            select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark
+            from agents
+            join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
+            left join landmarks on landmarks.agent_id = agents.id
+        ), pairs as (
+            select prober.id as prober_id, target.id as agent_id, target.is_landmark,
+                   -- The same peers at every pass, and other ones for every prober.
+                   row_number() over (
+                       partition by prober.id, target.is_landmark
+                       order by hashint8extended(target.id, prober.id), target.id
+                   ) as peer
+            from connected prober join connected target on target.id <> prober.id and target.has_beacon
+        ), due as (
+            select pairs.prober_id, pairs.agent_id,
+                   row_number() over (partition by pairs.prober_id order by is_landmark desc, peer) as turn
+            from pairs
+            left join mesh_measurements known using (prober_id, agent_id)
+            where (pairs.is_landmark or pairs.peer <= $3)
+              and (known.measured_at is null
+                   or known.measured_at < now() - make_interval(
+                       secs => case when known.rtt_us is null then $2::double precision else $1 end))
+              and not exists (
+                  select from measurement_orders open
+                  where open.prober_id = pairs.prober_id and open.agent_id = pairs.agent_id
+              )
+        )
+        insert into measurement_orders (prober_id, agent_id, expires_at)
+        select prober_id, agent_id, now() + make_interval(secs => $5)
+        from due
+        where turn <= $4 - (
+            select count(*) from measurement_orders open
+            where open.prober_id = due.prober_id and open.agent_id is not null
+        )
+        on conflict do nothing
+        returning prober_id
+        "#,
+        plan.max_age.as_secs_f64(),
+        plan.retry_after.as_secs_f64(),
+        i64::from(plan.max_peers),
+        i64::from(plan.max_orders),
+        plan.lifetime.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(probers.into_iter().map(AgentId::new).collect())
+}
+
+/// How many site orders each of these probers holds.
+///
+/// # Errors
+/// When the database fails.
+pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober_id, count(*) as "open!" from measurement_orders
+        where prober_id = any($1) and site_id is not null
+        group by prober_id
+        "#,
+        &raw_agents(probers),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut open: HashMap<AgentId, u32> = probers.iter().map(|prober| (*prober, 0)).collect();
+    open.extend(rows.into_iter().map(|row| (AgentId::new(row.prober_id), u32::try_from(row.open).unwrap_or(u32::MAX))));
+    Ok(open)
+}
+
+/// The sites of measuring tasks that have no open order and have yet to be measured by one of these probers; oldest
+/// site first, at most `limit`.
+///
+/// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait; a
+/// failure only when it came after that.
+///
+/// # Errors
+/// When the database fails.
+pub async fn due_sites(
+    conn: &mut PgConnection,
+    probers: &[AgentId],
+    max_age: Duration,
+    limit: i64,
+) -> Result<Vec<Due>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select waiting.site_id, array_agg(prober.id order by prober.id) as "probers!"
+        from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
+        join sites on sites.id = waiting.site_id and sites.alias_of is null
+        cross join unnest($1::bigint[]) as prober (id)
+        where not exists (select from measurement_orders open where open.site_id = waiting.site_id)
+          and not exists (
+              select from site_measurements known
+              where known.site_id = waiting.site_id and known.prober_id = prober.id
+                and known.measured_at >= case when known.rtt_us is null then waiting.since
+                                              else waiting.since - make_interval(secs => $2) end
+          )
+        group by waiting.site_id
+        order by waiting.site_id
+        limit $3
+        "#,
+        &raw_agents(probers),
+        max_age.as_secs_f64(),
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Due { site: SiteId::new(row.site_id), probers: row.probers.into_iter().map(AgentId::new).collect() })
+        .collect())
+}
+
+/// Orders these sites measured. A site that got an order meanwhile keeps it. Returns the probers that got orders.
+///
+/// # Errors
+/// When the database fails.
+pub async fn order_sites(
+    conn: &mut PgConnection,
+    orders: &[(SiteId, AgentId)],
+    lifetime: Duration,
+) -> Result<Vec<AgentId>, Error> {
+    let sites: Vec<i64> = orders.iter().map(|(site, _)| site.get()).collect();
+    let probers: Vec<i64> = orders.iter().map(|(_, prober)| prober.get()).collect();
+    let ordered = sqlx::query_scalar!(
+        r#"
+        insert into measurement_orders (prober_id, site_id, expires_at)
+        select prober_id, site_id, now() + make_interval(secs => $3)
+        from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
+        on conflict do nothing
+        returning prober_id
+        "#,
+        &sites,
+        &probers,
+        lifetime.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(ordered.into_iter().map(AgentId::new).collect())
+}

@@ -1,0 +1,361 @@
+//! Measurements: the newest of each site and of each beacon from each prober. A failure is a measurement too.
+//!
+//! Invariant: a report counts only for the agent that holds the order; answering an order ends it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::model::{AgentId, OrderId, Rtt, SiteId};
+
+use super::{Error, sites_origin};
+
+/// One target's samples from one prober, summed up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// The statistical weighted mean.
+    pub rtt: Rtt,
+    /// The smallest sample.
+    pub min: Rtt,
+    /// The median sample.
+    pub median: Rtt,
+    /// The scaled median absolute deviation.
+    pub spread: Duration,
+    /// Samples that were answered.
+    pub answered: u32,
+    /// Samples that were not.
+    pub lost: u32,
+    /// Time to resolve the name; absent when none was resolved.
+    pub dns: Option<Duration>,
+    /// Time of the TCP handshake; absent when not observed.
+    pub connect: Option<Duration>,
+    /// Time of the TLS handshake; absent without TLS.
+    pub tls: Option<Duration>,
+}
+
+/// What a prober found: a measurement, or why there is none.
+pub type MeasurementResult = Result<Measured, String>;
+
+/// What a report was about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// A site; when the report settled its origin at another site's, that one.
+    Site(SiteId),
+    /// The beacon of an agent.
+    Beacon(AgentId),
+    /// No open order of this agent: late, repeated or somebody else's. Nothing changed.
+    Unknown,
+}
+
+/// One agent's measurement of another's beacon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MeshMeasurement {
+    /// Who measured.
+    pub prober: AgentId,
+    /// Whose beacon.
+    pub target: AgentId,
+    /// The round trip.
+    pub rtt: Rtt,
+}
+
+/// Records the answer to an order, ends the order, and for a site settles the origin the prober saw.
+///
+/// # Errors
+/// When the database fails.
+pub async fn record(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    order: OrderId,
+    result: &MeasurementResult,
+    origin: Option<&str>,
+    address: Option<IpAddr>,
+) -> Result<Recorded, Error> {
+    let mut tx = conn.begin().await?;
+    let answered = sqlx::query!(
+        "delete from measurement_orders where id = $1 and prober_id = $2 returning site_id, agent_id",
+        order.get(),
+        agent.get(),
+    )
+    .fetch_optional(&mut *tx)
+    .await?;
+    let target = answered.map(|row| (row.site_id.map(SiteId::new), row.agent_id.map(AgentId::new)));
+    let recorded = match target {
+        Some((Some(site), _)) => {
+            upsert_site(&mut tx, site, agent, result, address).await?;
+            let site = match origin {
+                Some(origin) => sites_origin::settle(&mut tx, site, origin).await?,
+                None => site,
+            };
+            Recorded::Site(site)
+        }
+        Some((None, Some(target))) => {
+            upsert_beacon(&mut tx, agent, target, result).await?;
+            Recorded::Beacon(target)
+        }
+        Some((None, None)) | None => Recorded::Unknown,
+    };
+    tx.commit().await?;
+    Ok(recorded)
+}
+
+/// The columns a result becomes.
+struct Columns<'a> {
+    rtt: Option<i64>,
+    min: Option<i64>,
+    median: Option<i64>,
+    spread: Option<i64>,
+    answered: i32,
+    lost: i32,
+    failure: Option<&'a str>,
+}
+
+impl<'a> From<&'a MeasurementResult> for Columns<'a> {
+    fn from(result: &'a MeasurementResult) -> Self {
+        match result {
+            Ok(measured) => Self {
+                rtt: Some(measured.rtt.as_micros()),
+                min: Some(measured.min.as_micros()),
+                median: Some(measured.median.as_micros()),
+                spread: Some(micros(measured.spread)),
+                answered: i32::try_from(measured.answered).unwrap_or(i32::MAX),
+                lost: i32::try_from(measured.lost).unwrap_or(i32::MAX),
+                failure: None,
+            },
+            Err(failure) => {
+                Self { rtt: None, min: None, median: None, spread: None, answered: 0, lost: 0, failure: Some(failure) }
+            }
+        }
+    }
+}
+
+async fn upsert_site(
+    conn: &mut PgConnection,
+    site: SiteId,
+    prober: AgentId,
+    result: &MeasurementResult,
+    address: Option<IpAddr>,
+) -> Result<(), Error> {
+    let columns = Columns::from(result);
+    let phases = result.as_ref().ok();
+    sqlx::query!(
+        r#"
+        insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+                                       address, dns_us, connect_us, tls_us)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::inet, $11, $12, $13)
+        on conflict (site_id, prober_id) do update
+        set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
+            spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
+            failure = excluded.failure, address = excluded.address, dns_us = excluded.dns_us,
+            connect_us = excluded.connect_us, tls_us = excluded.tls_us, measured_at = excluded.measured_at
+        "#,
+        site.get(),
+        prober.get(),
+        columns.rtt,
+        columns.min,
+        columns.median,
+        columns.spread,
+        columns.answered,
+        columns.lost,
+        columns.failure,
+        address.map(|address| address.to_string()),
+        phases.and_then(|measured| measured.dns).map(micros),
+        phases.and_then(|measured| measured.connect).map(micros),
+        phases.and_then(|measured| measured.tls).map(micros),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn upsert_beacon(
+    conn: &mut PgConnection,
+    prober: AgentId,
+    target: AgentId,
+    result: &MeasurementResult,
+) -> Result<(), Error> {
+    let columns = Columns::from(result);
+    sqlx::query!(
+        r#"
+        insert into mesh_measurements (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        on conflict (prober_id, agent_id) do update
+        set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
+            spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
+            failure = excluded.failure, measured_at = excluded.measured_at
+        "#,
+        prober.get(),
+        target.get(),
+        columns.rtt,
+        columns.min,
+        columns.median,
+        columns.spread,
+        columns.answered,
+        columns.lost,
+        columns.failure,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Every round trip known between agents.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
+        where rtt_us is not null
+        order by prober_id, agent_id
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let rtt = round_trip("mesh_measurements", row.rtt_us)?;
+            Ok(MeshMeasurement { prober: AgentId::new(row.prober_id), target: AgentId::new(row.agent_id), rtt })
+        })
+        .collect()
+}
+
+/// Which of these probers has never tried which of these connected targets' beacons: (prober, target), at most `limit`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn mesh_gaps(
+    conn: &mut PgConnection,
+    probers: &[AgentId],
+    targets: &[AgentId],
+    limit: i64,
+) -> Result<Vec<(AgentId, AgentId)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober.id as "prober!", target.id as "target!"
+        from unnest($1::bigint[]) as prober (id)
+        cross join unnest($2::bigint[]) as target (id)
+        where prober.id <> target.id
+          and not exists (
+              select from mesh_measurements tried where tried.prober_id = prober.id and tried.agent_id = target.id
+          )
+        order by prober.id, target.id
+        limit $3
+        "#,
+        &raw_agents(probers),
+        &raw_agents(targets),
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (AgentId::new(row.prober), AgentId::new(row.target))).collect())
+}
+
+/// The round trips known of these sites; sites without any are absent.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn of_sites(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<HashMap<SiteId, Vec<(AgentId, Rtt)>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, prober_id, rtt_us as "rtt_us!" from site_measurements
+        where site_id = any($1) and rtt_us is not null
+        order by site_id, prober_id
+        "#,
+        &raw_sites(sites),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
+    for row in rows {
+        let rtt = round_trip("site_measurements", row.rtt_us)?;
+        measured.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
+    }
+    Ok(measured)
+}
+
+pub(super) fn round_trip(table: &'static str, rtt_us: i64) -> Result<Rtt, Error> {
+    Rtt::try_from_micros(rtt_us).map_err(|_| Error::inconsistent(table, "rtt_us", &rtt_us))
+}
+
+pub(super) fn raw_agents(agents: &[AgentId]) -> Vec<i64> {
+    agents.iter().map(|agent| agent.get()).collect()
+}
+
+pub(super) fn raw_sites(sites: &[SiteId]) -> Vec<i64> {
+    sites.iter().map(|site| site.get()).collect()
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+
+    fn measured() -> MeasurementResult {
+        let rtt = Rtt::try_from_micros(12_345).expect("a round trip");
+        Ok(Measured {
+            rtt,
+            min: rtt,
+            median: rtt,
+            spread: Duration::from_micros(7),
+            answered: 5,
+            lost: 1,
+            dns: Some(Duration::from_micros(1)),
+            connect: Some(Duration::from_micros(2)),
+            tls: None,
+        })
+    }
+
+    async fn order(conn: &mut PgConnection, prober: AgentId, site: SiteId) -> OrderId {
+        let id: i64 = sqlx::query_scalar(
+            "insert into measurement_orders (prober_id, site_id, expires_at) values ($1, $2, now() + interval '1 hour')
+             returning id",
+        )
+        .bind(prober.get())
+        .bind(site.get())
+        .fetch_one(conn)
+        .await
+        .expect("insert an order");
+        OrderId::new(id)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_report_counts_once_and_only_for_whom_it_was_ordered_from(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (ours, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let order = order(&mut conn, ours, site).await;
+        let address: IpAddr = "2001:db8::1".parse().expect("an address");
+
+        let stolen =
+            record(&mut conn, other, order, &measured(), Some("https://evil:443"), None).await.expect("record");
+        assert_eq!(stolen, Recorded::Unknown);
+        assert!(of_sites(&mut conn, &[site]).await.expect("read").is_empty());
+
+        let origin = Some("https://a.cn:443");
+        let first = record(&mut conn, ours, order, &measured(), origin, Some(address)).await.expect("record");
+        assert_eq!(first, Recorded::Site(site));
+        let known = of_sites(&mut conn, &[site]).await.expect("read");
+        assert_eq!(known[&site], [(ours, Rtt::try_from_micros(12_345).expect("a round trip"))]);
+
+        let repeat = record(&mut conn, ours, order, &Err("late".into()), None, None).await.expect("record");
+        assert_eq!(repeat, Recorded::Unknown, "the order was answered");
+        assert_eq!(of_sites(&mut conn, &[site]).await.expect("read"), known);
+        let stored: (String, String) = sqlx::query_as("select origin, host(address) from sites, site_measurements")
+            .fetch_one(&mut *conn)
+            .await
+            .expect("read");
+        assert_eq!(stored, ("https://a.cn:443".into(), "2001:db8::1".into()));
+    }
+}

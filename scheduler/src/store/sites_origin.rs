@@ -1,0 +1,248 @@
+//! Where sites settle: the origin behind a name, and the one site that stands for it.
+//!
+//! Invariants: an origin once set stays; the site that was settled first at an origin stays itself, so that nothing
+//! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
+//! never points at an alias. Whoever settles holds a lock on the origin until the transaction ends.
+
+use sqlx::{Connection, PgConnection};
+
+use crate::model::SiteId;
+
+use super::Error;
+
+/// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
+const MOVE_TRIES: u32 = 3;
+
+/// Settles a site at the origin that answered for it, and returns the site that stands for the origin.
+///
+/// Of two tasks of one batch and round at one origin only one is kept: the one that was begun, else the one of the
+/// site that stands for the origin. The other is cancelled and says why.
+///
+/// # Errors
+/// When the database fails.
+pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let mut tx = conn.begin().await?;
+    // A statement of its own: the next one must see what the former holder of the lock committed.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin).fetch_one(&mut *tx).await?;
+    let known = sqlx::query!("select origin, alias_of from sites where id = $1 for no key update", site.get())
+        .fetch_optional(&mut *tx)
+        .await?;
+    let stands = match known {
+        None => site,
+        Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.map_or(site, SiteId::new),
+        Some(_) => settle_new(&mut tx, site, origin).await?,
+    };
+    tx.commit().await?;
+    Ok(stands)
+}
+
+async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let keeper = sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin)
+        .fetch_optional(&mut *conn)
+        .await?;
+    sqlx::query!("update sites set origin = $2, alias_of = $3 where id = $1", site.get(), origin, keeper)
+        .execute(&mut *conn)
+        .await?;
+    let Some(keeper) = keeper.map(SiteId::new) else { return Ok(site) };
+    share_measurements(conn, site, keeper).await?;
+    for attempt in 1..=MOVE_TRIES {
+        let mut savepoint = conn.begin().await?;
+        match move_tasks(&mut savepoint, site, keeper).await {
+            Ok(()) => {
+                savepoint.commit().await?;
+                break;
+            }
+            Err(Error::Database(sqlx::Error::Database(error)))
+                if error.is_unique_violation() && attempt < MOVE_TRIES =>
+            {
+                savepoint.rollback().await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(keeper)
+}
+
+/// What was measured of one name holds for the other, for it was one origin all the time.
+async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+                                       address, dns_us, connect_us, tls_us, measured_at)
+        select $2, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+               address, dns_us, connect_us, tls_us, measured_at
+        from site_measurements where site_id = $1 and rtt_us is not null
+        on conflict (site_id, prober_id) do nothing
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).execute(conn).await?;
+    Ok(())
+}
+
+async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    // Whatever of the keeper's has not begun gives way to a crawl of the same origin that has.
+    sqlx::query!(
+        r#"
+        update tasks
+        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $1), state_since = now()
+        where site_id = $2 and state in ('submitted', 'measuring', 'located', 'assigned')
+          and exists (
+              select from tasks begun
+              where begun.batch_id = tasks.batch_id and begun.round = tasks.round and begun.site_id = $1
+                and begun.state in ('leased', 'done')
+          )
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query!(
+        r#"
+        update tasks
+        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $2), state_since = now()
+        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+          and exists (
+              select from tasks kept
+              where kept.batch_id = tasks.batch_id and kept.round = tasks.round and kept.site_id = $2
+          )
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query!(
+        r#"
+        update tasks
+        set site_id = $2, state = 'submitted', reason = null, state_since = now()
+        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Moves submitted tasks of sites that are aliases to the site that stands for them, at most `limit` sites.
+///
+/// # Errors
+/// When the database fails.
+pub async fn follow_aliases(conn: &mut PgConnection, limit: i64) -> Result<(), Error> {
+    let aliases = sqlx::query!(
+        r#"
+        select distinct sites.id, sites.alias_of as "alias_of!"
+        from tasks join sites on sites.id = tasks.site_id
+        where tasks.state = 'submitted' and sites.alias_of is not null
+        limit $1
+        "#,
+        limit,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    // One by one, because two aliases of one site may meet in one batch; there are few: a site is seldom resubmitted
+    // under another name.
+    for alias in aliases {
+        let mut tx = conn.begin().await?;
+        move_tasks(&mut tx, SiteId::new(alias.id), SiteId::new(alias.alias_of)).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::TaskId;
+    use crate::store::fixtures;
+
+    const ORIGIN: &str = "https://www.a.cn:443";
+
+    async fn task(conn: &mut PgConnection, task: TaskId) -> (i64, String, Option<String>) {
+        sqlx::query_as("select site_id, state::text, reason from tasks where id = $1")
+            .bind(task.get())
+            .fetch_one(conn)
+            .await
+            .expect("read a task")
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_names_at_one_origin_become_one_site(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (both, alone) = (
+            fixtures::batch(&mut conn, "both", "gnp-top3").await,
+            fixtures::batch(&mut conn, "alone", "gnp-top3").await,
+        );
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let kept = fixtures::task(&mut conn, both, bare, "measuring").await;
+        let twin = fixtures::task(&mut conn, both, www, "measuring").await;
+        let moved = fixtures::task(&mut conn, alone, www, "measuring").await;
+
+        assert_eq!(settle(&mut conn, bare, ORIGIN).await.expect("settle"), bare);
+        assert_eq!(settle(&mut conn, www, ORIGIN).await.expect("settle"), bare);
+        assert_eq!(task(&mut conn, kept).await, (bare.get(), "measuring".into(), None));
+        assert_eq!(task(&mut conn, twin).await, (www.get(), "cancelled".into(), Some("same origin as a.cn".into())));
+        assert_eq!(task(&mut conn, moved).await, (bare.get(), "submitted".into(), None));
+
+        assert_eq!(settle(&mut conn, www, "https://elsewhere:443").await.expect("settle"), bare, "settled once");
+        assert_eq!(settle(&mut conn, bare, ORIGIN).await.expect("settle"), bare);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_that_has_begun_is_the_one_that_is_kept(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let waiting = fixtures::task(&mut conn, batch, bare, "assigned").await;
+        let crawled = fixtures::task(&mut conn, batch, www, "done").await;
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        assert_eq!(task(&mut conn, crawled).await, (www.get(), "done".into(), None));
+        assert_eq!(task(&mut conn, waiting).await.2.as_deref(), Some("same origin as www.a.cn"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn names_settled_at_the_same_time_become_one_site(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let mut settling = tokio::task::JoinSet::new();
+        for index in 0..6 {
+            let site = fixtures::site(&mut conn, &format!("{index}.a.cn")).await;
+            fixtures::task(&mut conn, batch, site, "measuring").await;
+            let pool = pool.clone();
+            settling.spawn(async move {
+                let mut tx = crate::store::begin(&pool).await.expect("begin");
+                let stands = settle(&mut tx, site, ORIGIN).await.expect("settle");
+                tx.commit().await.expect("commit");
+                stands
+            });
+        }
+        let stands = settling.join_all().await;
+        assert!(stands.iter().all(|site| *site == stands[0]), "{stands:?}");
+        let open: i64 = sqlx::query_scalar("select count(*) from tasks where state <> 'cancelled'")
+            .fetch_one(&mut *conn)
+            .await
+            .expect("count");
+        assert_eq!(open, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_submitted_under_an_alias_follows_it(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        let late = fixtures::task(&mut conn, batch, www, "submitted").await;
+        follow_aliases(&mut conn, 10).await.expect("follow");
+        assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
+    }
+}

@@ -1,0 +1,224 @@
+//! Tasks on their way from submission to an agent's choice: submitted, measuring, located.
+//!
+//! Every move says when it happened. Later states belong to `assignments`, `leases` and `outcomes`.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, Rtt, SiteId, Strategy};
+
+use super::Error;
+use super::measurements::{raw_agents, raw_sites, round_trip};
+
+/// A site whose measuring tasks have heard from every prober there is.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    /// The site.
+    pub site: SiteId,
+    /// What was measured, by whom.
+    pub measured: Vec<(AgentId, Rtt)>,
+    /// The newest failure.
+    pub failure: Option<String>,
+    /// Whether its tasks have waited longer than the patience asked about.
+    pub overdue: bool,
+}
+
+/// Sends submitted tasks of strategies that need no distance straight on to the choice, at most `limit`; returns how
+/// many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pass_undistanced(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> {
+    let passed = sqlx::query!(
+        r#"
+        with passed as (
+            select tasks.id from tasks join batches on batches.id = tasks.batch_id
+            where tasks.state = 'submitted' and batches.strategy <> all($1)
+            order by tasks.id limit $2
+            for update of tasks skip locked
+        )
+        update tasks set state = 'located', reason = null, state_since = now() from passed where tasks.id = passed.id
+        "#,
+        &distanced(),
+        limit,
+    )
+    .execute(conn)
+    .await?;
+    Ok(passed.rows_affected())
+}
+
+/// Lets submitted tasks begin to be measured, at most `limit`, while fewer than `at_once` are.
+///
+/// # Errors
+/// When the database fails.
+pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<u64, Error> {
+    let begun = sqlx::query!(
+        r#"
+        with begun as (
+            select tasks.id from tasks
+            join batches on batches.id = tasks.batch_id
+            join sites on sites.id = tasks.site_id and sites.alias_of is null
+            where tasks.state = 'submitted' and batches.strategy = any($1)
+            order by tasks.id
+            limit greatest(0, least($2::bigint, $3 - (select count(*) from tasks where state = 'measuring')))
+            for update of tasks skip locked
+        )
+        update tasks set state = 'measuring', reason = null, state_since = now() from begun where tasks.id = begun.id
+        "#,
+        &distanced(),
+        limit,
+        at_once,
+    )
+    .execute(conn)
+    .await?;
+    Ok(begun.rows_affected())
+}
+
+/// Says of tasks that cannot be measured why they wait, at most `limit` of them.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hold(conn: &mut PgConnection, reason: &str, limit: i64) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        with held as (
+            select tasks.id from tasks join batches on batches.id = tasks.batch_id
+            where tasks.state in ('submitted', 'measuring') and batches.strategy = any($1)
+              and tasks.reason is distinct from $2
+            order by tasks.id limit $3
+            for update of tasks skip locked
+        )
+        update tasks set reason = $2 from held where tasks.id = held.id
+        "#,
+        &distanced(),
+        reason,
+        limit,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Takes back the reasons that no longer hold from tasks that are being measured.
+///
+/// # Errors
+/// When the database fails.
+pub async fn unhold(conn: &mut PgConnection, reasons: &[&str]) -> Result<(), Error> {
+    let reasons: Vec<String> = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+    sqlx::query!("update tasks set reason = null where state = 'measuring' and reason = any($1)", &reasons)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// The sites of measuring tasks that each of these probers has measured or failed to measure, by the rule of
+/// [`super::measurement_orders::due_sites`]; oldest site first, at most `limit`. None without a prober.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn heard(
+    conn: &mut PgConnection,
+    probers: &[AgentId],
+    max_age: Duration,
+    patience: Duration,
+    limit: i64,
+) -> Result<Vec<Heard>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with waiting as (
+            select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id
+        ), known as (
+            select waiting.site_id, since, prober_id, rtt_us, failure, measured_at
+            from waiting join site_measurements using (site_id)
+            where measured_at >= case when rtt_us is null then since else since - make_interval(secs => $2) end
+        ), heard as (
+            -- One row a site and prober, so that counting them is enough.
+            select site_id, min(since) as since from known
+            where prober_id = any($1)
+            group by site_id
+            having count(*) = cardinality($1)
+            order by site_id
+            limit $4
+        )
+        select heard.site_id,
+               array_agg(prober_id order by prober_id) filter (where rtt_us is not null) as probers,
+               array_agg(rtt_us order by prober_id) filter (where rtt_us is not null) as rtts_us,
+               (array_agg(failure order by measured_at desc) filter (where failure is not null))[1] as failure,
+               heard.since < now() - make_interval(secs => $3) as "overdue!"
+        from heard join known using (site_id)
+        group by heard.site_id, heard.since
+        order by heard.site_id
+        "#,
+        &raw_agents(probers),
+        max_age.as_secs_f64(),
+        patience.as_secs_f64(),
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let measured = row
+                .probers
+                .unwrap_or_default()
+                .into_iter()
+                .zip(row.rtts_us.unwrap_or_default())
+                .map(|(prober, rtt_us)| Ok((AgentId::new(prober), round_trip("site_measurements", rtt_us)?)))
+                .collect::<Result<_, Error>>()?;
+            Ok(Heard { site: SiteId::new(row.site_id), measured, failure: row.failure, overdue: row.overdue })
+        })
+        .collect()
+}
+
+/// Ends the measuring of these sites: their tasks are located, with what there is to say of each.
+///
+/// # Errors
+/// When the database fails.
+pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<String>)]) -> Result<u64, Error> {
+    let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
+    let reasons: Vec<Option<String>> = located.iter().map(|(_, reason)| reason.clone()).collect();
+    let moved = sqlx::query!(
+        r#"
+        with moved as (
+            select tasks.id, located.reason
+            from tasks
+            join unnest($1::bigint[], $2::text[]) as located (site_id, reason) on located.site_id = tasks.site_id
+            where tasks.state = 'measuring'
+            order by tasks.id
+            for update of tasks
+        )
+        update tasks set state = 'located', reason = moved.reason, state_since = now()
+        from moved where tasks.id = moved.id
+        "#,
+        &sites,
+        &reasons as &[Option<String>],
+    )
+    .execute(conn)
+    .await?;
+    Ok(moved.rows_affected())
+}
+
+/// Says of the measuring tasks of these sites why they wait.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hold_sites(conn: &mut PgConnection, sites: &[SiteId], reason: &str) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update tasks set reason = $2
+        where site_id = any($1) and state = 'measuring' and reason is distinct from $2
+        "#,
+        &raw_sites(sites),
+        reason,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// The strategies whose sites must be measured, by name.
+fn distanced() -> Vec<String> {
+    let names = Strategy::ALL.into_iter().filter(|strategy| strategy.needs_distance()).map(Strategy::name);
+    names.map(str::to_owned).collect()
+}
