@@ -3,6 +3,13 @@
 //! A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
+pub mod fit;
+mod fleet;
+pub mod locate;
+pub mod measure;
+#[cfg(test)]
+mod trial;
+
 use std::future::Future;
 use std::time::Duration;
 

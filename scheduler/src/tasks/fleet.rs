@@ -1,0 +1,134 @@
+//! Who measures, and what the mesh can bear: read by `measure`, `fit` and `locate` so that they agree.
+//!
+//! A fleet of at most [`SMALL_FLEET`] connected agents needs no landmarks: every one of them measures, and those with
+//! a beacon serve as landmarks. A larger one waits until landmarks are set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::AgentId;
+use crate::store::landmarks::Connected;
+use crate::store::measurements::MeshMeasurement;
+use crate::store::{Error, embeddings, landmarks, measurements};
+
+/// Connected agents up to which no landmarks are needed.
+pub(super) const SMALL_FLEET: usize = 9;
+/// Landmarks below which there is no map: two distances leave even a line open.
+pub(super) const FEWEST_LANDMARKS: usize = 3;
+/// Other landmarks a landmark must share a round trip with to be fitted.
+const FEWEST_PARTNERS: usize = 2;
+
+/// Why sites are not measured in a fleet too large to do without landmarks.
+pub(super) const NO_LANDMARKS: &str = "no landmarks: run `landfall landmarks elect --count 9`";
+/// Why sites are not measured while landmarks are set but away.
+pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
+/// Why sites are not measured while nobody is there.
+pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
+
+/// The agents that are there, and the landmarks that were set.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    connected: Vec<Connected>,
+    landmarks: Vec<AgentId>,
+}
+
+impl Fleet {
+    pub(super) async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
+        let landmarks = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+        Ok(Self { connected: landmarks::connected(conn).await?, landmarks })
+    }
+
+    /// The connected agents that measure sites, or why there are none.
+    pub(super) fn probers(&self) -> Result<Vec<AgentId>, &'static str> {
+        let agents = self.connected.iter().map(|connected| connected.agent);
+        let probers: Vec<AgentId> = match (self.landmarks.is_empty(), self.connected.len()) {
+            (true, 0) => return Err(NO_AGENT_CONNECTED),
+            (true, count) if count > SMALL_FLEET => return Err(NO_LANDMARKS),
+            (true, _) => agents.collect(),
+            (false, _) => agents.filter(|agent| self.landmarks.contains(agent)).collect(),
+        };
+        if probers.is_empty() { Err(NO_LANDMARK_CONNECTED) } else { Ok(probers) }
+    }
+
+    /// The agents an embedding is to be fitted on, if the mesh bears it.
+    fn candidates(&self) -> Vec<AgentId> {
+        if !self.landmarks.is_empty() {
+            return self.landmarks.clone();
+        }
+        if self.connected.len() > SMALL_FLEET {
+            return Vec::new();
+        }
+        self.connected.iter().filter(|connected| connected.has_beacon).map(|connected| connected.agent).collect()
+    }
+}
+
+/// What the mesh says of the landmarks.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// The landmarks that share enough round trips to be fitted, in order of choice.
+    pub(super) landmarks: Vec<AgentId>,
+    /// Every round trip in the mesh.
+    pub(super) mesh: Vec<MeshMeasurement>,
+    /// Connected landmarks that have yet to try another's beacon.
+    pub(super) landmark_gaps: bool,
+    /// Connected agents that have yet to try a landmark's beacon.
+    pub(super) agent_gaps: bool,
+    /// As of when all this is known.
+    pub(super) as_of: DateTime<Utc>,
+    /// Landmarks that have been or may yet be measured.
+    reachable: usize,
+    /// Whether somebody chose the landmarks; else they are whoever is there.
+    chosen: bool,
+}
+
+impl Ground {
+    pub(super) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
+        let as_of = embeddings::clock(conn).await?;
+        let candidates = fleet.candidates();
+        let mesh = measurements::mesh(conn).await?;
+        let landmarks = fittable(&candidates, &mesh);
+        let beacons: Vec<AgentId> = fleet
+            .connected
+            .iter()
+            .filter(|connected| connected.has_beacon && candidates.contains(&connected.agent))
+            .map(|connected| connected.agent)
+            .collect();
+        let connected: Vec<AgentId> = fleet.connected.iter().map(|connected| connected.agent).collect();
+        let connected_candidates: Vec<AgentId> =
+            connected.iter().copied().filter(|agent| candidates.contains(agent)).collect();
+        let landmark_gaps = !measurements::mesh_gaps(conn, &connected_candidates, &beacons, 1).await?.is_empty();
+        let agent_gaps = !measurements::mesh_gaps(conn, &connected, &beacons, 1).await?.is_empty();
+        let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
+        Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen: !fleet.landmarks.is_empty() })
+    }
+
+    /// Whether an embedding fitted on these landmarks still stands. Chosen landmarks must be the same; in a small
+    /// fleet it is enough that nobody is missing, for agents come and go.
+    pub(super) fn holds(&self, fitted: &[AgentId]) -> bool {
+        self.landmarks.iter().all(|agent| fitted.contains(agent))
+            && (!self.chosen || fitted.len() == self.landmarks.len())
+    }
+
+    /// Whether a better embedding than the present one is to be expected soon.
+    pub(super) fn awaits_fit(&self, present: Option<&[AgentId]>) -> bool {
+        if self.landmark_gaps {
+            return self.reachable >= FEWEST_LANDMARKS;
+        }
+        self.landmarks.len() >= FEWEST_LANDMARKS && !present.is_some_and(|fitted| self.holds(fitted))
+    }
+}
+
+/// The candidates that share a round trip with at least [`FEWEST_PARTNERS`] other candidates, in either direction.
+fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
+    let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
+    for pair in mesh {
+        if candidates.contains(&pair.prober) && candidates.contains(&pair.target) {
+            partners.entry(pair.prober).or_default().insert(pair.target);
+            partners.entry(pair.target).or_default().insert(pair.prober);
+        }
+    }
+    let enough = |agent: &AgentId| partners.get(agent).is_some_and(|known| known.len() >= FEWEST_PARTNERS);
+    candidates.iter().copied().filter(enough).collect()
+}

@@ -1,0 +1,300 @@
+//! Locating: gives each site that every prober has answered for its place in the embedding, and sends its tasks on.
+//!
+//! Nobody waits for ever: a site that no prober could measure goes on with a reason, one with too few measurements or
+//! in a fleet without a map goes on without a placement, and an embedding that does not come is waited for with an
+//! end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::Scheduler;
+use crate::gnp::Embedding;
+use crate::model::{AgentId, Rtt, SiteId};
+use crate::store::placements::{self, Located};
+use crate::store::tasks::Heard;
+use crate::store::{self, embeddings, measurements, tasks};
+
+use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+
+/// Sites located in one pass.
+const SITES_PER_PASS: i64 = 500;
+/// How long a site waits for an embedding that is expected: several meshes' worth of measuring.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Why a measured site is not located yet.
+const WAITING: &str = "waiting for the embedding";
+
+/// The task that locates sites.
+#[derive(Debug)]
+pub struct Locate {
+    scheduler: Scheduler,
+}
+
+/// A site and what its probers measured.
+type Measured = (SiteId, Vec<(AgentId, Rtt)>);
+
+impl Locate {
+    /// A task of this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        let embedding = embeddings::latest(&mut conn).await.context("read the newest embedding")?.map(Arc::new);
+        if let Some(embedding) = &embedding {
+            self.relocate(&mut conn, embedding).await?;
+        }
+        let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
+        let Ok(probers) = fleet.probers() else { return Ok(()) };
+        let max_age = self.scheduler.config.measure.site_max_age;
+        let heard = tasks::heard(&mut conn, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
+        if heard.is_empty() {
+            return Ok(());
+        }
+        let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
+        drop(conn);
+        let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let awaits_fit = ground.awaits_fit(embedding.as_deref().map(Embedding::landmarks));
+        let moved = self.settle(heard, embedding, awaits_fit).await?;
+        if moved > 0 {
+            self.scheduler.wakes.assign.notify_one();
+            // Room for others, and maybe more of the same.
+            self.scheduler.wakes.measure.notify_one();
+            if full {
+                self.scheduler.wakes.locate.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides on each site and stores it all at once; returns how many tasks moved on.
+    async fn settle(
+        &self,
+        heard: Vec<Heard>,
+        embedding: Option<Arc<Embedding>>,
+        awaits_fit: bool,
+    ) -> anyhow::Result<u64> {
+        let (waiting, going): (Vec<Heard>, Vec<Heard>) =
+            heard.into_iter().partition(|site| awaits_fit && !site.overdue && site.measured.len() >= FEWEST_LANDMARKS);
+        let waiting: Vec<SiteId> = waiting.into_iter().map(|site| site.site).collect();
+        let ended: Vec<(SiteId, Option<String>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
+        let located = match embedding {
+            Some(embedding) => {
+                place(&embedding, going.into_iter().map(|site| (site.site, site.measured)).collect()).await?
+            }
+            None => Vec::new(),
+        };
+        let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
+        placements::upsert(&mut tx, &located).await.context("store placements")?;
+        let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
+        tasks::hold_sites(&mut tx, &waiting, WAITING).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit placements")?;
+        Ok(moved)
+    }
+
+    /// Carries the sites whose tasks still wait for an agent over into a new embedding.
+    async fn relocate(&self, conn: &mut PgConnection, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
+        let epoch = embedding.epoch();
+        let sites = placements::outdated(conn, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
+        if sites.is_empty() {
+            return Ok(());
+        }
+        let measured = measurements::of_sites(conn, &sites).await.context("read measurements")?;
+        let located = place(embedding, measured.into_iter().collect()).await?;
+        placements::upsert(conn, &located).await.context("store placements")?;
+        // Those that cannot be placed any more would come back for ever.
+        placements::forget_outdated(conn, &sites, epoch).await.context("forget outdated placements")?;
+        if sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX) {
+            self.scheduler.wakes.locate.notify_one();
+        }
+        self.scheduler.wakes.assign.notify_one();
+        Ok(())
+    }
+}
+
+/// Places what can be placed, off the async threads.
+async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>) -> anyhow::Result<Vec<Located>> {
+    let embedding = Arc::clone(embedding);
+    tokio::task::spawn_blocking(move || sites.into_iter().filter_map(|site| place_one(&embedding, site)).collect())
+        .await
+        .context("locate sites")
+}
+
+fn place_one(embedding: &Embedding, (site, mut measured): Measured) -> Option<Located> {
+    measured.retain(|(agent, _)| embedding.placement(*agent).is_some());
+    if measured.len() < FEWEST_LANDMARKS {
+        return None;
+    }
+    match embedding.locate(&measured) {
+        Ok(placement) => Some(Located { site, placement, landmarks: measured.len() }),
+        Err(error) => {
+            tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
+            None
+        }
+    }
+}
+
+/// What to say of a site that nobody could measure.
+fn unmeasured(site: &Heard) -> Option<String> {
+    let failure = site.failure.as_deref().unwrap_or("nothing was reported");
+    site.measured.is_empty().then(|| format!("no landmark could measure it: {failure}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::SessionId;
+    use crate::tasks::fit::Fit;
+    use crate::tasks::measure::Measure;
+    use crate::tasks::trial::{Trial, took};
+
+    async fn pass(trial: &Trial) {
+        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    async fn measure(trial: &Trial) {
+        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    async fn fit(trial: &Trial) {
+        Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    fn each(agents: &[(AgentId, SessionId)], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
+        agents.iter().map(|(agent, _)| (*agent, millis)).collect()
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_agent_alone_is_enough(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(1).await;
+        let (task, _) = trial.task("a.cn").await;
+        measure(&trial).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("measuring".into(), None), "nobody has answered");
+        trial.answer(agents[0], |_| Some(took(20))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        assert_eq!(trial.count("select count(*) from site_placements").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_waits_for_the_embedding_and_is_placed_in_it(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(4).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.measured(site, &each(&agents, Some(30))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("measuring".into(), Some(WAITING.into())));
+
+        trial.mesh(&agents).await;
+        fit(&trial).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        let mut conn = trial.conn().await;
+        let embedding = embeddings::latest(&mut conn).await.expect("read").expect("an embedding");
+        let placed = placements::sites(&mut conn, &[site], embedding.epoch()).await.expect("read");
+        assert!(embedding.predict(&placed[&site], embedding.placement(agents[0].0).expect("placed")).is_ok());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_embedding_that_does_not_come_is_not_waited_for_for_ever(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(4).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.measured(site, &each(&agents, Some(30))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await.0, "measuring");
+        trial.execute("update tasks set state_since = state_since - interval '1 hour'").await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fleet_whose_beacons_nobody_reaches_goes_without_a_map(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(4).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.mesh(&agents).await;
+        trial.execute("update mesh_measurements set rtt_us = null, failure = 'connect: refused'").await;
+        trial.measured(site, &each(&agents, Some(30))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_nobody_can_measure_goes_on_with_a_reason(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(3).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.measured(site, &each(&agents[..2], None)).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await.0, "measuring", "one has yet to try");
+        trial.measured(site, &each(&agents, None)).await;
+        pass(&trial).await;
+        let reason = "no landmark could measure it: connect: refused";
+        assert_eq!(trial.state(task).await, ("located".into(), Some(reason.into())));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_landmark_that_is_away_is_not_waited_for(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(3).await;
+        trial.set_landmarks(&agents[..2]).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.measured(site, &each(&agents[..1], Some(10))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await.0, "measuring");
+        sqlx::query("update sessions set state = 'expired' where id = $1")
+            .bind(agents[1].1.get())
+            .execute(&trial.scheduler.pool)
+            .await
+            .expect("end a session");
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_old_failure_is_tried_again_and_an_old_round_trip_is_not(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(2).await;
+        let (_, site) = trial.task("a.cn").await;
+        trial.measured(site, &[(agents[0].0, Some(10)), (agents[1].0, None)]).await;
+        measure(&trial).await;
+        assert_eq!(trial.site_orders().await, [(agents[1].0, site)]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn sites_that_wait_for_an_agent_are_carried_into_a_new_embedding(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(6).await;
+        trial.mesh(&agents).await;
+        trial.set_landmarks(&agents[..4]).await;
+        fit(&trial).await;
+        let (task, site) = trial.task("a.cn").await;
+        measure(&trial).await;
+        trial.measured(site, &each(&agents[..5], Some(30))).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await.0, "located");
+
+        trial.set_landmarks(&agents[1..5]).await;
+        fit(&trial).await;
+        pass(&trial).await;
+        let newest = "select count(*) from site_placements where epoch = (select max(epoch) from embeddings)";
+        assert_eq!(trial.count(newest).await, 1);
+    }
+}

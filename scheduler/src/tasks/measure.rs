@@ -1,0 +1,287 @@
+//! Measuring: the mesh of agents, and sites from one prober after another.
+//!
+//! Each pass gives up what will not be answered, orders what is due within every prober's bounds, and lets submitted
+//! tasks in. A site has one open order at a time: that alone keeps it to one probe an interval over all probers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::Scheduler;
+use crate::config::MeasureConfig;
+use crate::model::{AgentId, SiteId};
+use crate::store::measurement_orders::{self, Due, MeshPlan};
+use crate::store::{sites_origin, tasks};
+
+use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS};
+
+/// Tasks let in, held or passed on in one pass, and sites given to probers.
+const BATCH: i64 = 1000;
+/// Tasks being measured at once: about twice what nine probers can hold orders for by default.
+const MEASURING_AT_ONCE: i64 = 4096;
+/// Aliases followed in one pass; they are rare.
+const ALIASES: i64 = 100;
+/// After this a beacon that could not be measured is tried again.
+const MESH_RETRY: Duration = Duration::from_secs(60);
+/// What an order may take beside its samples: the way there and back, and an agent that is busy.
+const ORDER_SLACK: Duration = Duration::from_secs(10);
+/// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
+const EXTRA_REQUESTS: u32 = 2;
+
+/// The task that has things measured.
+#[derive(Debug)]
+pub struct Measure {
+    scheduler: Scheduler,
+}
+
+impl Measure {
+    /// A task of this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let (wakes, config) = (&self.scheduler.wakes, &self.scheduler.config.measure);
+        // Every step is a statement of its own and idempotent; a pass that ends half-way has done half its work.
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        if measurement_orders::give_up(&mut conn).await.context("give up orders")? > 0 {
+            wakes.fit.notify_one();
+            wakes.locate.notify_one();
+        }
+        let mut woken =
+            measurement_orders::order_mesh(&mut conn, &mesh_plan(config)).await.context("order the mesh")?;
+        self.pass_on(&mut conn).await?;
+        let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
+        match fleet.probers() {
+            Err(reason) => tasks::hold(&mut conn, reason, BATCH).await.context("say why tasks wait")?,
+            Ok(probers) => woken.extend(self.order_sites(&mut conn, &probers).await?),
+        }
+        wakes.wake_agents(woken);
+        Ok(())
+    }
+
+    async fn pass_on(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
+        let wakes = &self.scheduler.wakes;
+        sites_origin::follow_aliases(conn, ALIASES).await.context("follow aliases")?;
+        let passed = tasks::pass_undistanced(conn, BATCH).await.context("pass tasks on")?;
+        if passed > 0 {
+            wakes.assign.notify_one();
+        }
+        self.again_if_full(passed);
+        Ok(())
+    }
+
+    async fn order_sites(&self, conn: &mut PgConnection, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
+        let config = &self.scheduler.config.measure;
+        tasks::unhold(conn, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED])
+            .await
+            .context("take reasons back")?;
+        let begun = tasks::begin_measuring(conn, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+        if begun > 0 {
+            // What is known of their sites already may be enough.
+            self.scheduler.wakes.locate.notify_one();
+        }
+        self.again_if_full(begun);
+        let mut open = measurement_orders::open_site_orders(conn, probers).await.context("count orders")?;
+        open.retain(|_, held| *held < config.max_site_orders);
+        let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
+        let due = measurement_orders::due_sites(conn, &free, config.site_max_age, BATCH).await.context("find sites")?;
+        let orders = spread(&due, open, config.max_site_orders);
+        let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+        let ordered = measurement_orders::order_sites(conn, &orders, lifetime).await.context("order sites")?;
+        self.again_if_full(u64::try_from(ordered.len()).unwrap_or(u64::MAX));
+        Ok(ordered)
+    }
+
+    /// A pass that did all it may has more to do.
+    fn again_if_full(&self, done: u64) {
+        if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
+            self.scheduler.wakes.measure.notify_one();
+        }
+    }
+}
+
+fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
+    MeshPlan {
+        max_age: config.mesh_max_age,
+        retry_after: MESH_RETRY,
+        max_peers: config.max_mesh_peers,
+        max_orders: config.max_mesh_orders,
+        lifetime: order_lifetime(config.mesh_samples, config.mesh_interval, config.sample_timeout),
+    }
+}
+
+/// How long an order may stay open: every request may use its whole interval and time-out.
+fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
+    (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
+}
+
+/// Gives each site to the prober that holds the fewest orders among those that have yet to measure it, and no prober
+/// more than `most`.
+fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
+    let mut orders = Vec::with_capacity(due.len());
+    for site in due {
+        let load = |prober: &&AgentId| open.get(prober).copied().unwrap_or(u32::MAX);
+        let Some(&prober) = site.probers.iter().filter(|prober| load(prober) < most).min_by_key(load) else { continue };
+        open.entry(prober).and_modify(|held| *held += 1);
+        orders.push((site.site, prober));
+    }
+    orders
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+    use crate::tasks::trial::{Trial, took};
+
+    async fn pass(trial: &Trial) {
+        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_is_measured_by_one_prober_after_the_other(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(2).await;
+        let (_, site) = trial.task("a.cn").await;
+        let mut probers = Vec::new();
+        for _ in &agents {
+            pass(&trial).await;
+            pass(&trial).await;
+            let orders = trial.site_orders().await;
+            assert_eq!(orders.len(), 1, "one open order a site: {orders:?}");
+            assert_eq!(orders[0].1, site);
+            let prober = *agents.iter().find(|(agent, _)| *agent == orders[0].0).expect("a connected prober");
+            trial.answer(prober, |_| Some(took(10))).await;
+            probers.push(prober.0);
+        }
+        pass(&trial).await;
+        assert_eq!(trial.site_orders().await, [], "everyone has measured it");
+        probers.sort();
+        assert_eq!(probers, [agents[0].0, agents[1].0]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_not_answered_in_time_is_a_failure_and_the_site_moves_on(pool: PgPool) {
+        let trial = Trial::new(pool);
+        trial.connect(2).await;
+        trial.task("a.cn").await;
+        pass(&trial).await;
+        let silent = trial.site_orders().await[0].0;
+        trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
+        pass(&trial).await;
+        let orders = trial.site_orders().await;
+        assert_eq!(orders.len(), 1);
+        assert_ne!(orders[0].0, silent, "the next prober's turn");
+        let failure: String = sqlx::query_scalar("select failure from site_measurements where prober_id = $1")
+            .bind(silent.get())
+            .fetch_one(&trial.scheduler.pool)
+            .await
+            .expect("a failure is recorded");
+        assert_eq!(failure, "no report from the prober in time");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_of_a_session_that_ended_goes_to_somebody_connected(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(1).await;
+        trial.task("a.cn").await;
+        pass(&trial).await;
+        trial.answer(agents[0], |_| None).await;
+        trial.session(agents[0].0).await;
+        pass(&trial).await;
+        assert_eq!(trial.site_orders().await.len(), 1);
+        assert_eq!(trial.count("select count(*) from measurement_orders where session_id is not null").await, 0);
+        assert_eq!(trial.count("select count(*) from site_measurements").await, 0, "nobody failed");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn ten_agents_without_landmarks_wait_and_say_why(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(10).await;
+        let (task, _) = trial.task("a.cn").await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("submitted".into(), Some(NO_LANDMARKS.into())));
+        assert_eq!(trial.site_orders().await, []);
+
+        trial.set_landmarks(&agents[..1]).await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("measuring".into(), None));
+        assert_eq!(trial.site_orders().await[0].0, agents[0].0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn tasks_that_need_no_distance_are_passed_on(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let batch = trial.batch("b", "random").await;
+        let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
+        let task = fixtures::task(&mut *trial.conn().await, batch, site, "submitted").await;
+        pass(&trial).await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn beacons_are_ordered_landmarks_first_and_no_more_than_a_prober_may_hold(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(8).await;
+        trial.set_landmarks(&agents[5..]).await;
+        let most = i64::from(trial.scheduler.config.measure.max_mesh_orders);
+        pass(&trial).await;
+        pass(&trial).await;
+        let held =
+            "select max(held)::bigint from (select count(*) as held from measurement_orders group by prober_id) x";
+        assert_eq!(trial.count(held).await, most);
+        let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
+        assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
+
+        // Reports make room until the whole mesh is measured; then nothing is due.
+        for _ in 0..4 {
+            for agent in &agents {
+                trial.answer(*agent, |_| Some(took(10))).await;
+            }
+            pass(&trial).await;
+        }
+        assert_eq!(trial.count("select count(*) from mesh_measurements").await, 8 * 7);
+        assert_eq!(trial.count("select count(*) from measurement_orders").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_beacon_that_failed_is_tried_again_later(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(2).await;
+        pass(&trial).await;
+        trial.answer(agents[0], |_| Some(Err("connect: refused".into()))).await;
+        trial.answer(agents[1], |_| Some(took(10))).await;
+        pass(&trial).await;
+        assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
+        trial.execute("update mesh_measurements set measured_at = now() - interval '5 minutes'").await;
+        pass(&trial).await;
+        let again = "select prober_id from measurement_orders";
+        assert_eq!(trial.count(again).await, agents[0].0.get(), "the failure, not the round trip");
+    }
+
+    #[test]
+    fn sites_are_spread_over_probers_within_their_bounds() {
+        let (a, b) = (AgentId::new(1), AgentId::new(2));
+        let due: Vec<Due> = (0..6).map(|site| Due { site: SiteId::new(site), probers: vec![a, b] }).collect();
+        let orders = spread(&due, HashMap::from([(a, 0), (b, 2)]), 4);
+        let given = |agent| orders.iter().filter(|(_, prober)| *prober == agent).count();
+        assert_eq!((given(a), given(b)), (4, 2));
+        let only_a = vec![Due { site: SiteId::new(9), probers: vec![a] }];
+        assert_eq!(spread(&only_a, HashMap::from([(a, 4), (b, 0)]), 4), []);
+    }
+
+    #[test]
+    fn an_order_may_use_every_time_out_before_it_is_given_up() {
+        let lifetime = order_lifetime(5, Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(lifetime, Duration::from_secs(7 * 6 + 10));
+    }
+}

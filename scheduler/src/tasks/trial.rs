@@ -1,0 +1,164 @@
+//! A small fleet on a real database, for the tests of the tasks.
+
+use std::sync::Arc;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgPool, Postgres};
+
+use crate::Scheduler;
+use crate::config::Config;
+use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId};
+use crate::store::measurement_orders::{self, Order, OrderTarget};
+use crate::store::measurements::{self, Measured, MeasurementResult, Recorded};
+use crate::store::sessions::{self, Registration};
+use crate::store::{fixtures, landmarks};
+use crate::wake::Wakes;
+
+pub(super) struct Trial {
+    pub(super) scheduler: Scheduler,
+}
+
+impl Trial {
+    pub(super) fn new(pool: PgPool) -> Self {
+        let scheduler = Scheduler { pool, wakes: Arc::new(Wakes::default()), config: Arc::new(Config::default()) };
+        Self { scheduler }
+    }
+
+    pub(super) async fn conn(&self) -> PoolConnection<Postgres> {
+        self.scheduler.pool.acquire().await.expect("connect")
+    }
+
+    /// Connects agents called `a0`, `a1` and so on, with a beacon each.
+    pub(super) async fn connect(&self, count: usize) -> Vec<(AgentId, SessionId)> {
+        let mut agents = Vec::new();
+        for index in 0..count {
+            let agent = fixtures::agent(&mut *self.conn().await, &format!("a{index}")).await;
+            agents.push((agent, self.session(agent).await));
+        }
+        agents
+    }
+
+    pub(super) async fn session(&self, agent: AgentId) -> SessionId {
+        let registration = Registration { beacon_url: Some("http://127.0.0.1:9/".into()), ..fixtures::registration() };
+        let mut conn = self.conn().await;
+        sessions::open(&mut conn, agent, &registration, fixtures::LIFETIME).await.expect("open a session").session
+    }
+
+    pub(super) async fn set_landmarks(&self, agents: &[(AgentId, SessionId)]) {
+        let chosen: Vec<(AgentId, String)> = agents.iter().map(|(agent, _)| (*agent, "chosen".to_owned())).collect();
+        landmarks::replace(&mut *self.conn().await, &chosen).await.expect("set landmarks");
+    }
+
+    /// A submitted task of a batch that needs distances.
+    pub(super) async fn task(&self, name: &str) -> (TaskId, SiteId) {
+        let mut conn = self.conn().await;
+        let batch = self.batch(name, "gnp-top3").await;
+        let site = fixtures::site(&mut conn, name).await;
+        (fixtures::task(&mut conn, batch, site, "submitted").await, site)
+    }
+
+    pub(super) async fn batch(&self, name: &str, strategy: &str) -> BatchId {
+        fixtures::batch(&mut *self.conn().await, name, strategy).await
+    }
+
+    /// The open site orders: who measures what.
+    pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
+        sqlx::query_as::<_, (i64, i64)>(
+            "select prober_id, site_id from measurement_orders where site_id is not null order by site_id",
+        )
+        .fetch_all(&self.scheduler.pool)
+        .await
+        .expect("read orders")
+        .into_iter()
+        .map(|(prober, site)| (AgentId::new(prober), SiteId::new(site)))
+        .collect()
+    }
+
+    pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
+        sqlx::query_as("select state::text, reason from tasks where id = $1")
+            .bind(task.get())
+            .fetch_one(&self.scheduler.pool)
+            .await
+            .expect("read a task")
+    }
+
+    /// Sends an agent its orders and answers those about sites or beacons, as `result` says.
+    pub(super) async fn answer(
+        &self,
+        (agent, session): (AgentId, SessionId),
+        result: impl Fn(&OrderTarget) -> Option<MeasurementResult>,
+    ) -> Vec<Recorded> {
+        let mut conn = self.conn().await;
+        let orders: Vec<Order> = measurement_orders::take_unsent(&mut conn, agent, session).await.expect("take orders");
+        let mut recorded = Vec::new();
+        for order in orders {
+            if let Some(result) = result(&order.target) {
+                recorded
+                    .push(measurements::record(&mut conn, agent, order.id, &result, None, None).await.expect("record"));
+            }
+        }
+        recorded
+    }
+
+    /// Stores the mesh of these agents as if each stood on a line, 10 ms apart.
+    pub(super) async fn mesh(&self, agents: &[(AgentId, SessionId)]) {
+        for (i, (prober, _)) in agents.iter().enumerate() {
+            for (j, (target, _)) in agents.iter().enumerate().filter(|(j, _)| *j != i) {
+                let rtt_us = i64::try_from(i.abs_diff(j) * 10_000).expect("a short line");
+                sqlx::query(
+                    "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost) values ($1, $2, $3, 5, 0)
+                     on conflict (prober_id, agent_id) do update set rtt_us = excluded.rtt_us, measured_at = now()",
+                )
+                .bind(prober.get())
+                .bind(target.get())
+                .bind(rtt_us)
+                .execute(&self.scheduler.pool)
+                .await
+                .expect("store a round trip");
+            }
+        }
+    }
+
+    /// Stores one site's measurements.
+    pub(super) async fn measured(&self, site: SiteId, millis: &[(AgentId, Option<u64>)]) {
+        for (prober, millis) in millis {
+            sqlx::query(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, failure)
+                 values ($1, $2, $3, 5, 0, $4)
+                 on conflict (site_id, prober_id) do update
+                 set rtt_us = excluded.rtt_us, failure = excluded.failure, measured_at = now()",
+            )
+            .bind(site.get())
+            .bind(prober.get())
+            .bind(millis.map(|millis| i64::try_from(millis * 1000).expect("short")))
+            .bind(millis.is_none().then_some("connect: refused"))
+            .execute(&self.scheduler.pool)
+            .await
+            .expect("store a measurement");
+        }
+    }
+
+    pub(super) async fn execute(&self, sql: &'static str) {
+        sqlx::query(sql).execute(&self.scheduler.pool).await.expect("execute");
+    }
+
+    pub(super) async fn count(&self, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(&self.scheduler.pool).await.expect("count")
+    }
+}
+
+/// A measurement of so many milliseconds.
+pub(super) fn took(millis: u64) -> MeasurementResult {
+    let rtt = Rtt::try_new(std::time::Duration::from_millis(millis)).expect("a round trip");
+    Ok(Measured {
+        rtt,
+        min: rtt,
+        median: rtt,
+        spread: std::time::Duration::ZERO,
+        answered: 5,
+        lost: 0,
+        dns: None,
+        connect: None,
+        tls: None,
+    })
+}
