@@ -1,13 +1,14 @@
 //! The Landfall agent: prober and crawler.
 //!
-//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `session` talks to the
-//! scheduler and starts the rest.
+//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `crawl` crawls;
+//! `session` talks to the scheduler and starts the rest.
 
 pub mod backoff;
 pub mod beacon;
 pub mod clock;
 pub mod config;
 pub mod context;
+pub mod crawl;
 pub mod dns;
 pub mod enrol;
 pub mod guard;

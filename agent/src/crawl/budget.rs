@@ -1,0 +1,130 @@
+//! How far a crawl may go, and the ledger of how far it went.
+//!
+//! Pure. The ledger counts what the outcome reports, so that a crawl that is cut half way through a page still reports
+//! what it received. Time is not in it: whoever holds the clock cuts by time.
+
+use std::time::Duration;
+
+/// How far a crawl may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    /// Pages fetched at most.
+    pub max_pages: u32,
+    /// Body bytes received at most; the body in which they pass is cut.
+    pub max_bytes: u64,
+    /// Links followed from the start page at most; 0 is the start page alone.
+    pub max_depth: u32,
+    /// Time at most, from the crawl's first request to its end.
+    pub max_duration: Duration,
+    /// The least time between the starts of two requests to the site; robots.txt may ask for more.
+    pub request_interval: Duration,
+}
+
+/// The budget that cut a crawl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// [`Policy::max_pages`].
+    Pages,
+    /// [`Policy::max_bytes`], or the cap of a single page.
+    Bytes,
+    /// [`Policy::max_depth`].
+    Depth,
+    /// [`Policy::max_duration`].
+    Duration,
+}
+
+/// What a crawl spent so far.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Whether anything answered.
+    pub(super) answered: bool,
+    /// Pages received whole, with status 200.
+    pub(super) pages: u32,
+    /// Body bytes of pages, decoded.
+    pub(super) bytes: u64,
+    /// Body bytes of answers that are no pages; they count against the budget, not in the outcome.
+    pub(super) unwanted_bytes: u64,
+    /// Requests that failed.
+    pub(super) errors: u32,
+    /// The first of them, as a sentence.
+    pub(super) first_error: Option<String>,
+    /// Whether a page was larger than one page may be.
+    pub(super) page_cut: bool,
+}
+
+impl Ledger {
+    pub(super) const fn receive(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub(super) const fn receive_unwanted(&mut self, bytes: u64) {
+        self.unwanted_bytes = self.unwanted_bytes.saturating_add(bytes);
+    }
+
+    pub(super) const fn complete_page(&mut self) {
+        self.pages = self.pages.saturating_add(1);
+    }
+
+    pub(super) fn fail(&mut self, sentence: impl FnOnce() -> String) {
+        self.errors = self.errors.saturating_add(1);
+        self.first_error.get_or_insert_with(sentence);
+    }
+
+    /// The budget that forbids another request.
+    pub(super) const fn exhausted(&self, policy: &Policy) -> Option<Budget> {
+        if self.pages >= policy.max_pages {
+            return Some(Budget::Pages);
+        }
+        if self.all_bytes() >= policy.max_bytes { Some(Budget::Bytes) } else { None }
+    }
+
+    /// Whether the body that is being received must be cut.
+    pub(super) const fn overdrawn(&self, policy: &Policy) -> bool {
+        self.all_bytes() > policy.max_bytes
+    }
+
+    const fn all_bytes(&self) -> u64 {
+        self.bytes.saturating_add(self.unwanted_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        max_pages: 2,
+        max_bytes: 10,
+        max_depth: 1,
+        max_duration: Duration::from_secs(1),
+        request_interval: Duration::ZERO,
+    };
+
+    #[test]
+    fn a_budget_forbids_the_request_after_the_one_that_used_it_up() {
+        let mut ledger = Ledger::default();
+        ledger.complete_page();
+        assert_eq!(ledger.exhausted(&POLICY), None);
+        ledger.complete_page();
+        assert_eq!(ledger.exhausted(&POLICY), Some(Budget::Pages));
+    }
+
+    #[test]
+    fn a_body_that_ends_at_the_byte_budget_is_not_cut() {
+        let mut ledger = Ledger::default();
+        ledger.receive(10);
+        assert!(!ledger.overdrawn(&POLICY));
+        assert_eq!(ledger.exhausted(&POLICY), Some(Budget::Bytes));
+        ledger.receive_unwanted(1);
+        assert!(ledger.overdrawn(&POLICY));
+        assert_eq!(ledger.bytes, 10);
+    }
+
+    #[test]
+    fn the_first_error_is_kept() {
+        let mut ledger = Ledger::default();
+        ledger.fail(|| "first".to_owned());
+        ledger.fail(|| "second".to_owned());
+        assert_eq!((ledger.errors, ledger.first_error.as_deref()), (2, Some("first")));
+    }
+}

@@ -1,0 +1,181 @@
+//! robots.txt (RFC 9309): fetched before anything else, and honoured.
+//!
+//! A file that is not there allows everything; one that cannot be had (5xx, 429, no answer) forbids everything, because
+//! nobody can say what it would have forbidden. Redirects are followed, to other hosts too, each hop vetted and paced
+//! like any request.
+
+use std::time::Duration;
+
+use texting_robots::Robot;
+
+use super::fetch::{Answer, FetchError, Fetcher};
+use super::site_path::{Site, SitePath};
+use crate::user_agent::UserAgent;
+
+/// What is read of a robots.txt, in bytes; the rest is as if it were not there (RFC 9309, 2.5).
+const MAX_BYTES: usize = 500 * 1024;
+/// Redirects followed from robots.txt to robots.txt.
+const MAX_REDIRECTS: usize = 5;
+/// The most patterns with an end (`$`): each becomes a regular expression of up to 42 KiB.
+const MAX_ANCHORED: usize = 500;
+
+/// What robots.txt says.
+pub(super) enum Robots {
+    /// These rules.
+    Rules(Rules),
+    /// Nothing may be fetched: why.
+    Forbidden(String),
+    /// Not even a connection: why.
+    NoAnswer(String),
+    /// The crawl's time is over.
+    OutOfTime,
+}
+
+/// The rules for this agent.
+pub(super) struct Rules {
+    robot: Option<Robot>,
+}
+
+impl Rules {
+    /// The rules of a site without a robots.txt.
+    pub(super) const fn none() -> Self {
+        Self { robot: None }
+    }
+
+    /// Reads a robots.txt.
+    ///
+    /// # Errors
+    /// When it cannot be understood; the sentence says why.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        let anchored = text.split(|byte| *byte == b'\n').filter(|line| line.contains(&b'$')).count();
+        if anchored > MAX_ANCHORED {
+            return Err(format!("it holds more than {MAX_ANCHORED} patterns with '$'"));
+        }
+        let robot = Robot::new(UserAgent::PRODUCT, text).map_err(|error| error.to_string())?;
+        Ok(Self { robot: Some(robot) })
+    }
+
+    pub(super) fn allow(&self, path: &SitePath) -> bool {
+        self.robot.as_ref().is_none_or(|robot| robot.allowed(path.as_str()))
+    }
+
+    /// The pause between requests that the site asks for.
+    pub(super) fn crawl_delay(&self) -> Option<Duration> {
+        let seconds = self.robot.as_ref()?.delay?;
+        // Infinity and what no clock can hold is as long as anything can be.
+        Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
+    }
+}
+
+/// Fetches and reads a site's robots.txt.
+pub(super) async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Robots {
+    let Ok(mut url) = site.root().join("/robots.txt") else { return Robots::Rules(Rules::none()) };
+    for hop in 0..=MAX_REDIRECTS {
+        let answer = match fetcher.get(&url).await {
+            Ok(answer) => answer,
+            Err(FetchError::OutOfTime) => return Robots::OutOfTime,
+            Err(FetchError::Connect(reason)) if hop == 0 => {
+                return Robots::NoAnswer(format!("{url}: no connection: {reason}"));
+            }
+            Err(error) => return Robots::Forbidden(format!("{url}: {error}")),
+        };
+        let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
+        match url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https")) {
+            Some(next) => url = next,
+            None => break,
+        }
+        // Credentials in a redirect would be sent on.
+        if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
+            break;
+        }
+    }
+    // Redirects without end, or into nowhere: not there (RFC 9309, 2.3.1.2).
+    Robots::Rules(Rules::none())
+}
+
+async fn read(answer: Answer, url: &str) -> Robots {
+    let status = answer.status();
+    if status.is_server_error() || status.as_u16() == 429 {
+        return Robots::Forbidden(format!("{url}: answered {}", status.as_u16()));
+    }
+    if !status.is_success() {
+        return Robots::Rules(Rules::none());
+    }
+    let rules = match receive(answer).await {
+        Ok(text) => Rules::parse(&text),
+        Err(error) => Err(error.to_string()),
+    };
+    match rules {
+        Ok(rules) => Robots::Rules(rules),
+        Err(reason) => Robots::Forbidden(format!("{url}: {reason}")),
+    }
+}
+
+async fn receive(mut answer: Answer) -> Result<Vec<u8>, FetchError> {
+    let mut text = Vec::new();
+    while let Some(piece) = answer.piece().await? {
+        text.extend_from_slice(&piece);
+        if text.len() > MAX_BYTES {
+            // Half a line could forbid or allow something else than the whole line.
+            let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+            text.truncate(end);
+            break;
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::site_path::tests::site;
+    use super::*;
+
+    fn allows(robots: &str, path: &str) -> bool {
+        let site = site("http://example.cn");
+        let path = site.path(&site.root().join(path).unwrap()).unwrap();
+        Rules::parse(robots.as_bytes()).unwrap().allow(&path)
+    }
+
+    #[test]
+    fn our_own_group_counts_before_the_one_for_all() {
+        let robots =
+            "User-agent: *\nDisallow: /\n\nUser-agent: Landfall-Agent\nDisallow: /private\nAllow: /private/open\n";
+        assert!(allows(robots, "/"));
+        assert!(!allows(robots, "/private/x"));
+        assert!(allows(robots, "/private/open"));
+        assert!(!allows("User-agent: *\nDisallow: /\n", "/x"));
+        assert!(!allows("User-agent: *\nDisallow: /*?print=1$\n", "/x?print=1"));
+        assert!(allows("User-agent: other\nDisallow: /\n", "/x"));
+    }
+
+    #[test]
+    fn a_crawl_delay_is_a_duration_whatever_it_says() {
+        let delay = |text: &str| {
+            Rules::parse(format!("User-agent: *\nCrawl-delay: {text}\n").as_bytes()).unwrap().crawl_delay()
+        };
+        assert_eq!(delay("2.5"), Some(Duration::from_millis(2500)));
+        assert_eq!(delay("1e30"), Some(Duration::MAX));
+        assert_eq!(delay("inf"), Some(Duration::MAX));
+        assert_eq!(delay("-1"), None);
+        assert_eq!(delay("nan"), None);
+        assert_eq!(delay("soon"), None);
+    }
+
+    #[test]
+    fn too_many_regular_expressions_are_refused() {
+        let robots = "User-agent: *\n".to_owned() + &"Disallow: /*.x$\n".repeat(MAX_ANCHORED + 1);
+        assert!(Rules::parse(robots.as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..600)) {
+            if let Ok(rules) = Rules::parse(&text) {
+                rules.allow(&SitePath::root());
+                rules.crawl_delay();
+            }
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Crawls of a real server on loopback.
+
+use std::io::Write;
+
+use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
+use super::*;
+use server::{Reply, TestSite, html, page, redirect};
+
+mod server;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn context(allow_net: &[&str], dns: Option<std::net::SocketAddr>) -> Arc<Context> {
+    let allowed = allow_net.iter().map(|net| net.parse().unwrap()).collect();
+    Arc::new(Context {
+        guard: crate::guard::Guard::new(allowed),
+        // Nobody listens on the discard port: a test that asks for a name without giving a server fails.
+        resolver: crate::dns::Resolver::new(dns.or_else(|| "127.0.0.1:9".parse().ok())).unwrap(),
+        user_agent: crate::user_agent::UserAgent::new("https://example.org/crawler").unwrap(),
+        bind: None,
+        tls: crate::context::tls_config(None).unwrap(),
+    })
+}
+
+fn policy() -> Policy {
+    Policy {
+        max_pages: 1000,
+        max_bytes: 1 << 30,
+        max_depth: 100,
+        max_duration: Duration::from_secs(30),
+        request_interval: Duration::ZERO,
+    }
+}
+
+fn job(origin: &str, policy: Policy) -> Job {
+    Job { name: origin.to_owned(), origin: Some(origin.parse().unwrap()), policy }
+}
+
+async fn crawl_with(site: &TestSite, policy: Policy) -> Outcome {
+    let context = context(&["127.0.0.1/32"], None);
+    run(job(&site.origin(), policy), context, CancellationToken::new()).await.unwrap()
+}
+
+async fn crawl(site: &TestSite) -> Outcome {
+    crawl_with(site, policy()).await
+}
+
+/// A site of `pages` pages in a chain: each links to the next.
+fn chain(path: &str, pages: u32) -> Reply {
+    let number = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
+    match number {
+        number if number.saturating_add(1) < pages => html(&format!("<a href=/{}>", number + 1)),
+        number if number < pages => html("the end"),
+        _ => Reply::status(404),
+    }
+}
+
+#[tokio::test]
+async fn a_small_site_is_fetched_whole() {
+    let pages = [
+        ("/", "<a href=/a><a href='b?x=1&amp;y=2'><a href=/#top><a href=http://other.invalid/>"),
+        ("/a", "<a href=/><a href=/dir/c>"),
+        ("/b?x=1&y=2", "<iframe src=/dir/../a></iframe>"),
+        ("/dir/c", "<base href=/deep/><area href=d>"),
+        ("/deep/d", "no more"),
+    ];
+    let site = TestSite::start(move |path| {
+        pages.iter().find(|(at, _)| *at == path).map_or_else(|| Reply::status(404), |(_, body)| html(body))
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!(outcome.kind, Kind::Complete);
+    assert_eq!(outcome.pages, 5);
+    assert_eq!(outcome.bytes, pages.iter().map(|(_, body)| body.len() as u64).sum::<u64>());
+    assert_eq!((outcome.errors, outcome.message.as_str()), (0, ""));
+    assert_eq!(outcome.origin, Some(site.origin()));
+    assert!(outcome.rtt.unwrap() < outcome.duration);
+    // Breadth first, robots.txt before all.
+    assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
+    let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
+    assert!(site.seen().iter().all(|request| request.user_agent == contact));
+}
+
+#[tokio::test]
+async fn forbidden_paths_are_never_asked_for() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\nDisallow: /moved-there\n"),
+        "/" => html("<a href=/private/1><a href=/open><a href=/moved><a href=/private/2>"),
+        "/moved" => redirect("/moved-there"),
+        _ => html("<a href=/private/3>"),
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0));
+    assert_eq!(site.paths(), ["/robots.txt", "/", "/open", "/moved"]);
+}
+
+#[tokio::test]
+async fn requests_start_an_interval_apart() {
+    let site = TestSite::start(|path| match path {
+        "/2" => redirect("/3"),
+        "/missing" => Reply::status(404),
+        path => chain(path, 6),
+    })
+    .await;
+    crawl_with(&site, Policy { request_interval: MS(30), ..policy() }).await;
+    assert!(site.seen().len() >= 7);
+    assert_gaps(&site, MS(30));
+}
+
+#[tokio::test]
+async fn a_crawl_delay_slows_the_crawl_down() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => page("text/plain", "User-agent: *\nCrawl-delay: 0.08\n"),
+        path => chain(path, 3),
+    })
+    .await;
+    let outcome = crawl_with(&site, Policy { request_interval: MS(10), ..policy() }).await;
+    assert_eq!(outcome.pages, 3);
+    assert_gaps(&site, MS(80));
+}
+
+/// The server sees a request after it started, so a gap may come out shorter by what the first one was late.
+fn assert_gaps(site: &TestSite, interval: Duration) {
+    let seen = site.seen();
+    for pair in seen.windows(2) {
+        let gap = pair[1].at - pair[0].at;
+        assert!(gap + MS(5) >= interval, "{gap:?} between {} and {}", pair[0].path, pair[1].path);
+    }
+    let whole = seen[seen.len() - 1].at - seen[0].at;
+    let gaps = u32::try_from(seen.len() - 1).unwrap();
+    assert!(whole + MS(5) >= interval * gaps, "{whole:?} for {gaps} gaps");
+}
+
+#[tokio::test]
+async fn the_page_budget_truncates() {
+    let site = TestSite::start(|path| chain(path, 10)).await;
+    let outcome = crawl_with(&site, Policy { max_pages: 4, ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Pages), 4));
+    assert_eq!(site.paths().len(), 5);
+}
+
+#[tokio::test]
+async fn a_budget_that_just_suffices_does_not_truncate() {
+    let site = TestSite::start(|path| chain(path, 4)).await;
+    let exact = crawl(&site).await;
+    let just_enough = Policy { max_pages: 4, max_bytes: exact.bytes, max_depth: 3, ..policy() };
+    let outcome = crawl_with(&site, just_enough).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 4));
+}
+
+#[tokio::test]
+async fn the_byte_budget_truncates_and_the_body_is_cut() {
+    let large = "x".repeat(4 << 20);
+    let site = TestSite::start(move |path| match path {
+        "/" => html("<a href=/large><a href=/after>"),
+        _ => page("text/plain", &large),
+    })
+    .await;
+    let outcome = crawl_with(&site, Policy { max_bytes: 100_000, ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Bytes), 1));
+    assert!(outcome.bytes > 100_000 && outcome.bytes < 2 << 20, "{}", outcome.bytes);
+    assert_eq!(site.paths(), ["/robots.txt", "/", "/large"]);
+}
+
+#[tokio::test]
+async fn a_page_over_the_cap_is_an_error_and_the_crawl_is_not_complete() {
+    let large = "x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + 1);
+    let site = TestSite::start(move |path| match path {
+        "/" => html("<a href=/large><a href=/after>"),
+        "/large" => page("text/plain", &large),
+        _ => chain(path, 0),
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Bytes), 1, 2));
+    assert!(outcome.message.ends_with("/large: is larger than 5 MiB"), "{}", outcome.message);
+    assert_eq!(site.paths().last().map(String::as_str), Some("/after"));
+}
+
+#[tokio::test]
+async fn the_depth_budget_truncates_only_when_something_lies_beyond() {
+    let site = TestSite::start(|path| chain(path, 5)).await;
+    let outcome = crawl_with(&site, Policy { max_depth: 2, ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Depth), 3));
+    let outcome = crawl_with(&site, Policy { max_depth: 4, ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 5));
+}
+
+#[tokio::test]
+async fn the_time_budget_truncates() {
+    let site = TestSite::start(|path| chain(path, 1000)).await;
+    let patient = Policy { request_interval: MS(20), max_duration: MS(200), ..policy() };
+    let outcome = crawl_with(&site, patient).await;
+    assert_eq!(outcome.kind, Kind::Truncated(Budget::Duration));
+    assert!(outcome.pages > 0 && outcome.pages <= 10, "{}", outcome.pages);
+    assert!(outcome.duration < MS(400), "{:?}", outcome.duration);
+}
+
+#[tokio::test]
+async fn the_time_budget_cuts_an_answer_and_keeps_what_came() {
+    let site = TestSite::start(|path| match path {
+        "/" => html("<a href=/stuck>"),
+        "/stuck" => Reply::Stuck("half of it".to_owned()),
+        _ => Reply::status(404),
+    })
+    .await;
+    let outcome = crawl_with(&site, Policy { max_duration: MS(400), ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), 1));
+    assert_eq!(outcome.bytes, "<a href=/stuck>half of it".len() as u64);
+    assert!(outcome.duration < MS(1000), "{:?}", outcome.duration);
+}
+
+#[tokio::test]
+async fn broken_links_are_counted() {
+    let home = "<a href=/gone><a href=/broken><a href=/reset><a href=/nowhere><a href=/fine>";
+    let site = TestSite::start(move |path| match path {
+        "/" => html(home),
+        "/gone" => Reply::Answer(410, None, "this body is no page's".to_owned()),
+        "/broken" => Reply::status(503),
+        "/reset" => Reply::Reset,
+        "/nowhere" => Reply::status(302),
+        "/fine" => html("fine"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 4));
+    assert_eq!(outcome.bytes, (home.len() + "fine".len()) as u64);
+    assert_eq!(outcome.message, format!("{}/gone: answered 410", site.origin()));
+}
+
+#[tokio::test]
+async fn a_page_that_hangs_is_given_up() {
+    let site = TestSite::start(|path| match path {
+        "/" => html("<a href=/silent><a href=/stuck><a href=/fine>"),
+        "/silent" => Reply::Never,
+        "/stuck" => Reply::Stuck("half".to_owned()),
+        "/fine" => html("fine"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300) };
+    let job = job(&site.origin(), policy());
+    let context = context(&["127.0.0.1/32"], None);
+    let outcome = run_within(timeouts, job, context, CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
+    assert_eq!(outcome.message, format!("{}/silent: no answer within 200ms", site.origin()));
+    assert!(outcome.duration >= MS(500) && outcome.duration < MS(2000), "{:?}", outcome.duration);
+}
+
+#[tokio::test]
+async fn redirects_are_followed_inside_the_site_only() {
+    let outside = TestSite::start(|_| html("outside")).await;
+    let away = format!("{}/page", outside.origin());
+    let site = TestSite::start(move |path| match path {
+        "/" => redirect("/home"),
+        "/home" => html("<a href=/a><a href=/b><a href=/away><a href=/loop><a href=/endless/0>"),
+        "/a" => redirect("b"),
+        "/away" => redirect(&away),
+        "/loop" => redirect("/loop2"),
+        "/loop2" => redirect("/loop"),
+        "/b" => html("b"),
+        path => match path.strip_prefix("/endless/").and_then(|number| number.parse::<u32>().ok()) {
+            Some(number) => redirect(&format!("/endless/{}", number + 1)),
+            None => Reply::status(404),
+        },
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
+    assert_eq!(outcome.message, format!("{}/loop2: redirects in a loop", site.origin()));
+    assert!(outside.paths().is_empty());
+    let paths = site.paths();
+    assert_eq!(paths.iter().filter(|path| *path == "/b").count(), 1);
+    assert_eq!(paths.iter().filter(|path| path.starts_with("/endless/")).count(), 1 + MAX_REDIRECTS);
+}
+
+#[tokio::test]
+async fn a_start_page_that_leads_away_is_no_crawl() {
+    let site =
+        TestSite::start(|path| if path == "/" { redirect("http://192.0.2.1/") } else { Reply::status(404) }).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 0));
+    assert!(outcome.message.ends_with("redirects to http://192.0.2.1/, outside the site"), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn a_private_address_is_refused_before_any_request() {
+    let site = TestSite::start(|_| html("secret")).await;
+    let job = job(&site.origin(), policy());
+    let outcome = run(job, context(&["127.0.0.2/32"], None), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked, 0));
+    assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
+    assert!(site.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawled() {
+    let site = TestSite::start(|path| chain(path, 3)).await;
+    let dns = server::start_dns([127, 0, 0, 1]).await;
+    let origin = format!("http://site.example:{}", site.port());
+    for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked), ("127.0.0.1/32", Kind::Complete)] {
+        let job = job(&origin, policy());
+        let outcome = run(job, context(&[allowed], Some(dns)), CancellationToken::new()).await.unwrap();
+        assert_eq!(outcome.kind, kind, "{}", outcome.message);
+        assert_eq!(site.seen().is_empty(), kind == Kind::Blocked);
+    }
+    assert!(site.seen().iter().all(|request| request.host == format!("site.example:{}", site.port())));
+}
+
+#[tokio::test]
+async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
+    let private = TestSite::start_at([127, 0, 0, 2], |_| page("text/plain", "User-agent: *\nAllow: /\n")).await;
+    let target = format!("{}/robots.txt", private.origin());
+    let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
+    let outcome = crawl(&site).await;
+    assert_eq!(outcome.kind, Kind::Blocked);
+    assert!(outcome.message.contains("the guard refuses 127.0.0.2"), "{}", outcome.message);
+    assert!(private.seen().is_empty());
+    assert_eq!(site.paths(), ["/robots.txt"]);
+}
+
+#[tokio::test]
+async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
+    let elsewhere = TestSite::start(|_| page("text/plain", "User-agent: landfall-agent\nDisallow: /\n")).await;
+    let target = format!("http://me:secret@{}/rules", elsewhere.addr());
+    let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.message), (Kind::Blocked, format!("robots.txt forbids {}/", site.origin())));
+    assert!(elsewhere.seen().iter().all(|request| !request.authorized));
+
+    let site = TestSite::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
+    assert_eq!(crawl(&site).await.kind, Kind::Complete);
+    assert_eq!(site.paths().len(), 1 + MAX_REDIRECTS + 1);
+}
+
+#[tokio::test]
+async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows() {
+    for (status, kind) in
+        [(500, Kind::Blocked), (503, Kind::Blocked), (429, Kind::Blocked), (404, Kind::Complete), (401, Kind::Complete)]
+    {
+        let site = TestSite::start(move |path| match path {
+            "/robots.txt" => Reply::status(status),
+            _ => html("page"),
+        })
+        .await;
+        let outcome = crawl(&site).await;
+        assert_eq!(outcome.kind, kind, "{status}");
+        if kind == Kind::Blocked {
+            assert_eq!(outcome.message, format!("{}/robots.txt: answered {status}", site.origin()));
+            assert_eq!(site.paths(), ["/robots.txt"]);
+        }
+    }
+    let site = TestSite::start(|path| if path == "/robots.txt" { Reply::Reset } else { html("page") }).await;
+    assert_eq!(crawl(&site).await.kind, Kind::Blocked);
+}
+
+#[tokio::test]
+async fn a_closed_port_is_unreachable() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let job = job(&origin, policy());
+    let outcome = run(job, context(&["127.0.0.0/8"], None), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Unreachable, 0, None));
+    assert!(outcome.message.contains("Connection refused"), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn a_site_without_a_page_is_unreachable() {
+    let site = TestSite::start(|path| Reply::status(if path == "/" { 503 } else { 404 })).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 1));
+    assert_eq!(outcome.message, format!("{}/: answered 503", site.origin()));
+}
+
+#[tokio::test]
+async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
+    let site = TestSite::start(|_| Reply::Never).await;
+    let outcome = crawl_with(&site, Policy { max_duration: MS(100), ..policy() }).await;
+    assert_eq!(outcome.kind, Kind::Unreachable);
+    assert!(outcome.message.ends_with("no answer within 100ms"), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn a_stopped_crawl_has_no_outcome() {
+    let site = TestSite::start(|path| if path == "/robots.txt" { Reply::status(404) } else { Reply::Never }).await;
+    let stop = CancellationToken::new();
+    let job = job(&site.origin(), policy());
+    // Spawned, as the session does it: the crawl must be able to move between threads.
+    let crawl = tokio::spawn(run(job, context(&["127.0.0.1/32"], None), stop.clone()));
+    site.wait_for("/").await;
+    let asked = Instant::now();
+    stop.cancel();
+    assert_eq!(crawl.await.unwrap(), None);
+    assert!(asked.elapsed() < MS(500), "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
+async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
+    let body = format!("<a href=/next>{}", "compressible ".repeat(10_000));
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(body.as_bytes()).unwrap();
+    let compressed = encoder.finish().unwrap();
+    assert!(compressed.len() < body.len() / 10);
+    let site = TestSite::start(move |path| match path {
+        "/" => Reply::Gzip(compressed.clone()),
+        "/next" => html("next"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0));
+    assert_eq!(outcome.bytes, (body.len() + "next".len()) as u64);
+}
+
+#[tokio::test]
+async fn a_submitted_name_is_settled_first() {
+    let site = TestSite::start(|path| chain(path, 2)).await;
+    let job = Job { name: site.addr().to_string(), origin: None, policy: policy() };
+    let outcome = run(job, context(&["127.0.0.1/32"], None), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Complete, 2, Some(site.origin())));
+
+    let job = Job { name: "no such host".to_owned(), origin: None, policy: policy() };
+    let outcome = run(job, context(&[], None), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
+    assert!(outcome.message.contains("no such host"), "{}", outcome.message);
+}

@@ -1,0 +1,251 @@
+//! Walks a site breadth first: asks, follows redirects, receives, takes the links.
+//!
+//! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
+//! ends it before the frontier is empty.
+
+use super::budget::{Budget, Ledger, Policy};
+use super::fetch::{Answer, FetchError, Fetcher};
+use super::frontier::{Entry, Frontier};
+use super::links::LinkExtractor;
+use super::robots::Rules;
+use super::site_path::{Fingerprint, Site, SitePath};
+
+/// The most body bytes taken of one page; a larger one is an error.
+pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
+/// What is read of a body nobody wants, to keep the connection.
+const MAX_UNWANTED_BYTES: u64 = 64 << 10;
+/// Redirects followed from one page.
+pub(super) const MAX_REDIRECTS: usize = 5;
+/// Links looked at before other tasks get their turn: robots.txt may hold thousands of rules.
+const LINKS_PER_TURN: usize = 100;
+
+/// Why a walk ended.
+pub(super) enum End {
+    /// Nothing is left to fetch.
+    Exhausted,
+    /// A budget forbids to go on.
+    Cut(Budget),
+    /// Nothing may be fetched: why.
+    Blocked(String),
+    /// Nothing can be fetched: why.
+    Unreachable(String),
+}
+
+/// What came of a body.
+enum Body {
+    Whole,
+    TooLarge,
+    Broken(FetchError),
+}
+
+/// A walk through a site whose robots.txt is known.
+pub(super) struct Walk<'a> {
+    pub(super) site: Site,
+    pub(super) rules: Rules,
+    pub(super) frontier: Frontier,
+    pub(super) fetcher: &'a mut Fetcher,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) policy: Policy,
+}
+
+impl Walk<'_> {
+    /// Walks until nothing is left, or a budget forbids to go on.
+    pub(super) async fn run(mut self) -> End {
+        let root = SitePath::root();
+        if !self.rules.allow(&root) {
+            return End::Blocked(format!("robots.txt forbids {}", self.site.root()));
+        }
+        self.frontier.offer(root, 0);
+        while let Some(entry) = self.frontier.next() {
+            if let Some(budget) = self.ledger.exhausted(&self.policy) {
+                return End::Cut(budget);
+            }
+            if let Err(end) = self.visit(entry).await {
+                return end;
+            }
+        }
+        self.end_of_frontier()
+    }
+
+    /// Nothing waits any more; was that all?
+    fn end_of_frontier(self) -> End {
+        if self.ledger.page_cut {
+            End::Cut(Budget::Bytes)
+        } else if self.frontier.has_dropped() {
+            End::Cut(Budget::Pages)
+        } else if self.frontier.has_beyond() {
+            End::Cut(Budget::Depth)
+        } else if self.ledger.pages == 0 {
+            let nothing = format!("{} gave no page", self.site.root());
+            End::Unreachable(self.ledger.first_error.clone().unwrap_or(nothing))
+        } else {
+            End::Exhausted
+        }
+    }
+
+    /// Fetches a path, wherever it is redirected to inside the site.
+    async fn visit(&mut self, entry: Entry) -> Result<(), End> {
+        let Entry { mut path, depth } = entry;
+        let mut hops = vec![path.fingerprint()];
+        loop {
+            let Some(answer) = self.ask(&path, depth).await? else { return Ok(()) };
+            let target = answer.location().and_then(|location| self.url(&path)?.join(location).ok());
+            let redirects = answer.status().is_redirection();
+            if !redirects {
+                return self.take(answer, &path, depth).await;
+            }
+            self.discard(answer).await?;
+            let Some(target) = target else {
+                self.fail(&path, "redirects into nowhere");
+                return Ok(());
+            };
+            match self.follow(&path, &target, depth, &mut hops)? {
+                Some(next) => path = next,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Sends the request; `None` when it failed.
+    async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
+        let Some(url) = self.url(path) else {
+            self.fail(path, "is no URL");
+            return Ok(None);
+        };
+        match self.fetcher.get(&url).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(FetchError::OutOfTime) => Err(End::Cut(Budget::Duration)),
+            Err(FetchError::Refused(refused)) if depth == 0 => Err(End::Blocked(refused.to_string())),
+            Err(error) => {
+                self.fail(path, &error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    /// Where a redirect leads: `None` when there is nothing more to fetch.
+    fn follow(
+        &mut self,
+        from: &SitePath,
+        target: &reqwest::Url,
+        depth: u32,
+        hops: &mut Vec<Fingerprint>,
+    ) -> Result<Option<SitePath>, End> {
+        let Some(next) = self.site.path(target) else {
+            // Another site's pages are another crawl's; but a start page that leads away leaves this one nothing.
+            let left = format!("{} redirects to {target}, outside the site", self.site.root());
+            return if depth == 0 { Err(End::Unreachable(left)) } else { Ok(None) };
+        };
+        if hops.contains(&next.fingerprint()) {
+            self.fail(from, "redirects in a loop");
+            return Ok(None);
+        }
+        if hops.len() > MAX_REDIRECTS {
+            self.fail(from, "redirects too often");
+            return Ok(None);
+        }
+        if !self.rules.allow(&next) {
+            let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
+            return if depth == 0 { Err(End::Blocked(forbidden)) } else { Ok(None) };
+        }
+        if !self.frontier.claim(&next) {
+            return Ok(None);
+        }
+        hops.push(next.fingerprint());
+        Ok(Some(next))
+    }
+
+    /// Receives an answer that is no redirect, and its links.
+    async fn take(&mut self, answer: Answer, path: &SitePath, depth: u32) -> Result<(), End> {
+        let status = answer.status();
+        if status.is_client_error() || status.is_server_error() {
+            self.fail(path, &format!("answered {}", status.as_u16()));
+        }
+        if status.as_u16() != 200 {
+            return self.discard(answer).await;
+        }
+        let mut links = None;
+        if answer.is_html()
+            && let Some(url) = self.url(path)
+        {
+            links = Some(LinkExtractor::new(self.site.clone(), url, answer.charset()));
+        }
+        match self.receive(answer, links.as_mut()).await? {
+            Body::Whole => self.ledger.complete_page(),
+            Body::Broken(error) => self.fail(path, &error.to_string()),
+            Body::TooLarge => {
+                self.ledger.page_cut = true;
+                self.fail(path, &format!("is larger than {} MiB", MAX_PAGE_BYTES >> 20));
+            }
+        }
+        if let Some(links) = links {
+            self.enqueue(links, depth.saturating_add(1)).await;
+        }
+        Ok(())
+    }
+
+    async fn enqueue(&mut self, links: LinkExtractor, depth: u32) {
+        let links = links.finish();
+        if links.cut {
+            self.frontier.note_dropped();
+        }
+        for (number, path) in links.paths.into_iter().enumerate() {
+            if self.frontier.is_new(&path) && self.rules.allow(&path) {
+                self.frontier.offer(path, depth);
+            }
+            if number % LINKS_PER_TURN == LINKS_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Receives a page.
+    async fn receive(&mut self, mut answer: Answer, mut links: Option<&mut LinkExtractor>) -> Result<Body, End> {
+        let end = self.ledger.bytes.saturating_add(MAX_PAGE_BYTES);
+        loop {
+            let piece = match answer.piece().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(Body::Whole),
+                Err(error) => return Ok(Body::Broken(error)),
+            };
+            self.ledger.receive(length(&piece));
+            if self.ledger.overdrawn(&self.policy) {
+                return Err(End::Cut(Budget::Bytes));
+            }
+            if let Some(links) = links.as_mut() {
+                links.write(&piece);
+            }
+            if self.ledger.bytes > end {
+                return Ok(Body::TooLarge);
+            }
+        }
+    }
+
+    /// Reads a body nobody wants, if it is small: the connection is worth more. How it ends does not matter.
+    async fn discard(&mut self, mut answer: Answer) -> Result<(), End> {
+        let end = self.ledger.unwanted_bytes.saturating_add(MAX_UNWANTED_BYTES);
+        while let Ok(Some(piece)) = answer.piece().await {
+            self.ledger.receive_unwanted(length(&piece));
+            if self.ledger.overdrawn(&self.policy) {
+                return Err(End::Cut(Budget::Bytes));
+            }
+            if self.ledger.unwanted_bytes > end {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn url(&self, path: &SitePath) -> Option<reqwest::Url> {
+        self.site.url(path)
+    }
+
+    fn fail(&mut self, path: &SitePath, reason: &str) {
+        let origin = self.site.origin();
+        self.ledger.fail(|| format!("{origin}{}: {reason}", path.as_str()));
+    }
+}
+
+fn length(piece: &[u8]) -> u64 {
+    u64::try_from(piece.len()).unwrap_or(u64::MAX)
+}
