@@ -241,18 +241,22 @@ pub async fn due_sites(
 ) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select waiting.site_id, array_agg(prober.id order by prober.id) as "probers!"
+        select waiting.site_id, missing.probers as "probers!"
         from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
         join sites on sites.id = waiting.site_id and sites.alias_of is null
-        cross join unnest($1::bigint[]) as prober (id)
-        where not exists (select from measurement_orders open where open.site_id = waiting.site_id)
-          and not exists (
-              select from site_measurements known
-              where known.site_id = waiting.site_id and known.prober_id = prober.id
-                and known.measured_at >= case when known.rtt_us is null then waiting.since
-                                              else waiting.since - make_interval(secs => $2) end
-          )
-        group by waiting.site_id
+        -- Site by site through the primary key: the table holds every site ever measured.
+        cross join lateral (
+            select array_agg(prober.id order by prober.id) as probers
+            from unnest($1::bigint[]) as prober (id)
+            where prober.id <> all (array(
+                select known.prober_id from site_measurements known
+                where known.site_id = waiting.site_id
+                  and known.measured_at >= case when known.rtt_us is null then waiting.since
+                                                else waiting.since - make_interval(secs => $2) end
+            ))
+        ) missing
+        where missing.probers is not null
+          and not exists (select from measurement_orders open where open.site_id = waiting.site_id)
         order by waiting.site_id
         limit $3
         "#,
