@@ -213,20 +213,26 @@ mod tests {
     async fn names_settled_at_the_same_time_become_one_site(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
-        let mut settling = tokio::task::JoinSet::new();
-        for index in 0..6 {
-            let site = fixtures::site(&mut conn, &format!("{index}.a.cn")).await;
-            fixtures::task(&mut conn, batch, site, "measuring").await;
-            let pool = pool.clone();
-            settling.spawn(async move {
-                let mut tx = crate::store::begin(&pool).await.expect("begin");
-                let stands = settle(&mut tx, site, ORIGIN).await.expect("settle");
-                tx.commit().await.expect("commit");
-                stands
-            });
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        fixtures::task(&mut conn, batch, bare, "measuring").await;
+        let twin = fixtures::task(&mut conn, batch, www, "measuring").await;
+
+        let mut first = crate::store::begin(&pool).await.expect("begin");
+        settle(&mut first, www, ORIGIN).await.expect("settle");
+        let mut second = crate::store::begin(&pool).await.expect("begin");
+        let settling = tokio::spawn(async move {
+            let stands = settle(&mut second, bare, ORIGIN).await;
+            second.commit().await.expect("commit");
+            stands
+        });
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *conn).await.expect("count") == 0 {
+            assert!(!settling.is_finished(), "the second must wait for the first");
         }
-        let stands = settling.join_all().await;
-        assert!(stands.iter().all(|site| *site == stands[0]), "{stands:?}");
+        first.commit().await.expect("commit");
+        assert_eq!(settling.await.expect("no panic").expect("settle"), www);
+        assert_eq!(task(&mut conn, twin).await.1, "measuring");
         let open: i64 = sqlx::query_scalar("select count(*) from tasks where state <> 'cancelled'")
             .fetch_one(&mut *conn)
             .await

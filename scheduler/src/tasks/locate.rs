@@ -153,6 +153,7 @@ mod tests {
 
     use super::*;
     use crate::model::SessionId;
+    use crate::store::measurement_orders::OrderTarget;
     use crate::tasks::fit::Fit;
     use crate::tasks::measure::Measure;
     use crate::tasks::trial::{Trial, took};
@@ -296,5 +297,41 @@ mod tests {
         pass(&trial).await;
         let newest = "select count(*) from site_placements where epoch = (select max(epoch) from embeddings)";
         assert_eq!(trial.count(newest).await, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_schedulers_and_every_session_at_once_locate_every_origin_once(pool: PgPool) {
+        const SITES: usize = 40;
+        let trial = Trial::new(pool);
+        let agents = trial.connect(5).await;
+        let batch = trial.batch("b", "gnp-top3").await;
+        for index in 0..SITES {
+            let mut conn = trial.conn().await;
+            let site = crate::store::fixtures::site(&mut conn, &format!("{index}.cn")).await;
+            crate::store::fixtures::task(&mut conn, batch, site, "submitted").await;
+        }
+        let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
+        for _ in 0..100 {
+            // Two names lead to each origin, whichever agent looks.
+            let answers = agents.iter().map(|agent| {
+                trial.answer_at(*agent, |target| match target {
+                    OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://{}:80", id.get() / 2)))),
+                    OrderTarget::Beacon { .. } => Some((took(10), None)),
+                })
+            });
+            let passes =
+                async { tokio::join!(measure(&trial), measure(&trial), fit(&trial), pass(&trial), pass(&trial)) };
+            tokio::join!(futures::future::join_all(answers), passes);
+            if trial.count(open).await == 0 {
+                break;
+            }
+        }
+        assert_eq!(trial.count(open).await, 0);
+        let origins = trial.count("select count(distinct origin) from sites").await;
+        assert_eq!(trial.count("select count(*) from tasks where state = 'located'").await, origins);
+        assert_eq!(
+            trial.count("select count(*) from site_placements join sites on id = site_id and alias_of is null").await,
+            origins
+        );
     }
 }

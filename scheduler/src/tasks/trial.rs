@@ -82,19 +82,28 @@ impl Trial {
             .expect("read a task")
     }
 
-    /// Sends an agent its orders and answers those about sites or beacons, as `result` says.
+    /// Sends an agent its orders and answers those that `result` has something to say about.
     pub(super) async fn answer(
         &self,
-        (agent, session): (AgentId, SessionId),
+        agent: (AgentId, SessionId),
         result: impl Fn(&OrderTarget) -> Option<MeasurementResult>,
+    ) -> Vec<Recorded> {
+        self.answer_at(agent, |target| result(target).map(|result| (result, None))).await
+    }
+
+    /// The same, with the origin the agent settled the target at.
+    pub(super) async fn answer_at(
+        &self,
+        (agent, session): (AgentId, SessionId),
+        result: impl Fn(&OrderTarget) -> Option<(MeasurementResult, Option<String>)>,
     ) -> Vec<Recorded> {
         let mut conn = self.conn().await;
         let orders: Vec<Order> = measurement_orders::take_unsent(&mut conn, agent, session).await.expect("take orders");
         let mut recorded = Vec::new();
         for order in orders {
-            if let Some(result) = result(&order.target) {
-                recorded
-                    .push(measurements::record(&mut conn, agent, order.id, &result, None, None).await.expect("record"));
+            if let Some((result, origin)) = result(&order.target) {
+                let report = measurements::record(&mut conn, agent, order.id, &result, origin.as_deref(), None);
+                recorded.push(report.await.expect("record"));
             }
         }
         recorded
