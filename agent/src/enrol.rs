@@ -283,3 +283,6 @@ fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolE
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
 }
+
+#[cfg(test)]
+mod tests;

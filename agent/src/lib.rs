@@ -1,10 +1,18 @@
 //! The Landfall agent: prober and crawler.
 //!
 //! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `crawl` crawls;
-//! `session` talks to the scheduler and starts the rest.
+//! `session` talks to the scheduler and starts the rest; `beacon` lets other agents measure this one.
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::beacon::Beacon;
+use crate::config::{Config, SchedulerUrl};
+use crate::session::work::{Means, Work};
 
 pub mod backoff;
 pub mod beacon;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod context;
@@ -15,7 +23,81 @@ pub mod guard;
 pub mod origin;
 pub mod outbox;
 pub mod probe;
+pub mod session;
 pub mod telemetry;
+#[cfg(test)]
+mod test_scheduler;
 #[cfg(test)]
 mod test_server;
 pub mod user_agent;
+
+/// Runs an agent until it is stopped; then it hands back what it holds.
+///
+/// # Errors
+/// When it cannot begin: a file is missing, or the beacon's port is taken. What goes wrong later is tried again.
+pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let means = means(&config)?;
+    let beacon = bind_beacon(&config).await?;
+    let terms = terms(&config, beacon.as_ref().map(|beacon| beacon.port))?;
+    tracing::info!(
+        agent.name = config.name,
+        scheduler = config.scheduler,
+        beacon.port = terms.register.beacon_port,
+        "agent started"
+    );
+    let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
+    let work = Work::new(means, config.capacity);
+    session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    if let Some(serving) = serving {
+        serving.await.context("the beacon failed")?;
+    }
+    tracing::info!(agent.name = config.name, "agent stopped");
+    Ok(())
+}
+
+fn means(config: &Config) -> anyhow::Result<Means> {
+    for net in &config.allow_net {
+        tracing::warn!(%net, "THE GUARD IS OPEN: this network may be probed and crawled though it is not public");
+    }
+    let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
+    Ok(Means {
+        guard: guard::Guard::new(config.allow_net.clone()),
+        resolver: dns::Resolver::new(config.dns)?,
+        bind: config.bind,
+        tls: context::tls_config(config.extra_ca.as_deref())?,
+        user_agent,
+    })
+}
+
+async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Beacon>> {
+    if !config.beacon.enabled {
+        return Ok(None);
+    }
+    let listen = config.beacon.listen;
+    let beacon = Beacon::bind(listen).await;
+    let beacon =
+        beacon.with_context(|| format!("bind the beacon to {listen}; set beacon.listen, or beacon.enabled"))?;
+    Ok(Some(beacon))
+}
+
+fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::Terms> {
+    let read =
+        |file: &std::path::Path| std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()));
+    Ok(session::Terms {
+        scheduler: SchedulerUrl::parse(&config.scheduler)?,
+        ca: config.ca.as_deref().map(read).transpose()?,
+        credential: session::bearer(&read(&config.credential)?, &config.credential)?,
+        bind: config.bind,
+        register: landfall_proto::v1::Register {
+            name: config.name.clone(),
+            city: config.city.clone(),
+            carrier: config.carrier.clone(),
+            country: config.country.clone(),
+            capacity: config.capacity,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            beacon_url: config.beacon.advertise.clone().filter(|_| beacon_port.is_some()).unwrap_or_default(),
+            beacon_port: beacon_port.map_or(0, u32::from),
+            held: Vec::new(),
+        },
+    })
+}

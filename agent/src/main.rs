@@ -1,2 +1,26 @@
 //! The `landfall-agent` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use landfall_agent::cli::Cli;
+
+/// Threads of the runtime: an agent waits more than it works, and thirty may share one machine.
+const WORKERS: usize = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
+    let result = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let result = runtime.block_on(cli.run());
+        runtime.shutdown_background();
+        result
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("landfall-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

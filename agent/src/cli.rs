@@ -1,0 +1,142 @@
+//! The command line: `run`, `enrol` and `probe`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand};
+use ipnet::IpNet;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{self, Config, parse_name_server};
+use crate::enrol::{Enrolment, enrol};
+use crate::telemetry;
+
+mod probe;
+
+/// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
+#[derive(Debug, Parser)]
+#[command(name = "landfall-agent", version)]
+pub struct Cli {
+    /// What is logged: a level, or a tracing filter.
+    #[arg(long, default_value = "info", global = true)]
+    log: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Work for the scheduler the agent was enrolled at.
+    Run(RunArgs),
+    /// Exchange a one-time token for a credential.
+    Enrol(EnrolArgs),
+    /// Measure a URL: httping for people.
+    Probe(probe::ProbeArgs),
+}
+
+/// Where an agent's files are, and what may be connected beside public addresses.
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The agent's folder.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The configuration file; agent.toml in the agent's folder by default.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// A network that may be probed and crawled though it is not public; may be repeated.
+    #[arg(long, value_name = "CIDR")]
+    allow_net: Vec<IpNet>,
+}
+
+#[derive(Debug, Args)]
+struct EnrolArgs {
+    /// The scheduler: https://host:port, or http:// on loopback.
+    #[arg(long, value_name = "URL")]
+    scheduler: String,
+    /// The one-time token that `landfall agents enrol` printed.
+    #[arg(long)]
+    token: String,
+    /// SHA-256 of the scheduler's authority, as it was printed; needed for https.
+    #[arg(long, value_name = "HEX")]
+    ca_fingerprint: Option<String>,
+    /// The agent's folder.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Where site owners reach you; goes into every request. The scheduler's by default.
+    #[arg(long, value_name = "URL")]
+    contact_url: Option<String>,
+    /// Overwrite an enrolment that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Cli {
+    /// Does what was asked.
+    ///
+    /// # Errors
+    /// One sentence for people.
+    pub async fn run(self) -> anyhow::Result<()> {
+        telemetry::start(&self.log)?;
+        match self.command {
+            Command::Run(args) => run(args).await,
+            Command::Enrol(args) => enrol_agent(args).await,
+            Command::Probe(args) => probe::run(args).await,
+        }
+    }
+}
+
+async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let mut config = Config::load(&config_file(args.dir, args.config))?;
+    config.allow_net.extend(args.allow_net);
+    let stop = CancellationToken::new();
+    stop_on_signals(&stop)?;
+    crate::run(config, stop).await
+}
+
+async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
+    let dir = args.dir.unwrap_or_else(config::default_dir);
+    let enrolment = Enrolment {
+        scheduler: args.scheduler,
+        token: args.token,
+        ca_fingerprint: args.ca_fingerprint,
+        dir: dir.clone(),
+        contact_url: args.contact_url,
+        force: args.force,
+    };
+    let (file, config) = enrol(&enrolment).await?;
+    println!("enrolled {} ({}, {}): wrote {}", config.name, config.city, config.carrier, file.display());
+    let default = dir == config::default_dir();
+    let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
+    println!("start it with: landfall-agent run{flag}");
+    Ok(())
+}
+
+fn config_file(dir: Option<PathBuf>, file: Option<PathBuf>) -> PathBuf {
+    file.unwrap_or_else(|| dir.unwrap_or_else(config::default_dir).join(config::FILE))
+}
+
+/// The first signal lets the agent hand back what it holds, the second ends it at once.
+fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if stop.is_cancelled() {
+                std::process::exit(1);
+            }
+            stop.cancel();
+        }
+    });
+    Ok(())
+}
+
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    parse_name_server(text)
+}

@@ -1,0 +1,89 @@
+use std::os::unix::fs::PermissionsExt;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tonic::transport::Identity;
+
+use super::*;
+use crate::test_scheduler::{CREDENTIAL, TOKEN, TestScheduler};
+
+/// A scheduler with its own authority; returns the authority's fingerprint.
+async fn tls_scheduler() -> (TestScheduler, String) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let leaf = CertificateParams::new(vec![DOMAIN.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let chain = format!("{}{}", leaf.pem(), authority.pem());
+    let scheduler = TestScheduler::start(Some(Identity::from_pem(chain, key.serialize_pem()))).await;
+    (scheduler, hex(&Sha256::digest(authority.der())))
+}
+
+fn enrolment(scheduler: String, fingerprint: Option<String>, dir: &Path) -> Enrolment {
+    Enrolment {
+        scheduler,
+        token: TOKEN.to_owned(),
+        ca_fingerprint: fingerprint,
+        dir: dir.to_owned(),
+        contact_url: None,
+        force: false,
+    }
+}
+
+#[tokio::test]
+async fn an_agent_enrols_over_tls_by_the_fingerprint_and_can_load_what_was_written() {
+    let (scheduler, fingerprint) = tls_scheduler().await;
+    let dir = tempfile::tempdir().unwrap();
+    let spelled = fingerprint.to_uppercase();
+    let wanted = enrolment(format!("https://{}", scheduler.addr), Some(spelled), dir.path());
+    let (file, _) = enrol(&wanted).await.unwrap();
+    let config = Config::load(&file).unwrap();
+    assert_eq!((config.name.as_str(), config.country.as_str()), ("harbin-cernet", "CN"));
+    assert_eq!(std::fs::read_to_string(&config.credential).unwrap(), CREDENTIAL);
+    let mode = std::fs::metadata(&config.credential).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let ca = std::fs::read_to_string(config.ca.unwrap()).unwrap();
+    let url = SchedulerUrl::parse(&wanted.scheduler).unwrap();
+    assert!(connect(&url, Some(&ca)).await.is_ok(), "the written authority is trusted");
+
+    let again = enrol(&wanted).await.unwrap_err();
+    assert!(matches!(again, EnrolError::Enrolled(_)), "{again}");
+    assert!(enrol(&Enrolment { force: true, ..wanted }).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_wrong_fingerprint_is_refused_and_nothing_written() {
+    let (scheduler, fingerprint) = tls_scheduler().await;
+    let dir = tempfile::tempdir().unwrap();
+    let url = format!("https://{}", scheduler.addr);
+    let other = fingerprint.replace(|c: char| c.is_ascii_digit(), "f");
+    let error = enrol(&enrolment(url.clone(), Some(other), dir.path())).await.unwrap_err();
+    assert!(matches!(error, EnrolError::WrongFingerprint(_)), "{error}");
+    let error = enrol(&enrolment(url.clone(), None, dir.path())).await.unwrap_err();
+    assert!(matches!(error, EnrolError::NoFingerprint), "{error}");
+    let error = enrol(&enrolment(url, Some("abc".to_owned()), dir.path())).await.unwrap_err();
+    assert!(matches!(error, EnrolError::BadFingerprint), "{error}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_stale_token_is_one_sentence() {
+    let scheduler = TestScheduler::start(None).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut wanted = enrolment(format!("http://{}", scheduler.addr), None, dir.path());
+    wanted.token = "stale".to_owned();
+    let error = enrol(&wanted).await.unwrap_err().to_string();
+    assert_eq!(error, "the scheduler refused the token: this token was used or has expired");
+    assert!(!dir.path().join(FILE).exists());
+}
+
+#[tokio::test]
+async fn plaintext_off_loopback_and_an_absent_scheduler_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = enrol(&enrolment("http://192.0.2.1:7171".to_owned(), None, dir.path())).await.unwrap_err();
+    assert!(error.to_string().contains("plaintext is refused"), "{error}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let error = enrol(&enrolment(url.clone(), None, dir.path())).await.unwrap_err().to_string();
+    assert!(error.contains(&url) && error.contains("refused"), "{error}");
+}

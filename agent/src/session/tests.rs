@@ -1,0 +1,240 @@
+use std::sync::Arc;
+
+use landfall_proto::v1::measurement_failure::Reason;
+use landfall_proto::v1::measurement_report::Result as Reported;
+use landfall_proto::v1::{
+    CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget,
+    measure_order, outcome_ack,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinHandle;
+
+use super::work::Means;
+use super::*;
+use crate::context::tls_config;
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
+use crate::test_server::{Reply, Seen, TestServer, status};
+
+const CONTACT: &str = "https://example.org/crawler";
+const LONG: Duration = Duration::from_secs(60);
+const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
+
+struct TestAgent {
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl TestAgent {
+    fn start(scheduler: &TestScheduler) -> Self {
+        let terms = Terms {
+            scheduler: SchedulerUrl::parse(&format!("http://{}", scheduler.addr)).unwrap(),
+            ca: None,
+            credential: bearer(CREDENTIAL, std::path::Path::new("credential")).unwrap(),
+            bind: None,
+            register: Register { name: "harbin-cernet".to_owned(), capacity: 2, ..Register::default() },
+        };
+        let means = Means {
+            guard: Guard::new(vec!["127.0.0.0/8".parse().unwrap()]),
+            resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
+            bind: None,
+            tls: Arc::clone(&tls_config(None).unwrap()),
+            user_agent: None,
+        };
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let running = tokio::spawn(async move {
+            let work = Work::new(means, 2);
+            run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await;
+        });
+        Self { stop, running }
+    }
+}
+
+fn measure_order(server: &TestServer) -> MeasureOrder {
+    MeasureOrder {
+        order_id: 9,
+        target: Some(measure_order::Target::Site(site(server))),
+        samples: 3,
+        interval: Some(prost_types::Duration::default()),
+        timeout: Some(prost_types::Duration { seconds: 5, nanos: 0 }),
+        metric: DistanceMetric::Ttfb.into(),
+    }
+}
+
+fn site(server: &TestServer) -> SiteTarget {
+    SiteTarget { site_id: 1, name: format!("http://{}", server.addr), origin: String::new() }
+}
+
+fn crawl_order(server: &TestServer) -> CrawlOrder {
+    CrawlOrder {
+        task_id: LEASE.task_id,
+        token: LEASE.token,
+        site: Some(site(server)),
+        policy: Some(CrawlPolicy {
+            max_pages: 5,
+            max_bytes: 1 << 20,
+            max_depth: 1,
+            max_duration: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
+            request_interval: Some(prost_types::Duration::default()),
+        }),
+    }
+}
+
+async fn page_server() -> TestServer {
+    TestServer::plain(|seen: &Seen| {
+        let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi".to_owned();
+        let robots = seen.head.contains(" /robots.txt ");
+        let text = match seen.method() {
+            "HEAD" => status("200 OK"),
+            _ if robots => status("404 Not Found"),
+            _ => page,
+        };
+        Reply::After(Duration::ZERO, text)
+    })
+    .await
+}
+
+async fn welcomed(scheduler: &mut TestScheduler, kept: Vec<HeldLease>) -> (TestSession, Register) {
+    let (session, register) = scheduler.session().await;
+    session.welcome(LONG, LONG, kept, CONTACT).await;
+    (session, register)
+}
+
+#[tokio::test]
+async fn an_agent_registers_heartbeats_and_measures() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, register) = scheduler.session().await;
+    assert_eq!((register.name.as_str(), register.capacity, register.held.len()), ("harbin-cernet", 2, 0));
+    session.welcome(Duration::from_millis(30), LONG, Vec::new(), CONTACT).await;
+    for expected in 1..=3 {
+        match session.next().await {
+            Some(Up::Heartbeat(beat)) => assert_eq!(beat.sequence, expected),
+            other => panic!("{other:?}"),
+        }
+        session.send(Down::Heartbeat(HeartbeatAck { sequence: expected })).await;
+    }
+    session.send(Down::Measure(measure_order(&server))).await;
+    let Some(Up::Measurement(report)) = session.next_but_heartbeats().await else { panic!("no report") };
+    assert_eq!((report.order_id, report.address.as_str()), (9, "127.0.0.1"));
+    assert_eq!(report.origin, format!("http://{}", server.addr));
+    match report.result {
+        Some(Reported::Measurement(measurement)) => assert_eq!((measurement.count, measurement.lost), (3, 0)),
+        other => panic!("{other:?}"),
+    }
+    agent.stop.cancel();
+    assert_eq!(session.next_but_heartbeats().await, None, "the agent says goodbye");
+    drop(session);
+    agent.running.await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_contact_url_nothing_is_sent() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = scheduler.session().await;
+    session.welcome(LONG, LONG, Vec::new(), "").await;
+    session.send(Down::Measure(measure_order(&server))).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    match session.next().await {
+        Some(Up::Measurement(report)) => match report.result {
+            Some(Reported::Failure(failure)) => assert_eq!(failure.reason(), Reason::NoContactUrl),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(session.next().await, Some(Up::Release(_))));
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn an_outcome_is_offered_until_it_is_acknowledged() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Outcome(first)) = session.next().await else { panic!("no outcome") };
+    assert_eq!((first.task_id, first.token, first.pages), (LEASE.task_id, LEASE.token, 1));
+    assert_eq!(first.kind(), OutcomeKind::Complete);
+    drop(session);
+
+    let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert_eq!(register.held, [LEASE]);
+    let Some(Up::Outcome(second)) = session.next().await else { panic!("not offered again") };
+    assert_eq!(first, second);
+    let answer = outcome_ack::Answer::Accepted.into();
+    session.send(Down::Outcome(OutcomeAck { task_id: LEASE.task_id, token: LEASE.token, answer })).await;
+    drop(session);
+
+    let (_session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert_eq!(register.held, []);
+}
+
+#[tokio::test]
+async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    while server.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    drop(session);
+    let (session, register) = welcomed(&mut scheduler, vec![LEASE]).await;
+    assert_eq!(register.held, [LEASE]);
+    drop(session);
+    let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert_eq!(register.held, [LEASE], "the lease was kept");
+    assert!(matches!(session.next().await, Some(Up::Release(_))), "it was not kept");
+}
+
+#[tokio::test]
+async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (session, _) = scheduler.session().await;
+    session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    while server.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    // No heartbeat is acknowledged, so the agent gives this session up by itself.
+    let (_next, register) = scheduler.session().await;
+    assert_eq!(register.held, []);
+    drop(session);
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_hands_its_leases_back() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    while server.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    agent.stop.cancel();
+    match session.next().await {
+        Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(session.next().await, None);
+    drop(session);
+    agent.running.await.unwrap();
+}
+
+#[test]
+fn a_refused_credential_is_told_from_a_broken_stream() {
+    assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), Ended::Refused(_)));
+    assert!(matches!(refused_or_broken(&Status::unavailable("x")), Ended::Broken(_)));
+    assert!(bearer(" \n", std::path::Path::new("credential")).is_err());
+}

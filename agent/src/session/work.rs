@@ -1,0 +1,296 @@
+//! What an agent does for the scheduler: crawls and measurements, and the outcomes it still owes. It outlives sessions.
+//!
+//! Invariants: at most `capacity` crawls run; a lease is crawled once; when the deadline passes every crawl is stopped.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use landfall_proto::v1::measurement_failure::Reason;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::{CrawlOrder, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::wire::{self, Failure};
+use crate::clock::BootTime;
+use crate::context::Context;
+use crate::crawl;
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::outbox::{LeaseKey, Outbox};
+use crate::probe;
+use crate::user_agent::UserAgent;
+
+/// Site orders carried out at once: they mostly wait for their pauses.
+const SITE_ORDERS: usize = 512;
+/// Beacon orders carried out at once: more would blur each other.
+const BEACON_ORDERS: usize = 4;
+/// Orders held at all.
+const MAX_ORDERS: usize = 2048;
+/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
+const DEADLINE_POLL: Duration = Duration::from_millis(500);
+
+/// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
+#[derive(Debug, Clone)]
+pub struct Means {
+    /// Vets addresses.
+    pub guard: Guard,
+    /// Resolves names.
+    pub resolver: Resolver,
+    /// The source address.
+    pub bind: Option<std::net::IpAddr>,
+    /// Whom TLS trusts.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// The configured user agent, which goes before the scheduler's.
+    pub user_agent: Option<UserAgent>,
+}
+
+impl Means {
+    /// The context of requests that carry `user_agent`.
+    pub fn context(&self, user_agent: UserAgent) -> Context {
+        Context {
+            guard: self.guard.clone(),
+            resolver: self.resolver.clone(),
+            user_agent,
+            bind: self.bind,
+            tls: Arc::clone(&self.tls),
+        }
+    }
+}
+
+/// Something ended.
+#[derive(Debug)]
+pub(super) enum Finished {
+    /// A crawl, with an outcome; it is in the outbox too.
+    Outcome(OutcomeReport),
+    /// A crawl that was stopped.
+    Unfinished(LeaseKey),
+    /// A measurement.
+    Measured(MeasurementReport),
+    /// The time that was renewed last.
+    DeadlinePassed,
+}
+
+/// The agent's work.
+#[derive(Debug)]
+pub struct Work {
+    means: Means,
+    capacity: usize,
+    context: Option<Arc<Context>>,
+    running: HashMap<LeaseKey, CancellationToken>,
+    crawls: JoinSet<Option<OutcomeReport>>,
+    /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
+    keys: HashMap<tokio::task::Id, LeaseKey>,
+    measures: JoinSet<MeasurementReport>,
+    orders: HashSet<i64>,
+    site_places: Arc<Semaphore>,
+    beacon_places: Arc<Semaphore>,
+    outbox: Outbox,
+    deadline: Option<BootTime>,
+}
+
+impl Work {
+    /// No work yet.
+    pub fn new(means: Means, capacity: u32) -> Self {
+        Self {
+            context: means.user_agent.clone().map(|user_agent| Arc::new(means.context(user_agent))),
+            means,
+            capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
+            running: HashMap::new(),
+            crawls: JoinSet::new(),
+            keys: HashMap::new(),
+            measures: JoinSet::new(),
+            orders: HashSet::new(),
+            site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
+            beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
+            outbox: Outbox::default(),
+            deadline: None,
+        }
+    }
+
+    /// Waits for the next end of something. Cancelling it loses nothing.
+    pub(super) async fn next(&mut self) -> Finished {
+        loop {
+            tokio::select! {
+                Some(joined) = self.crawls.join_next_with_id() => {
+                    let (id, report) = match joined {
+                        Ok(ended) => ended,
+                        Err(error) => {
+                            if error.is_panic() {
+                                tracing::error!(%error, "a crawl panicked");
+                            }
+                            (error.id(), None)
+                        }
+                    };
+                    if let Some(finished) = self.crawl_ended(id, report) {
+                        return finished;
+                    }
+                }
+                Some(joined) = self.measures.join_next() => match joined {
+                    Ok(report) => {
+                        self.orders.remove(&report.order_id);
+                        return Finished::Measured(report);
+                    }
+                    Err(error) if error.is_panic() => tracing::error!(%error, "a measurement panicked"),
+                    Err(_) => {}
+                },
+                () = passed(self.deadline) => {
+                    self.deadline = None;
+                    self.stop_crawls();
+                    return Finished::DeadlinePassed;
+                }
+            }
+        }
+    }
+
+    fn crawl_ended(&mut self, id: tokio::task::Id, report: Option<OutcomeReport>) -> Option<Finished> {
+        let key = self.keys.remove(&id)?;
+        self.running.remove(&key);
+        Some(match report {
+            Some(report) => {
+                self.outbox.put(report.clone());
+                Finished::Outcome(report)
+            }
+            None => Finished::Unfinished(key),
+        })
+    }
+
+    /// The leases this agent still claims: crawls that go on, and outcomes not acknowledged.
+    pub(super) fn held(&self) -> Vec<HeldLease> {
+        let going_on = self.running.iter().filter(|(_, stop)| !stop.is_cancelled()).map(|(key, _)| *key);
+        going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
+    }
+
+    /// Takes the terms of a new session: crawls of leases that were not kept are stopped.
+    pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
+        self.deadline = Some(deadline);
+        let kept: HashSet<LeaseKey> =
+            welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
+        for (key, stop) in &self.running {
+            if !kept.contains(key) {
+                stop.cancel();
+            }
+        }
+        if self.means.user_agent.is_none() {
+            let user_agent = UserAgent::new(&welcome.contact_url);
+            if let Err(error) = &user_agent {
+                tracing::warn!(%error, "no usable contact URL, so nothing is sent to any site");
+            }
+            self.context = user_agent.ok().map(|user_agent| Arc::new(self.means.context(user_agent)));
+        }
+    }
+
+    /// A heartbeat was acknowledged.
+    pub(super) fn renew(&mut self, deadline: BootTime) {
+        self.deadline = self.deadline.max(Some(deadline));
+    }
+
+    /// Outcomes that every new session is offered.
+    pub(super) fn offers(&self) -> impl Iterator<Item = OutcomeReport> {
+        self.outbox.offers().cloned()
+    }
+
+    /// Whether every outcome was acknowledged.
+    pub(super) fn nothing_to_offer(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// An outcome was answered, whatever the answer.
+    pub(super) fn acknowledge(&mut self, key: LeaseKey) {
+        self.outbox.acknowledge(key);
+    }
+
+    /// Sites being crawled.
+    pub(super) fn active_crawls(&self) -> u32 {
+        u32::try_from(self.running.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Stops every crawl; each still ends by itself.
+    fn stop_crawls(&self) {
+        for stop in self.running.values() {
+            stop.cancel();
+        }
+    }
+
+    /// Stops everything, because the agent stops.
+    pub(super) fn stop_all(&mut self) {
+        self.deadline = None;
+        self.stop_crawls();
+        self.abandon_orders();
+    }
+
+    /// Drops the measurements of a session that ended: the next one orders them anew.
+    pub(super) fn abandon_orders(&mut self) {
+        self.measures.abort_all();
+        self.measures = JoinSet::new();
+        self.orders.clear();
+    }
+
+    /// Carries an order to measure out; what cannot be is answered at once.
+    pub(super) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
+        let order_id = order.order_id;
+        let Some(context) = self.context.clone() else {
+            return Some(wire::failed(order_id, Reason::NoContactUrl, "no contact URL is configured"));
+        };
+        if self.orders.contains(&order_id) {
+            return None;
+        }
+        if self.orders.len() >= MAX_ORDERS {
+            return Some(wire::failed(order_id, Reason::Order, "too many orders at once"));
+        }
+        let (target, order) = match wire::measurement(order) {
+            Ok(order) => order,
+            Err(Failure(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
+        };
+        let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
+        let places = Arc::clone(places);
+        self.orders.insert(order_id);
+        self.measures.spawn(async move {
+            let _place = places.acquire().await.expect("the semaphore is never closed");
+            let result = probe::measure(&context, &target, &order, &mut |_| {}).await;
+            wire::measured(order_id, &target, result)
+        });
+        None
+    }
+
+    /// Begins the crawl of a granted lease; answers at once what cannot be begun, or was crawled before.
+    pub(super) fn crawl(&mut self, order: CrawlOrder) -> Option<Up> {
+        let key = LeaseKey { task_id: order.task_id, token: order.token };
+        if let Some(outcome) = self.outbox.get(key) {
+            return Some(Up::Outcome(outcome.clone()));
+        }
+        if self.running.contains_key(&key) {
+            return None;
+        }
+        let (Some(context), Some(job)) = (self.context.clone(), wire::job(order)) else {
+            tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site in it");
+            return Some(wire::release(key));
+        };
+        if self.running.len() >= self.capacity {
+            return Some(wire::release(key));
+        }
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let crawling = self.crawls.spawn(async move {
+            let outcome = crawl::run(job, context, stopped).await;
+            outcome.map(|outcome| wire::outcome(key, outcome))
+        });
+        self.keys.insert(crawling.id(), key);
+        self.running.insert(key, stop);
+        None
+    }
+}
+
+/// Returns when the deadline has passed; never without one.
+async fn passed(deadline: Option<BootTime>) {
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    loop {
+        let left = deadline.remaining(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(DEADLINE_POLL)).await;
+    }
+}
