@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
 use super::*;
+use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
 mod server;
@@ -426,4 +427,31 @@ async fn a_submitted_name_is_settled_first() {
     let outcome = run(job, context(&[], None), CancellationToken::new()).await.unwrap();
     assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
     assert!(outcome.message.contains("no such host"), "{}", outcome.message);
+}
+
+#[tokio::test]
+async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
+    let certificate = TestCertificate::new();
+    let server = TestServer::tls(&certificate, |seen| {
+        let body = if seen.head.starts_with("GET / ") { "<a href=/robots.txt>" } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n", body.len());
+        TestReply::After(Duration::ZERO, head + body)
+    })
+    .await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &certificate.pem).unwrap();
+    let trusting = Context {
+        tls: crate::context::tls_config(Some(file.path())).unwrap(),
+        ..(*context(&["127.0.0.1/32"], None)).clone()
+    };
+    let origin = format!("https://{}", server.addr);
+    let outcome = run(job(&origin, policy()), Arc::new(trusting), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
+    let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
+    assert_eq!(connections, [0, 0, 0]);
+
+    let outcome =
+        run(job(&origin, policy()), context(&["127.0.0.1/32"], None), CancellationToken::new()).await.unwrap();
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
+    assert!(outcome.message.contains("certificate"), "{}", outcome.message);
 }
