@@ -20,6 +20,8 @@ pub struct Newest {
     pub epoch: EmbeddingEpoch,
     /// The landmarks it was fitted on.
     pub landmarks: Vec<AgentId>,
+    /// Its dimensions.
+    pub dimensions: usize,
     /// Whether a connected agent that it lacks was measured in the mesh since.
     pub lacks_an_agent: bool,
     /// Round trips in the mesh.
@@ -73,7 +75,7 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
     let row = sqlx::query!(
         r#"
-        select epoch, landmarks,
+        select epoch, landmarks, dimensions,
                created_at < now() - make_interval(secs => $1) as "aged!",
                exists (select from measurement_orders where agent_id is not null) as "mesh_busy!",
                (select count(*) from mesh_measurements where rtt_us is not null) as "mesh_rows!",
@@ -97,6 +99,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     Ok(row.map(|row| Newest {
         epoch: EmbeddingEpoch::new(row.epoch),
         landmarks: row.landmarks.into_iter().map(AgentId::new).collect(),
+        dimensions: usize::try_from(row.dimensions).unwrap_or(0),
         lacks_an_agent: row.lacks_an_agent,
         mesh_rows: row.mesh_rows,
         newer_rows: row.newer_rows,

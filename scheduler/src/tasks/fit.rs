@@ -4,6 +4,7 @@
 //! schedulers may fit at once; the first to store wins and the others' work is dropped.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
@@ -18,6 +19,9 @@ use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 
 /// A fit is done anew when one in this many round trips is newer than it.
 const NEWER_SHARE: i64 = 4;
+/// How long a fit that is due waits for gaps in the mesh: longer than a beacon order lives, so that only an agent that
+/// keeps coming and going is left behind.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The task that fits embeddings.
 #[derive(Debug)]
@@ -25,12 +29,15 @@ pub struct Fit {
     scheduler: Scheduler,
     /// The mesh the last fit failed on. Never held across an await; it spares the processor the same failure again.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
+    /// Since when a fit has been due that waits for the mesh. Never held across an await.
+    due_since: Mutex<Option<Instant>>,
+    patience: Duration,
 }
 
 impl Fit {
     /// A task of this scheduler.
     pub const fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler, refused: Mutex::new(None) }
+        Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
     }
 
     /// One pass.
@@ -41,19 +48,33 @@ impl Fit {
         let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
         let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
         let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
-        if ground.landmarks.len() < FEWEST_LANDMARKS || ground.landmark_gaps || ground.agent_gaps {
+        if ground.landmarks.len() < FEWEST_LANDMARKS {
             return Ok(());
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut conn, max_age).await.context("read the newest embedding")?;
-        if !is_due(&ground, newest.as_ref()) || self.has_refused(&ground.mesh) {
+        let wanted = embeddings::wanted_dimensions(&mut conn).await.context("read the settings")?;
+        let dimensions = dimensions(ground.landmarks.len(), wanted);
+        if !is_due(&ground, dimensions, newest.as_ref()) {
+            self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
             return Ok(());
         }
-        let wanted = embeddings::wanted_dimensions(&mut conn).await.context("read the settings")?;
+        if self.waits_for(&ground) || self.has_refused(&ground.mesh) {
+            return Ok(());
+        }
+        if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
+            let landmarks = ground.landmarks.len();
+            tracing::warn!(
+                wanted,
+                landmarks,
+                fitted = dimensions,
+                "fewer landmarks can be fitted than the dimensions need"
+            );
+        }
         let epoch = embeddings::next_epoch(&mut conn).await.context("draw an epoch")?;
         drop(conn);
         let as_of = ground.as_of;
-        let embedding = self.fit(epoch, ground, wanted).await?;
+        let embedding = self.fit(epoch, ground, dimensions).await?;
         let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
         let former = newest.map(|newest| newest.epoch);
         let taken = embeddings::take_over(&mut tx, &embedding, former, as_of).await.context("store the embedding")?;
@@ -71,8 +92,7 @@ impl Fit {
         Ok(())
     }
 
-    async fn fit(&self, epoch: EmbeddingEpoch, ground: Ground, wanted: Option<usize>) -> anyhow::Result<Embedding> {
-        let dimensions = dimensions(ground.landmarks.len(), wanted);
+    async fn fit(&self, epoch: EmbeddingEpoch, ground: Ground, dimensions: usize) -> anyhow::Result<Embedding> {
         let mut mesh = Mesh::new();
         for pair in &ground.mesh {
             mesh.insert(pair.prober, pair.target, pair.rtt);
@@ -88,34 +108,36 @@ impl Fit {
         })
     }
 
+    /// Whether the mesh has gaps that are still worth waiting for.
+    fn waits_for(&self, ground: &Ground) -> bool {
+        let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *due_since.get_or_insert_with(Instant::now);
+        (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
+    }
+
     fn has_refused(&self, mesh: &[MeshMeasurement]) -> bool {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(mesh)
     }
 }
 
-/// Whether there is something new to fit: no embedding yet, other landmarks, an agent it lacks, or a mesh that has
-/// been measured anew for a good part and is either at rest or long overdue.
-fn is_due(ground: &Ground, newest: Option<&Newest>) -> bool {
+/// Whether there is something new to fit: no embedding yet, other landmarks or dimensions, an agent it lacks, or a mesh
+/// that has been measured anew for a good part and is either at rest or long overdue.
+fn is_due(ground: &Ground, dimensions: usize, newest: Option<&Newest>) -> bool {
     let Some(newest) = newest else { return true };
+    if !ground.holds(&newest.landmarks) || newest.lacks_an_agent {
+        return true;
+    }
+    // In a small fleet somebody may be away; with fewer landmarks there would be fewer dimensions for no reason.
+    let same_landmarks = newest.landmarks.len() == ground.landmarks.len();
     let renewed = newest.newer_rows > 0 && newest.newer_rows.saturating_mul(NEWER_SHARE) >= newest.mesh_rows;
-    !ground.holds(&newest.landmarks) || newest.lacks_an_agent || (renewed && (newest.aged || !newest.mesh_busy))
+    (same_landmarks && newest.dimensions != dimensions) || (renewed && (newest.aged || !newest.mesh_busy))
 }
 
 /// What the operator asked for, as far as so many landmarks can bear it; one landmark more than dimensions is needed.
 fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
-    let most = landmarks.saturating_sub(1).max(1);
     match wanted {
         None => gnp::default_dimensions(landmarks),
-        Some(wanted) if wanted > most => {
-            tracing::warn!(
-                wanted,
-                landmarks,
-                fitted = most,
-                "too many dimensions for the landmarks that can be fitted"
-            );
-            most
-        }
-        Some(wanted) => wanted,
+        Some(wanted) => wanted.min(landmarks.saturating_sub(1)).max(1),
     }
 }
 
@@ -155,6 +177,17 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_agent_that_never_answers_does_not_keep_the_others_from_a_map(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(5).await;
+        trial.mesh(&agents[..4]).await;
+        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.scheduler.clone()) };
+        impatient.run_once().await.expect("a pass");
+        let embedding = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        assert_eq!(embedding.landmarks().len(), 4);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn other_landmarks_or_a_new_agent_are_fitted_anew(pool: PgPool) {
         let trial = Trial::new(pool);
         let mut agents = trial.connect(6).await;
@@ -177,6 +210,9 @@ mod tests {
         trial.mesh(&agents).await;
         let third = pass(&trial).await.expect("an embedding");
         assert!(third.placement(newcomer).is_some());
+
+        trial.execute("update settings set dimensions = 2").await;
+        assert_eq!(pass(&trial).await.expect("an embedding").dimensions(), 2);
         assert_eq!(trial.count("select count(*) from embeddings").await, 2, "only the former one is kept");
         assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, 2);
     }
