@@ -85,7 +85,7 @@ impl Default for BeaconConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("read {path}: {source}")]
+    #[error("read {path}")]
     Read {
         /// The file.
         path: PathBuf,

@@ -76,7 +76,7 @@ pub enum EnrolError {
     #[error("{0} holds an enrolled agent; --force overwrites it")]
     Enrolled(PathBuf),
     /// The folder cannot be written.
-    #[error("write {path}: {source}")]
+    #[error("write {path}")]
     Write {
         /// The file.
         path: PathBuf,

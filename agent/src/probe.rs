@@ -14,6 +14,7 @@ use crate::origin::{BadOrigin, Origin};
 
 pub mod http;
 pub mod icmp;
+mod sampling;
 pub mod schedule;
 pub mod settle;
 pub mod weighted_mean;
@@ -221,7 +222,7 @@ pub async fn measure(
     }
     let found = settle::find(context, target, order.timeout, &mut pace, observe).await?;
     match order.metric {
-        Metric::Ttfb => http::sample(found, order, &mut pace, observe).await,
+        Metric::Ttfb => sampling::sample(found, order, &mut pace, observe).await,
         Metric::Connect | Metric::Icmp => {
             drop(found.connection);
             measure_below_http(found.endpoint, order, &mut pace, observe).await
@@ -237,7 +238,7 @@ async fn measure_below_http(
 ) -> Result<Probed, ProbeError> {
     match order.metric {
         Metric::Icmp => icmp::sample(endpoint, order, pace, observe).await,
-        Metric::Connect | Metric::Ttfb => http::handshakes(endpoint, order, pace, observe).await,
+        Metric::Connect | Metric::Ttfb => sampling::handshakes(endpoint, order, pace, observe).await,
     }
 }
 

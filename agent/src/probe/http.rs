@@ -1,4 +1,4 @@
-//! Httping: the connection, its phases and the samples on it.
+//! Httping's connections: opening one phase by phase, and one request on it. `probe::sampling` strings them together.
 //!
 //! The pieces are put together by hand (a TCP socket with a source address, TLS, an HTTP/1.1 client connection), because
 //! a client library hides exactly what is measured here. A sample is the time from handing a request to a warm
@@ -19,9 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::schedule::{Event, Schedule, Step};
-use super::settle::Found;
-use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+use super::{Observation, Observer, Pace, Phases, ProbeError};
 use crate::context::Context;
 use crate::guard::Guard;
 use crate::origin::{Origin, Scheme};
@@ -65,7 +63,7 @@ impl Drop for Connection {
 
 /// The answer to one request.
 pub(crate) struct Answer {
-    rtt: Duration,
+    pub(crate) rtt: Duration,
     status: StatusCode,
     pub(crate) location: Option<String>,
     /// Whether the connection can carry another request.
@@ -73,17 +71,17 @@ pub(crate) struct Answer {
 }
 
 /// Why a request was not answered.
-enum Unanswered {
+pub(crate) enum Unanswered {
     Timeout,
     Closed,
     Broken(String),
 }
 
 /// A TCP connection, its address, and how long it took.
-struct Connected {
+pub(crate) struct Connected {
     stream: TcpStream,
     address: IpAddr,
-    took: Duration,
+    pub(crate) took: Duration,
 }
 
 impl<'a> Endpoint<'a> {
@@ -121,7 +119,8 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    async fn tcp(&mut self) -> Result<Connected, ProbeError> {
+    /// Opens a TCP connection, and stays with its address.
+    pub(crate) async fn tcp(&mut self) -> Result<Connected, ProbeError> {
         let mut failure = None;
         for address in self.addresses.iter().copied().take(ADDRESSES_TRIED) {
             let started = Instant::now();
@@ -208,6 +207,11 @@ impl<'a> Endpoint<'a> {
         answer.map_err(|unanswered| why_lost(&self.origin, &unanswered))
     }
 
+    /// Sends the request that is sampled.
+    pub(crate) async fn sample(&self, connection: &mut Connection) -> Result<Result<Answer, Unanswered>, ProbeError> {
+        self.send(connection, &self.method, DRAINED_OF_SAMPLE).await
+    }
+
     async fn send(
         &self,
         connection: &mut Connection,
@@ -234,7 +238,6 @@ impl<'a> Endpoint<'a> {
                     if matches!(answer.status, StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED) {
                         self.method = Method::GET;
                     }
-                    observe(Observation::WarmUp(answer.rtt));
                     return Ok((connection, phases, answer));
                 }
                 Err(Unanswered::Timeout) => return Err(ProbeError::Timeout(self.origin.to_string())),
@@ -250,6 +253,11 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Connection {
+    /// Whether the server has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
     async fn send(
         &mut self,
         request: Request<Empty<Bytes>>,
@@ -314,110 +322,10 @@ async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::R
     socket.connect(SocketAddr::new(address, port)).await
 }
 
-/// Takes the samples on a connection that was found warm.
-pub(crate) async fn sample(
-    found: Found<'_>,
-    order: &Order,
-    pace: &mut Pace,
-    observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
-    let Found { mut endpoint, connection, phases, reusable } = found;
-    let mut connection = reusable.then_some(connection);
-    let mut schedule = Schedule::warm(order.samples);
-    let mut samples = Vec::new();
-    let mut failure = None;
-    loop {
-        let event = match schedule.next() {
-            Step::Done => break,
-            Step::WarmUp => match endpoint.warm_up(pace, observe).await {
-                Ok((warm, _, answer)) => {
-                    connection = answer.reusable.then_some(warm);
-                    Event::Warmed
-                }
-                Err(error) => {
-                    observe(Observation::Lost(error.to_string()));
-                    failure = Some(error);
-                    Event::WarmUpFailed
-                }
-            },
-            Step::Sample => {
-                pace.pause().await;
-                match one_sample(&endpoint, &mut connection, pace).await? {
-                    Ok(answer) => {
-                        observe(Observation::Sample(answer.rtt));
-                        samples.push(answer.rtt);
-                        if answer.reusable { Event::Answered } else { Event::AnsweredAndClosed }
-                    }
-                    Err(Unanswered::Closed) => Event::Closed,
-                    Err(unanswered) => {
-                        failure = Some(why_lost(&endpoint.origin, &unanswered));
-                        observe(Observation::Lost(unanswered.into()));
-                        Event::Lost
-                    }
-                }
-            }
-        };
-        schedule.record(event);
-    }
-    if samples.is_empty() {
-        let reason = "the connection is closed before a second request".to_owned();
-        return Err(failure.unwrap_or(ProbeError::Protocol { origin: endpoint.origin.to_string(), reason }));
-    }
-    let address = endpoint.address();
-    Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
-}
-
-/// One sample on the warm connection, which is taken away unless it can be used on.
-async fn one_sample(
-    endpoint: &Endpoint<'_>,
-    connection: &mut Option<Connection>,
-    pace: &mut Pace,
-) -> Result<Result<Answer, Unanswered>, ProbeError> {
-    let Some(mut warm) = connection.take().filter(|warm| !warm.sender.is_closed()) else {
-        return Ok(Err(Unanswered::Closed));
-    };
-    pace.spend();
-    let answer = endpoint.send(&mut warm, &endpoint.method, DRAINED_OF_SAMPLE).await?;
-    if matches!(&answer, Ok(answer) if answer.reusable) {
-        *connection = Some(warm);
-    }
-    Ok(answer)
-}
-
-fn why_lost(origin: &Origin, unanswered: &Unanswered) -> ProbeError {
+/// Why no sample was answered, when the last was lost for this.
+pub(crate) fn why_lost(origin: &Origin, unanswered: &Unanswered) -> ProbeError {
     match unanswered {
         Unanswered::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },
         Unanswered::Timeout | Unanswered::Closed => ProbeError::Timeout(origin.to_string()),
-    }
-}
-
-/// Takes TCP handshakes for samples.
-pub(crate) async fn handshakes(
-    mut endpoint: Endpoint<'_>,
-    order: &Order,
-    pace: &mut Pace,
-    observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
-    let mut samples = Vec::new();
-    let mut failure = None;
-    for _ in 0..order.samples {
-        pace.pause().await;
-        pace.spend();
-        match endpoint.tcp().await {
-            Ok(connected) => {
-                observe(Observation::Sample(connected.took));
-                samples.push(connected.took);
-            }
-            Err(error) => {
-                observe(Observation::Lost(error.to_string()));
-                failure = Some(error);
-            }
-        }
-    }
-    let lost = order.samples - u32::try_from(samples.len()).unwrap_or(order.samples);
-    let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
-    match failure {
-        Some(error) if samples.is_empty() => Err(error),
-        _ => Ok(Probed { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
     }
 }

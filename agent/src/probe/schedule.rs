@@ -1,8 +1,9 @@
 //! Decides what a prober does next: warm a connection up, take a sample, or stop. Pure.
 //!
 //! A sample counts only on a warm connection. A connection that the server closes between two samples is opened again
-//! without counting anything as lost, but not for ever: a server that closes after every answer would otherwise be asked
-//! without end.
+//! without counting anything as lost, but not for ever. A server that closes after every answer never has a warm one: when
+//! that shows before any sample was answered, the first request of each connection is taken instead, its handshakes still
+//! timed apart.
 
 /// Connections that may be closed under one sample before it counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
@@ -16,6 +17,8 @@ pub enum Step {
     WarmUp,
     /// Take a sample on the warm connection.
     Sample,
+    /// Open a connection and take its first request for a sample, since no connection is kept.
+    ColdSample,
     /// Stop.
     Done,
 }
@@ -45,12 +48,14 @@ pub struct Schedule {
     lost: u32,
     warm: bool,
     closures: u32,
+    /// Whether first requests are taken for samples.
+    cold: bool,
 }
 
 impl Schedule {
     /// A measurement of `samples` samples that begins with a connection already warm.
     pub const fn warm(samples: u32) -> Self {
-        Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0 }
+        Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0, cold: false }
     }
 
     /// What to do next.
@@ -58,6 +63,8 @@ impl Schedule {
         let hopeless = self.answered == 0 && self.lost >= HOPELESS;
         if hopeless || self.answered + self.lost >= self.wanted {
             Step::Done
+        } else if self.cold {
+            Step::ColdSample
         } else if self.warm {
             Step::Sample
         } else {
@@ -73,7 +80,11 @@ impl Schedule {
             Event::Closed => {
                 self.closures += 1;
                 if self.closures >= CLOSURES_A_SAMPLE {
-                    self.end_sample(false);
+                    if self.answered == 0 && self.lost == 0 {
+                        self.cold = true;
+                    } else {
+                        self.end_sample(false);
+                    }
                 }
             }
             Event::WarmUpFailed | Event::Lost => self.end_sample(false),
@@ -142,9 +153,24 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_always_closes_is_given_up() {
-        let (steps, schedule) = play(100, |_| Event::Closed);
-        assert_eq!(steps.len(), 6);
+    fn a_server_that_always_closes_is_sampled_cold() {
+        let (steps, schedule) = play(3, |step| match step {
+            Step::WarmUp => Event::Warmed,
+            Step::ColdSample => Event::AnsweredAndClosed,
+            _ => Event::Closed,
+        });
+        assert_eq!(steps[..3], [Step::Sample, Step::WarmUp, Step::Sample]);
+        assert_eq!(steps[3..], [Step::ColdSample; 3]);
+        assert_eq!(schedule.lost(), 0);
+    }
+
+    #[test]
+    fn a_server_that_closes_and_then_is_silent_is_given_up() {
+        let (steps, schedule) = play(100, |step| match step {
+            Step::ColdSample => Event::Lost,
+            _ => Event::Closed,
+        });
+        assert_eq!(steps.len(), 5);
         assert_eq!(schedule.lost(), HOPELESS);
     }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::http::{Connection, Endpoint};
-use super::{Observer, Pace, Phases, ProbeError, Target};
+use super::{Observation, Observer, Pace, Phases, ProbeError, Target};
 use crate::context::Context;
 use crate::guard::Guard;
 use crate::origin::Origin;
@@ -103,6 +103,7 @@ async fn answer_of<'a>(
     let guard = guard_for(context, target, &origin);
     let mut endpoint = Endpoint::resolve(context, &guard, origin, &target.path, timeout).await?;
     let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
+    observe(Observation::WarmUp(answer.rtt));
     if target.may_move && endpoint.refuses_head() && answer.reusable {
         // Who refuses HEAD says nothing of where the site went.
         answer = endpoint.get(&mut connection, pace).await?;

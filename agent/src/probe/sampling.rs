@@ -1,0 +1,113 @@
+//! Carries a schedule out: samples on warm connections, or TCP handshakes.
+
+use super::http::{Answer, Connection, Endpoint, Unanswered, why_lost};
+use super::schedule::{Event, Schedule, Step};
+use super::settle::Found;
+use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+
+/// Takes the samples on a connection that was found warm.
+pub(crate) async fn sample(
+    found: Found<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    let Found { mut endpoint, connection, phases, reusable } = found;
+    let mut connection = reusable.then_some(connection);
+    let mut schedule = Schedule::warm(order.samples);
+    let mut samples = Vec::new();
+    let mut failure = None;
+    loop {
+        let event = match schedule.next() {
+            Step::Done => break,
+            Step::WarmUp | Step::ColdSample => match endpoint.warm_up(pace, observe).await {
+                Ok((_, _, answer)) if schedule.next() == Step::ColdSample => {
+                    observe(Observation::Sample(answer.rtt));
+                    samples.push(answer.rtt);
+                    Event::AnsweredAndClosed
+                }
+                Ok((warm, _, answer)) => {
+                    observe(Observation::WarmUp(answer.rtt));
+                    connection = answer.reusable.then_some(warm);
+                    Event::Warmed
+                }
+                Err(error) => {
+                    observe(Observation::Lost(error.to_string()));
+                    failure = Some(error);
+                    Event::WarmUpFailed
+                }
+            },
+            Step::Sample => {
+                pace.pause().await;
+                match one_sample(&endpoint, &mut connection, pace).await? {
+                    Ok(answer) => {
+                        observe(Observation::Sample(answer.rtt));
+                        samples.push(answer.rtt);
+                        if answer.reusable { Event::Answered } else { Event::AnsweredAndClosed }
+                    }
+                    Err(Unanswered::Closed) => Event::Closed,
+                    Err(unanswered) => {
+                        failure = Some(why_lost(&endpoint.origin, &unanswered));
+                        observe(Observation::Lost(unanswered.into()));
+                        Event::Lost
+                    }
+                }
+            }
+        };
+        schedule.record(event);
+    }
+    if samples.is_empty() {
+        let reason = "the connection is closed before a second request".to_owned();
+        return Err(failure.unwrap_or(ProbeError::Protocol { origin: endpoint.origin.to_string(), reason }));
+    }
+    let address = endpoint.address();
+    Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
+}
+
+/// One sample on the warm connection, which is taken away unless it can be used on.
+async fn one_sample(
+    endpoint: &Endpoint<'_>,
+    connection: &mut Option<Connection>,
+    pace: &mut Pace,
+) -> Result<Result<Answer, Unanswered>, ProbeError> {
+    let Some(mut warm) = connection.take().filter(|warm| !warm.is_closed()) else {
+        return Ok(Err(Unanswered::Closed));
+    };
+    pace.spend();
+    let answer = endpoint.sample(&mut warm).await?;
+    if matches!(&answer, Ok(answer) if answer.reusable) {
+        *connection = Some(warm);
+    }
+    Ok(answer)
+}
+
+/// Takes TCP handshakes for samples.
+pub(crate) async fn handshakes(
+    mut endpoint: Endpoint<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
+    let mut samples = Vec::new();
+    let mut failure = None;
+    for _ in 0..order.samples {
+        pace.pause().await;
+        pace.spend();
+        match endpoint.tcp().await {
+            Ok(connected) => {
+                observe(Observation::Sample(connected.took));
+                samples.push(connected.took);
+            }
+            Err(error) => {
+                observe(Observation::Lost(error.to_string()));
+                failure = Some(error);
+            }
+        }
+    }
+    let lost = order.samples - u32::try_from(samples.len()).unwrap_or(order.samples);
+    let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
+    match failure {
+        Some(error) if samples.is_empty() => Err(error),
+        _ => Ok(Probed { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
+    }
+}
