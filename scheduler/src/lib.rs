@@ -8,8 +8,10 @@ use std::sync::Arc;
 use sqlx::PgPool;
 
 pub mod config;
+pub mod contact;
 pub mod gnp;
 pub mod model;
+pub mod site_list;
 pub mod store;
 pub mod strategy;
 pub mod tasks;
