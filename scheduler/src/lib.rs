@@ -11,6 +11,7 @@ pub mod config;
 pub mod contact;
 pub mod gnp;
 pub mod model;
+pub mod secret;
 pub mod site_list;
 pub mod store;
 pub mod strategy;

@@ -3,8 +3,10 @@
 //! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
 
+pub mod agents;
 pub mod assignments;
 pub mod embeddings;
+pub mod enrolments;
 pub mod landmarks;
 pub mod leases;
 pub mod measurement_orders;
@@ -12,6 +14,7 @@ pub mod measurements;
 pub mod outcomes;
 pub mod placements;
 pub mod sessions;
+pub mod settings;
 pub mod sites_origin;
 pub mod tasks;
 
@@ -20,6 +23,8 @@ pub(crate) mod fixtures;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{PgPool, Postgres, Transaction};
+
+use crate::model::Rtt;
 
 /// The schema, embedded; forward-only.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
@@ -75,4 +80,20 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
 /// When no connection can be had.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin().await?)
+}
+
+/// A stored number that the domain counts without a sign.
+fn unsigned<S, U>(table: &'static str, column: &'static str, stored: S) -> Result<U, Error>
+where
+    S: Copy + ToString,
+    U: TryFrom<S>,
+{
+    U::try_from(stored).map_err(|_| Error::inconsistent(table, column, &stored))
+}
+
+/// A stored round trip, in microseconds.
+fn round_trip(table: &'static str, column: &'static str, micros: Option<i64>) -> Result<Option<Rtt>, Error> {
+    micros
+        .map(|micros| Rtt::try_from_micros(micros).map_err(|_| Error::inconsistent(table, column, &micros)))
+        .transpose()
 }

@@ -1,0 +1,103 @@
+//! Secrets: the operator's token, enrolment tokens, agents' credentials.
+//!
+//! A secret is 256 bits from the operating system, written in hexadecimal, shown once and kept only as its SHA-256. It
+//! is random and long, so a plain hash is enough: there is nothing to guess, and no salt is needed.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+
+use sha2::{Digest, Sha256};
+
+/// Bytes of a secret and of its hash.
+const BYTES: usize = 32;
+
+/// A secret in the clear. `Debug` does not print it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+/// The SHA-256 of a secret: what is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct SecretHash([u8; BYTES]);
+
+impl Secret {
+    /// Draws a new one.
+    ///
+    /// # Errors
+    /// When the operating system gives no randomness.
+    pub fn generate() -> io::Result<Self> {
+        let mut bytes = [0; BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(hex(&bytes)))
+    }
+
+    /// The text, to be shown to its owner once.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// What is kept of it.
+    pub fn hash(&self) -> SecretHash {
+        SecretHash::of(&self.0)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl SecretHash {
+    /// The hash of a text that somebody presents as a secret.
+    pub fn of(presented: &str) -> Self {
+        Self(Sha256::digest(presented.as_bytes()).into())
+    }
+
+    /// As stored.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// From the store; none when it has another length.
+    pub fn from_stored(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+}
+
+impl PartialEq for SecretHash {
+    /// Takes the same time wherever two hashes differ, so that answers tell nothing about a near miss.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().zip(other.0).fold(0_u8, |difference, (a, b)| std::hint::black_box(difference | (a ^ b))) == 0
+    }
+}
+
+impl Eq for SecretHash {}
+
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|nibble| char::from(DIGITS[usize::from(nibble)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_known_by_its_hash_alone() {
+        let secret = Secret::generate().expect("randomness");
+        assert_eq!(secret.reveal().len(), 64);
+        assert_eq!(SecretHash::of(secret.reveal()), secret.hash());
+        assert_ne!(Secret::generate().expect("randomness").hash(), secret.hash());
+        assert_eq!(SecretHash::from_stored(secret.hash().as_bytes()), Some(secret.hash()));
+        assert!(!format!("{secret:?}").contains(secret.reveal()));
+    }
+
+    #[test]
+    fn hashes_are_sha_256() {
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hex(SecretHash::of("abc").as_bytes()), known);
+        assert!(SecretHash::from_stored(&[0; 31]).is_none());
+    }
+}

@@ -1,0 +1,92 @@
+//! Agents: who is enrolled, and how each stands now.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::AgentId;
+use crate::secret::SecretHash;
+
+use super::{Error, unsigned};
+
+/// One agent and how it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// The identifier.
+    pub id: AgentId,
+    /// The name, unique in the fleet.
+    pub name: String,
+    /// The city.
+    pub city: String,
+    /// The carrier (ISP).
+    pub carrier: String,
+    /// ISO 3166-1 alpha-2; empty when unknown.
+    pub country: String,
+    /// Slots.
+    pub capacity: u32,
+    /// Leases held now.
+    pub leased: u32,
+    /// Whether a session is active.
+    pub connected: bool,
+    /// Whether it is a landmark.
+    pub landmark: bool,
+    /// How many other agents have measured its beacon.
+    pub reached_by: u32,
+    /// The last heartbeat, of any session.
+    pub seen_at: Option<DateTime<Utc>>,
+    /// The agent's version; empty until it first connects.
+    pub version: String,
+    /// Where its beacon is reached, when it runs one.
+    pub beacon_url: Option<String>,
+}
+
+/// All agents, by name.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
+               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
+               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+               exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
+               (select count(*) from mesh_measurements m where m.agent_id = a.id and m.rtt_us is not null)
+                   as "reached_by!",
+               (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
+        from agents a
+        order by a.name
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Agent {
+                id: AgentId::new(row.id),
+                name: row.name,
+                city: row.city,
+                carrier: row.carrier,
+                country: row.country,
+                capacity: unsigned("agents", "capacity", row.capacity)?,
+                leased: unsigned("leases", "count", row.leased)?,
+                connected: row.connected,
+                landmark: row.landmark,
+                reached_by: unsigned("mesh_measurements", "count", row.reached_by)?,
+                seen_at: row.seen_at,
+                version: row.version,
+                beacon_url: row.beacon_url,
+            })
+        })
+        .collect()
+}
+
+/// The agent a credential was issued to.
+///
+/// # Errors
+/// When the database fails.
+pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<AgentId>, Error> {
+    let id = sqlx::query_scalar!("select id from agents where credential_hash = $1", credential.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(id.map(AgentId::new))
+}

@@ -1,0 +1,72 @@
+//! Settings: what the operator set for the whole fleet. Exactly one row.
+
+use sqlx::PgConnection;
+
+use crate::secret::SecretHash;
+
+use super::Error;
+
+/// The contact URL that every request carries; none until the operator sets one.
+///
+/// # Errors
+/// When the database fails.
+pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
+    Ok(sqlx::query_scalar!("select contact_url from settings").fetch_one(conn).await?)
+}
+
+/// Sets the contact URL.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Result<(), Error> {
+    sqlx::query!("update settings set contact_url = $1", contact_url).execute(conn).await?;
+    Ok(())
+}
+
+/// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
+///
+/// # Errors
+/// When the database fails or the row is inconsistent.
+pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
+    let stored = sqlx::query_scalar!("select dimensions from settings").fetch_one(conn).await?;
+    stored
+        .map(|dimensions| {
+            u32::try_from(dimensions).map_err(|_| Error::inconsistent("settings", "dimensions", &dimensions))
+        })
+        .transpose()
+}
+
+/// Sets the dimensions asked of the embedding.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
+    // More landmarks than an i32 counts cannot exist, so neither can more dimensions.
+    let dimensions = dimensions.map(|dimensions| i32::try_from(dimensions).unwrap_or(i32::MAX));
+    sqlx::query!("update settings set dimensions = $1", dimensions).execute(conn).await?;
+    Ok(())
+}
+
+/// The hash of the operator's token; none until the first start made one.
+///
+/// # Errors
+/// When the database fails or the row is inconsistent.
+pub async fn operator_token_hash(conn: &mut PgConnection) -> Result<Option<SecretHash>, Error> {
+    let stored = sqlx::query_scalar!("select operator_token_hash from settings").fetch_one(conn).await?;
+    stored
+        .map(|bytes| {
+            SecretHash::from_stored(&bytes).ok_or_else(|| {
+                Error::inconsistent("settings", "operator_token_hash", &format!("{} bytes long", bytes.len()))
+            })
+        })
+        .transpose()
+}
+
+/// Replaces the operator's token.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<(), Error> {
+    sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).execute(conn).await?;
+    Ok(())
+}
