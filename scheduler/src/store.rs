@@ -5,6 +5,7 @@
 
 pub mod agents;
 pub mod assignments;
+pub mod batches;
 pub mod embeddings;
 pub mod enrolments;
 pub mod landmarks;
@@ -13,9 +14,13 @@ pub mod measurement_orders;
 pub mod measurements;
 pub mod outcomes;
 pub mod placements;
+pub mod reports;
+pub mod roll;
 pub mod sessions;
 pub mod settings;
+pub mod sites;
 pub mod sites_origin;
+pub mod submissions;
 pub mod tasks;
 
 #[cfg(test)]

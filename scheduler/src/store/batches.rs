@@ -1,0 +1,237 @@
+//! Batches: submitted lists, each with one strategy and one policy for life.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, CrawlPolicy, Strategy};
+
+use super::{Error, unsigned};
+
+/// One batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The identifier.
+    pub id: BatchId,
+    /// The name, unique.
+    pub name: String,
+    /// How agents are chosen.
+    pub strategy: Strategy,
+    /// How far each site is crawled.
+    pub policy: CrawlPolicy,
+}
+
+/// A batch's tasks counted by state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Not looked at yet.
+    pub submitted: u64,
+    /// Being measured.
+    pub measuring: u64,
+    /// Distances known, or known to be unknowable.
+    pub located: u64,
+    /// An agent chosen.
+    pub assigned: u64,
+    /// Being crawled.
+    pub leased: u64,
+    /// Done, everything fetched.
+    pub complete: u64,
+    /// Done, cut by a budget.
+    pub truncated: u64,
+    /// Failed.
+    pub failed: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Pages fetched by ended crawls.
+    pub pages: u64,
+    /// Bytes fetched by ended crawls.
+    pub bytes: u64,
+    /// Why tasks wait, for people.
+    pub waiting_for: Option<String>,
+}
+
+impl Progress {
+    /// Tasks that have not ended.
+    pub fn open(&self) -> u64 {
+        self.submitted + self.measuring + self.located + self.assigned + self.leased
+    }
+
+    /// Tasks that wait for something other than their crawl.
+    fn waiting(&self) -> u64 {
+        self.open() - self.leased
+    }
+}
+
+/// A batch by its name.
+///
+/// # Errors
+/// When the database fails or the row is inconsistent.
+pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
+    let row = sqlx::query_as!(Row, "select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms from batches where name = $1", name)
+        .fetch_optional(conn)
+        .await?;
+    row.map(Batch::try_from).transpose()
+}
+
+/// A batch by its name, made when it is new, locked against other submissions until the transaction ends.
+///
+/// # Errors
+/// When the database fails or the row is inconsistent.
+pub async fn lock_or_create(
+    conn: &mut PgConnection,
+    name: &str,
+    strategy: Strategy,
+    policy: &CrawlPolicy,
+) -> Result<Batch, Error> {
+    // `for update` would also hold up whoever inserts a task; nobody else changes a batch.
+    let (max_duration, interval) = (millis(policy.max_duration), millis(policy.request_interval));
+    sqlx::query!(
+        r#"
+        insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+        values ($1, $2, $3, $4, $5, $6, $7)
+        on conflict (name) do nothing
+        "#,
+        name,
+        strategy.name(),
+        i32::try_from(policy.max_pages).unwrap_or(i32::MAX),
+        i64::try_from(policy.max_bytes).unwrap_or(i64::MAX),
+        i32::try_from(policy.max_depth).unwrap_or(i32::MAX),
+        max_duration,
+        interval,
+    )
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query_as!(
+        Row,
+        r#"
+        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms
+        from batches where name = $1
+        for no key update
+        "#,
+        name,
+    )
+    .fetch_one(conn)
+    .await?
+    .try_into()
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+struct Row {
+    id: i64,
+    name: String,
+    strategy: String,
+    max_pages: i32,
+    max_bytes: i64,
+    max_depth: i32,
+    max_duration_ms: i64,
+    request_interval_ms: i64,
+}
+
+impl TryFrom<Row> for Batch {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        let strategy = row.strategy.parse().map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?;
+        Ok(Self {
+            id: BatchId::new(row.id),
+            name: row.name,
+            strategy,
+            policy: CrawlPolicy {
+                max_pages: unsigned("batches", "max_pages", row.max_pages)?,
+                max_bytes: unsigned("batches", "max_bytes", row.max_bytes)?,
+                max_depth: unsigned("batches", "max_depth", row.max_depth)?,
+                max_duration: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
+                request_interval: Duration::from_millis(unsigned(
+                    "batches",
+                    "request_interval_ms",
+                    row.request_interval_ms,
+                )?),
+            },
+        })
+    }
+}
+
+/// How many tasks the batch has.
+///
+/// # Errors
+/// When the database fails.
+pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
+    let count = sqlx::query_scalar!(r#"select count(*) as "count!" from tasks where batch_id = $1"#, batch.get())
+        .fetch_one(conn)
+        .await?;
+    unsigned("tasks", "count", count)
+}
+
+/// How far the batch is.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
+    let row = sqlx::query!(
+        r#"
+        select count(*) filter (where t.state = 'submitted') as "submitted!",
+               count(*) filter (where t.state = 'measuring') as "measuring!",
+               count(*) filter (where t.state = 'located') as "located!",
+               count(*) filter (where t.state = 'assigned') as "assigned!",
+               count(*) filter (where t.state = 'leased') as "leased!",
+               count(*) filter (where t.state = 'done' and o.kind = 'complete') as "complete!",
+               count(*) filter (where t.state = 'done' and o.kind = 'truncated') as "truncated!",
+               count(*) filter (where t.state = 'failed') as "failed!",
+               count(*) filter (where t.state = 'cancelled') as "cancelled!",
+               coalesce(sum(o.pages), 0)::bigint as "pages!",
+               coalesce(sum(o.bytes), 0)::bigint as "bytes!",
+               exists (select from sessions where state = 'active') as "connected!"
+        from tasks t left join outcomes o on o.task_id = t.id
+        where t.batch_id = $1
+        "#,
+        batch.get(),
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    let count = |value| unsigned("tasks", "count", value);
+    let mut progress = Progress {
+        submitted: count(row.submitted)?,
+        measuring: count(row.measuring)?,
+        located: count(row.located)?,
+        assigned: count(row.assigned)?,
+        leased: count(row.leased)?,
+        complete: count(row.complete)?,
+        truncated: count(row.truncated)?,
+        failed: count(row.failed)?,
+        cancelled: count(row.cancelled)?,
+        pages: unsigned("outcomes", "pages", row.pages)?,
+        bytes: unsigned("outcomes", "bytes", row.bytes)?,
+        waiting_for: None,
+    };
+    if progress.waiting() > 0 {
+        progress.waiting_for = commonest_reason(conn, batch).await?;
+        if progress.waiting_for.is_none() && !row.connected {
+            progress.waiting_for = Some(format!("{} sites: no agent is connected", progress.waiting()));
+        }
+    }
+    Ok(progress)
+}
+
+/// The reason most waiting tasks give, with their number.
+async fn commonest_reason(conn: &mut PgConnection, batch: BatchId) -> Result<Option<String>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select reason as "reason!", count(*) as "count!"
+        from tasks
+        where batch_id = $1 and reason is not null and state in ('submitted', 'measuring', 'located', 'assigned')
+        group by reason
+        order by count(*) desc, reason
+        limit 1
+        "#,
+        batch.get(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| match row.count {
+        1 => format!("1 site: {}", row.reason),
+        count => format!("{count} sites: {}", row.reason),
+    }))
+}

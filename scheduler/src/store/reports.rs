@@ -1,0 +1,297 @@
+//! Reports: what became of a batch's tasks, and what each agent did.
+//!
+//! Rows are read in pages by key, so that a batch of any size is reported in constant memory.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, Rtt, TaskId};
+
+use super::{Error, round_trip, unsigned};
+
+/// Rows a page has at most.
+pub const PAGE: i64 = 500;
+
+/// One task and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AssignmentRow {
+    /// The task, the second part of the key.
+    pub task: TaskId,
+    /// The site's name as submitted, the first part of the key.
+    pub site: String,
+    /// Where it was settled.
+    pub origin: Option<String>,
+    /// The state's name.
+    pub state: String,
+    /// Why it waits, fell back, failed or was cancelled.
+    pub reason: Option<String>,
+    /// The newest choice.
+    pub choice: Option<Choice>,
+    /// Choices the task had.
+    pub assignments: u32,
+    /// How the crawl ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// The newest choice of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The agent.
+    pub agent: String,
+    /// Its city.
+    pub city: String,
+    /// Its carrier.
+    pub carrier: String,
+    /// The strategy that chose.
+    pub strategy: String,
+    /// The agent's rank among the candidates, from 1.
+    pub rank: Option<u32>,
+    /// The predicted round trip.
+    pub predicted: Option<Rtt>,
+    /// The round trip measured before the crawl.
+    pub measured: Option<Rtt>,
+}
+
+/// The end of a crawl.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// complete, truncated, blocked or unreachable.
+    pub kind: String,
+    /// Pages fetched.
+    pub pages: u32,
+    /// Bytes fetched.
+    pub bytes: u64,
+    /// Requests that failed.
+    pub errors: u32,
+    /// When it began, by the agent's clock.
+    pub started_at: DateTime<Utc>,
+    /// How long it took.
+    pub duration: Duration,
+    /// The median round trip it saw.
+    pub rtt: Option<Rtt>,
+}
+
+/// The key of a row: pages continue behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    site: String,
+    task: TaskId,
+}
+
+impl AssignmentRow {
+    /// Where the next page continues.
+    pub fn key(&self) -> Key {
+        Key { site: self.site.clone(), task: self.task }
+    }
+}
+
+/// The next [`PAGE`] rows of a batch behind `after`, by site name.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn assignments(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    after: Option<&Key>,
+) -> Result<Vec<AssignmentRow>, Error> {
+    // No site's name is empty, so the empty key precedes them all.
+    let (site, task) = after.map_or(("", 0), |key| (key.site.as_str(), key.task.get()));
+    let rows = sqlx::query_as!(
+        Stored,
+        r#"
+        select t.id, s.name as site, s.origin, t.state::text as "state!",
+               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
+               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?",
+               array_position(c.candidates, c.agent_id) as rank,
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
+               c.measured_us[array_position(c.candidates, c.agent_id)] as measured_us,
+               (select count(*) from assignments n where n.task_id = t.id) as "assignments!",
+               o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
+               o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?"
+        from tasks t
+        join sites s on s.id = t.site_id
+        left join assignments c on c.id = t.assignment_id
+        left join agents a on a.id = c.agent_id
+        left join outcomes o on o.task_id = t.id
+        where t.batch_id = $1 and (s.name, t.id) > ($2, $3)
+        order by s.name, t.id
+        limit $4
+        "#,
+        batch.get(),
+        site,
+        task,
+        PAGE,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(AssignmentRow::try_from).collect()
+}
+
+/// A row as stored; what hangs on an assignment or an outcome is absent together with it.
+struct Stored {
+    id: i64,
+    site: String,
+    origin: Option<String>,
+    state: String,
+    reason: Option<String>,
+    agent: Option<String>,
+    city: Option<String>,
+    carrier: Option<String>,
+    strategy: Option<String>,
+    rank: Option<i32>,
+    predicted_us: Option<i64>,
+    measured_us: Option<i64>,
+    assignments: i64,
+    kind: Option<String>,
+    pages: Option<i32>,
+    bytes: Option<i64>,
+    errors: Option<i32>,
+    started_at: Option<DateTime<Utc>>,
+    duration_ms: Option<i64>,
+    rtt_us: Option<i64>,
+}
+
+impl Stored {
+    fn choice(&mut self) -> Result<Option<Choice>, Error> {
+        let (Some(agent), Some(city), Some(carrier), Some(strategy)) =
+            (self.agent.take(), self.city.take(), self.carrier.take(), self.strategy.take())
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Choice {
+            agent,
+            city,
+            carrier,
+            strategy,
+            rank: self.rank.map(|rank| unsigned("assignments", "candidates", rank)).transpose()?,
+            predicted: round_trip("assignments", "predicted_us", self.predicted_us)?,
+            measured: round_trip("assignments", "measured_us", self.measured_us)?,
+        }))
+    }
+
+    fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
+        const TABLE: &str = "outcomes";
+        let (Some(kind), Some(pages), Some(bytes), Some(errors), Some(started_at), Some(millis)) =
+            (self.kind.take(), self.pages, self.bytes, self.errors, self.started_at, self.duration_ms)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(Outcome {
+            kind,
+            pages: unsigned(TABLE, "pages", pages)?,
+            bytes: unsigned(TABLE, "bytes", bytes)?,
+            errors: unsigned(TABLE, "errors", errors)?,
+            started_at,
+            duration: Duration::from_millis(unsigned(TABLE, "duration_ms", millis)?),
+            rtt: round_trip(TABLE, "rtt_us", self.rtt_us)?,
+        }))
+    }
+}
+
+impl TryFrom<Stored> for AssignmentRow {
+    type Error = Error;
+
+    fn try_from(mut row: Stored) -> Result<Self, Error> {
+        let (choice, outcome) = (row.choice()?, row.outcome()?);
+        Ok(Self {
+            task: TaskId::new(row.id),
+            site: row.site,
+            origin: row.origin,
+            state: row.state,
+            reason: row.reason,
+            choice,
+            assignments: unsigned("assignments", "count", row.assignments)?,
+            outcome,
+        })
+    }
+}
+
+/// What one agent did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentRow {
+    /// The name.
+    pub agent: String,
+    /// The city.
+    pub city: String,
+    /// The carrier.
+    pub carrier: String,
+    /// Whether it is a landmark.
+    pub landmark: bool,
+    /// Whether a session is active.
+    pub connected: bool,
+    /// Tasks whose newest assignment is this agent.
+    pub assigned: u64,
+    /// Crawls ended complete.
+    pub complete: u64,
+    /// Crawls ended truncated.
+    pub truncated: u64,
+    /// Crawls ended otherwise.
+    pub failed: u64,
+    /// Pages fetched.
+    pub pages: u64,
+    /// Bytes fetched.
+    pub bytes: u64,
+    /// The mean of its crawls' median round trips.
+    pub mean_rtt: Option<Rtt>,
+}
+
+/// Every agent and what it did, in one batch or in all, by name.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.name, a.city, a.carrier,
+               exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
+               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+               coalesce(chosen.tasks, 0) as "assigned!",
+               coalesce(crawled.complete, 0) as "complete!", coalesce(crawled.truncated, 0) as "truncated!",
+               coalesce(crawled.failed, 0) as "failed!",
+               coalesce(crawled.pages, 0) as "pages!", coalesce(crawled.bytes, 0) as "bytes!",
+               crawled.mean_rtt_us as "mean_rtt_us?"
+        from agents a
+        left join (
+            select c.agent_id, count(*) as tasks
+            from tasks t join assignments c on c.id = t.assignment_id
+            where $1::bigint is null or t.batch_id = $1
+            group by c.agent_id
+        ) chosen on chosen.agent_id = a.id
+        left join (
+            select o.agent_id,
+                   count(*) filter (where o.kind = 'complete') as complete,
+                   count(*) filter (where o.kind = 'truncated') as truncated,
+                   count(*) filter (where o.kind not in ('complete', 'truncated')) as failed,
+                   sum(o.pages)::bigint as pages, sum(o.bytes)::bigint as bytes,
+                   ceil(avg(o.rtt_us))::bigint as mean_rtt_us
+            from outcomes o join tasks t on t.id = o.task_id
+            where $1::bigint is null or t.batch_id = $1
+            group by o.agent_id
+        ) crawled on crawled.agent_id = a.id
+        order by a.name
+        "#,
+        batch.map(BatchId::get),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(AgentRow {
+                agent: row.name,
+                city: row.city,
+                carrier: row.carrier,
+                landmark: row.landmark,
+                connected: row.connected,
+                assigned: unsigned("tasks", "count", row.assigned)?,
+                complete: unsigned("outcomes", "count", row.complete)?,
+                truncated: unsigned("outcomes", "count", row.truncated)?,
+                failed: unsigned("outcomes", "count", row.failed)?,
+                pages: unsigned("outcomes", "pages", row.pages)?,
+                bytes: unsigned("outcomes", "bytes", row.bytes)?,
+                mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
+            })
+        })
+        .collect()
+}

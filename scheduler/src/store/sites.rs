@@ -1,0 +1,254 @@
+//! Sites: what is known of one, for whoever asks. Where a site settles is `sites_origin`'s.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{EmbeddingEpoch, Rtt, SiteId};
+use crate::site_list::SiteName;
+
+use super::{Error, round_trip, unsigned};
+
+/// One site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    /// The identifier.
+    pub id: SiteId,
+    /// As submitted, canonical.
+    pub name: String,
+    /// Where it was settled.
+    pub origin: Option<String>,
+    /// The site this one proved to be, and its name.
+    pub alias_of: Option<(SiteId, String)>,
+}
+
+/// What one prober found of a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteMeasurement {
+    /// The prober's name.
+    pub prober: String,
+    /// The statistical weighted mean, the smallest sample, the median: none when nothing answered.
+    pub rtt: Option<Rtt>,
+    /// The smallest sample.
+    pub min: Option<Rtt>,
+    /// The median sample.
+    pub median: Option<Rtt>,
+    /// The spread of the samples.
+    pub spread: Option<Duration>,
+    /// Samples answered.
+    pub answered: u32,
+    /// Samples lost.
+    pub lost: u32,
+    /// The address that was connected.
+    pub address: Option<String>,
+    /// Why nothing was measured.
+    pub failure: Option<String>,
+    /// When.
+    pub measured_at: DateTime<Utc>,
+}
+
+/// A site's place in an embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SitePlacement {
+    /// The embedding.
+    pub epoch: EmbeddingEpoch,
+    /// Milliseconds a dimension.
+    pub coordinate: Vec<f64>,
+    /// Root mean square of the relative errors against the landmarks.
+    pub fit_error: f64,
+}
+
+/// One task of a site and its newest choice of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteTask {
+    /// The batch's name.
+    pub batch: String,
+    /// The round, from 1.
+    pub round: u32,
+    /// The state's name.
+    pub state: String,
+    /// Why it waits, fell back, failed or was cancelled.
+    pub reason: Option<String>,
+    /// The agent chosen.
+    pub agent: Option<String>,
+    /// The strategy that chose.
+    pub strategy: Option<String>,
+    /// The candidates, best first.
+    pub candidates: Vec<Candidate>,
+    /// The outcome's kind, pages and bytes.
+    pub outcome: Option<(String, u32, u64)>,
+}
+
+/// One agent that was considered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The agent's name.
+    pub agent: String,
+    /// The predicted round trip.
+    pub predicted: Option<Rtt>,
+    /// The measured round trip.
+    pub measured: Option<Rtt>,
+}
+
+/// The site somebody means: by its name, by its origin, or by another spelling of either.
+///
+/// # Errors
+/// When the database fails.
+pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Site>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select s.id, s.name, s.origin, s.alias_of, keeper.name as "keeper?"
+        from unnest($1::text[]) with ordinality as spelling (text, position)
+        join sites s on s.name = spelling.text or (s.origin = spelling.text and s.alias_of is null)
+        left join sites keeper on keeper.id = s.alias_of
+        order by spelling.position, (s.name = spelling.text) desc
+        limit 1
+        "#,
+        &name.spellings(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| Site {
+        id: SiteId::new(row.id),
+        name: row.name,
+        origin: row.origin,
+        alias_of: row.alias_of.map(SiteId::new).zip(row.keeper),
+    }))
+}
+
+impl Site {
+    /// Its own identifier, and that of the site it proved to be: what is known of one holds for the other.
+    fn ids(&self) -> Vec<i64> {
+        std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).map(SiteId::get).collect()
+    }
+}
+
+/// The newest measurement from each prober, by the prober's name.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteMeasurement>, Error> {
+    const TABLE: &str = "site_measurements";
+    let rows = sqlx::query!(
+        r#"
+        select distinct on (a.name) a.name, m.rtt_us, m.min_us, m.median_us, m.spread_us, m.answered, m.lost,
+               host(m.address) as address, m.failure, m.measured_at
+        from site_measurements m join agents a on a.id = m.prober_id
+        where m.site_id = any($1)
+        order by a.name, m.measured_at desc
+        "#,
+        &site.ids(),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let spread = row.spread_us.map(|micros| unsigned(TABLE, "spread_us", micros)).transpose()?;
+            Ok(SiteMeasurement {
+                prober: row.name,
+                rtt: round_trip(TABLE, "rtt_us", row.rtt_us)?,
+                min: round_trip(TABLE, "min_us", row.min_us)?,
+                median: round_trip(TABLE, "median_us", row.median_us)?,
+                spread: spread.map(Duration::from_micros),
+                answered: unsigned(TABLE, "answered", row.answered)?,
+                lost: unsigned(TABLE, "lost", row.lost)?,
+                address: row.address,
+                failure: row.failure,
+                measured_at: row.measured_at,
+            })
+        })
+        .collect()
+}
+
+/// The site's place in the newest embedding it was located in.
+///
+/// # Errors
+/// When the database fails.
+pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<SitePlacement>, Error> {
+    let row = sqlx::query!(
+        "select epoch, coordinate, fit_error from site_placements where site_id = any($1) order by epoch desc limit 1",
+        &site.ids(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| SitePlacement {
+        epoch: EmbeddingEpoch::new(row.epoch),
+        coordinate: row.coordinate,
+        fit_error: row.fit_error,
+    }))
+}
+
+/// The site's tasks, newest first.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>, Error> {
+    let mut candidates = candidates(conn, site).await?;
+    let rows = sqlx::query!(
+        r#"
+        select t.id, b.name as batch, t.round, t.state::text as "state!",
+               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
+               a.name as "agent?", c.strategy as "strategy?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?"
+        from tasks t
+        join batches b on b.id = t.batch_id
+        left join assignments c on c.id = t.assignment_id
+        left join agents a on a.id = c.agent_id
+        left join outcomes o on o.task_id = t.id
+        where t.site_id = any($1)
+        order by t.id desc
+        "#,
+        &site.ids(),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let outcome = match (row.kind, row.pages, row.bytes) {
+                (Some(kind), Some(pages), Some(bytes)) => {
+                    Some((kind, unsigned("outcomes", "pages", pages)?, unsigned("outcomes", "bytes", bytes)?))
+                }
+                _ => None,
+            };
+            Ok(SiteTask {
+                batch: row.batch,
+                round: unsigned("tasks", "round", row.round)?,
+                state: row.state,
+                reason: row.reason,
+                agent: row.agent,
+                strategy: row.strategy,
+                candidates: candidates.remove(&row.id).unwrap_or_default(),
+                outcome,
+            })
+        })
+        .collect()
+}
+
+/// The candidates of each task's newest assignment, best first.
+async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<i64, Vec<Candidate>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, a.name, listed.predicted as "predicted?", listed.measured as "measured?"
+        from tasks t
+        join assignments c on c.id = t.assignment_id
+        cross join unnest(c.candidates, c.predicted_us, c.measured_us)
+            with ordinality as listed (agent, predicted, measured, position)
+        join agents a on a.id = listed.agent
+        where t.site_id = any($1)
+        order by t.id, listed.position
+        "#,
+        &site.ids(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut candidates: HashMap<i64, Vec<Candidate>> = HashMap::new();
+    for row in rows {
+        candidates.entry(row.id).or_default().push(Candidate {
+            agent: row.name,
+            predicted: round_trip("assignments", "predicted_us", row.predicted)?,
+            measured: round_trip("assignments", "measured_us", row.measured)?,
+        });
+    }
+    Ok(candidates)
+}

@@ -1,0 +1,359 @@
+//! Submissions: a list of sites becomes tasks of a batch.
+//!
+//! Invariants: all of a submission becomes durable in the caller's one transaction, or none; the same sites submitted
+//! again to the same batch add nothing; a submission repeated under its idempotency key gets its first answer; a name
+//! that proved to be another site's becomes that site's task. Sites are inserted in the order of their names, so that
+//! two submissions at once wait for each other instead of dead-locking; tasks in the order of the list.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, CrawlPolicy, Strategy};
+use crate::site_list::SiteName;
+
+use super::{Error, batches, settings, unsigned};
+
+/// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
+/// stay in a few megabytes.
+const CHUNK: usize = 10_000;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// The batch, made when it is new.
+    pub batch: String,
+    /// The strategy; none: the default for a new batch, an old one's own.
+    pub strategy: Option<Strategy>,
+    /// How far each site is crawled; none: `default_policy` for a new batch, an old one's own.
+    pub policy: Option<CrawlPolicy>,
+    /// The scheduler's own policy.
+    pub default_policy: CrawlPolicy,
+    /// The client's name for this submission; none: it cannot be repeated safely.
+    pub idempotency_key: Option<String>,
+    /// The sites, each once.
+    pub sites: Vec<SiteName>,
+    /// Repeats that were collapsed.
+    pub duplicates: u64,
+}
+
+/// What a submission did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// Sites that became tasks.
+    pub added: u64,
+    /// Sites the batch had before.
+    pub already_present: u64,
+    /// Repeats inside the submission, names of one site included.
+    pub duplicates: u64,
+    /// Tasks of the batch now.
+    pub batch_total: u64,
+}
+
+/// Why a submission is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// No request may leave without a contact URL, so nothing could be crawled.
+    #[error("no contact URL is set: run `landfall contact set URL`")]
+    NoContactUrl,
+    /// The batch has another strategy.
+    #[error(
+        "batch {batch} has the strategy {has}, {asked} was asked for: choose another batch or leave the strategy out"
+    )]
+    OtherStrategy {
+        /// The batch.
+        batch: String,
+        /// Its strategy.
+        has: Strategy,
+        /// The strategy asked for.
+        asked: Strategy,
+    },
+    /// The batch has another policy.
+    #[error("batch {batch} has the policy {}, {} was asked for: choose another batch or leave the policy out", words(.has), words(.asked))]
+    OtherPolicy {
+        /// The batch.
+        batch: String,
+        /// Its policy.
+        has: CrawlPolicy,
+        /// The policy asked for.
+        asked: CrawlPolicy,
+    },
+    /// The key belongs to a submission to another batch.
+    #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
+    KeyOfOtherBatch {
+        /// The key.
+        key: String,
+        /// The batch it was used for.
+        batch: String,
+    },
+    /// The store failed.
+    #[error("store a submission")]
+    Store(#[from] Error),
+}
+
+impl From<sqlx::Error> for SubmitError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+/// A policy on one line.
+fn words(policy: &CrawlPolicy) -> String {
+    format!(
+        "({} pages, {} bytes, depth {}, {:?}, a request every {:?})",
+        policy.max_pages, policy.max_bytes, policy.max_depth, policy.max_duration, policy.request_interval
+    )
+}
+
+/// Stores a submission; the caller's transaction makes it durable.
+///
+/// # Errors
+/// When it contradicts the batch, no contact URL is set, or the database fails.
+pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<Submitted, SubmitError> {
+    if let Some(key) = &submission.idempotency_key
+        && let Some(first) = first_answer(conn, key, &submission.batch).await?
+    {
+        return Ok(first);
+    }
+    if settings::contact_url(conn).await?.is_none() {
+        return Err(SubmitError::NoContactUrl);
+    }
+    let batch = agreed_batch(conn, submission).await?;
+    let sites = site_ids(conn, &submission.sites).await?;
+    let added = add_tasks(conn, batch, &sites).await?;
+    let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
+    let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
+    let submitted = Submitted {
+        added,
+        already_present: present - added,
+        duplicates: submission.duplicates + (names - present),
+        batch_total: batches::task_count(conn, batch).await?,
+    };
+    if let Some(key) = &submission.idempotency_key {
+        remember(conn, key, batch, &submitted).await?;
+    }
+    Ok(submitted)
+}
+
+/// The answer a former submission under this key got. Holds the key until the transaction ends.
+async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).fetch_one(&mut *conn).await?;
+    let row = sqlx::query!(
+        r#"
+        select b.name, s.added, s.already_present, s.duplicates, s.batch_total
+        from submissions s join batches b on b.id = s.batch_id
+        where s.idempotency_key = $1
+        "#,
+        key,
+    )
+    .fetch_optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    if row.name != batch {
+        return Err(SubmitError::KeyOfOtherBatch { key: key.to_owned(), batch: row.name });
+    }
+    Ok(Some(Submitted {
+        added: unsigned("submissions", "added", row.added)?,
+        already_present: unsigned("submissions", "already_present", row.already_present)?,
+        duplicates: unsigned("submissions", "duplicates", row.duplicates)?,
+        batch_total: unsigned("submissions", "batch_total", row.batch_total)?,
+    }))
+}
+
+async fn remember(
+    conn: &mut PgConnection,
+    key: &str,
+    batch: BatchId,
+    submitted: &Submitted,
+) -> Result<(), SubmitError> {
+    let stored = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    sqlx::query!(
+        r#"
+        insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
+        values ($1, $2, $3, $4, $5, $6)
+        "#,
+        key,
+        batch.get(),
+        stored(submitted.added),
+        stored(submitted.already_present),
+        stored(submitted.duplicates),
+        stored(submitted.batch_total),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// The batch, when it is new or agrees with what is asked.
+async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
+    let strategy = submission.strategy.unwrap_or_default();
+    let policy = submission.policy.unwrap_or(submission.default_policy);
+    let batch = batches::lock_or_create(conn, &submission.batch, strategy, &policy).await?;
+    if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
+        return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
+    }
+    if let Some(asked) = submission.policy.filter(|asked| *asked != batch.policy) {
+        return Err(SubmitError::OtherPolicy { batch: batch.name, has: batch.policy, asked });
+    }
+    Ok(batch.id)
+}
+
+/// The sites behind the names, each once, in the order of the list.
+async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64>, Error> {
+    let mut sorted: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
+    sorted.sort_unstable();
+    let mut ids = HashMap::with_capacity(names.len());
+    for chunk in sorted.chunks(CHUNK) {
+        sqlx::query!(
+            "insert into sites (name) select name from unnest($1::text[]) as listed (name) on conflict (name) do nothing",
+            chunk,
+        )
+        .execute(&mut *conn)
+        .await?;
+        let rows = sqlx::query!(
+            r#"select name, coalesce(alias_of, id) as "id!" from sites where name = any($1::text[])"#,
+            chunk,
+        )
+        .fetch_all(&mut *conn)
+        .await?;
+        ids.extend(rows.into_iter().map(|row| (row.name, row.id)));
+    }
+    let mut seen = HashSet::with_capacity(names.len());
+    Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
+}
+
+/// Makes tasks of the sites that have none in this batch, and counts them.
+async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
+    let mut added = 0;
+    for chunk in sites.chunks(CHUNK) {
+        let done = sqlx::query!(
+            r#"
+            insert into tasks (batch_id, site_id)
+            select $1, site_id from unnest($2::bigint[]) with ordinality as listed (site_id, position)
+            -- A batch has a site once, whatever round it is in.
+            where not exists (select from tasks t where t.batch_id = $1 and t.site_id = listed.site_id)
+            order by position
+            on conflict (batch_id, site_id, round) do nothing
+            "#,
+            batch.get(),
+            chunk,
+        )
+        .execute(&mut *conn)
+        .await?;
+        added += done.rows_affected();
+    }
+    Ok(added)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+
+    fn names(range: std::ops::Range<u32>) -> Vec<SiteName> {
+        range.map(|number| format!("site{number}.cn").parse().expect("a name")).collect()
+    }
+
+    fn submission(sites: Vec<SiteName>) -> Submission {
+        Submission {
+            batch: "autumn".into(),
+            strategy: None,
+            policy: None,
+            default_policy: CrawlPolicy::default(),
+            idempotency_key: None,
+            sites,
+            duplicates: 0,
+        }
+    }
+
+    async fn run(pool: &PgPool, submission: &Submission) -> Result<Submitted, SubmitError> {
+        let mut tx = pool.begin().await?;
+        let submitted = submit(&mut tx, submission).await?;
+        tx.commit().await?;
+        Ok(submitted)
+    }
+
+    async fn with_contact(pool: &PgPool) {
+        let mut conn = pool.acquire().await.expect("a connection");
+        settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_same_list_twice_adds_nothing(pool: PgPool) {
+        with_contact(&pool).await;
+        let list = submission(names(0..25_000));
+        let first = run(&pool, &list).await.expect("submitted");
+        assert_eq!(first, Submitted { added: 25_000, already_present: 0, duplicates: 0, batch_total: 25_000 });
+        let second = run(&pool, &list).await.expect("submitted");
+        assert_eq!(second, Submitted { added: 0, already_present: 25_000, duplicates: 0, batch_total: 25_000 });
+        let more = run(&pool, &submission(names(24_990..25_010))).await.expect("submitted");
+        assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_repeated_key_gets_the_first_answer(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut keyed = submission(names(0..3));
+        keyed.idempotency_key = Some("k".into());
+        let first = run(&pool, &keyed).await.expect("submitted");
+        assert_eq!(run(&pool, &keyed).await.expect("submitted"), first);
+        keyed.batch = "winter".into();
+        let refused = run(&pool, &keyed).await.expect_err("refused").to_string();
+        assert_eq!(refused, "idempotency_key: 'k' was used for a submission to batch autumn");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_name_of_a_known_site_becomes_that_sites_task(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut conn = pool.acquire().await.expect("a connection");
+        sqlx::query("insert into sites (name) values ('site0.cn')").execute(&mut *conn).await.expect("a site");
+        sqlx::query("insert into sites (name, alias_of) select 'site1.cn', id from sites")
+            .execute(&mut *conn)
+            .await
+            .expect("an alias");
+        let submitted = run(&pool, &submission(names(0..3))).await.expect("submitted");
+        assert_eq!(submitted, Submitted { added: 2, already_present: 0, duplicates: 1, batch_total: 2 });
+        let sites: Vec<String> =
+            sqlx::query_scalar("select name from sites where id in (select site_id from tasks) order by name")
+                .fetch_all(&mut *conn)
+                .await
+                .expect("sites");
+        assert_eq!(sites, ["site0.cn", "site2.cn"]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_batch_keeps_its_strategy_and_its_policy(pool: PgPool) {
+        with_contact(&pool).await;
+        run(&pool, &submission(names(0..1))).await.expect("submitted");
+        let mut other = submission(names(1..2));
+        other.strategy = Some(Strategy::Random);
+        let refused = run(&pool, &other).await.expect_err("refused").to_string();
+        assert!(refused.contains("gnp-top3") && refused.contains("random was asked"), "{refused}");
+        other.strategy = Some(Strategy::GnpTop3);
+        other.policy = Some(CrawlPolicy { max_pages: 7, ..CrawlPolicy::default() });
+        let refused = run(&pool, &other).await.expect_err("refused").to_string();
+        assert!(refused.contains("(200 pages") && refused.contains("(7 pages"), "{refused}");
+        other.policy = Some(CrawlPolicy::default());
+        assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nothing_is_taken_without_a_contact_url(pool: PgPool) {
+        let refused = run(&pool, &submission(names(0..1))).await.expect_err("refused");
+        assert!(matches!(refused, SubmitError::NoContactUrl), "{refused}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn overlapping_submissions_at_once_add_each_site_once(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut backwards = names(0..5_000);
+        backwards.reverse();
+        let (forwards, mut backwards) = (submission(names(0..5_000)), submission(backwards));
+        backwards.batch = "winter".into();
+        let (same, other, again) = tokio::join!(run(&pool, &forwards), run(&pool, &backwards), run(&pool, &forwards));
+        let (same, other, again) = (same.expect("submitted"), other.expect("submitted"), again.expect("submitted"));
+        assert_eq!(same.added + again.added, 5_000);
+        assert_eq!(other.added, 5_000);
+    }
+}
