@@ -10,6 +10,8 @@ use sqlx::PgPool;
 pub mod config;
 pub mod contact;
 pub mod gnp;
+pub mod grpc;
+pub mod landmark_choice;
 pub mod model;
 pub mod secret;
 pub mod site_list;

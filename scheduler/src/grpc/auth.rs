@@ -1,0 +1,83 @@
+//! Who is calling: the operator by their token, an agent by its credential.
+//!
+//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. Every handler asks first.
+
+use sqlx::PgConnection;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::Scheduler;
+use crate::model::AgentId;
+use crate::secret::SecretHash;
+use crate::store::{self, agents, settings};
+
+use super::status;
+
+/// Why a caller is not let in.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthError {
+    /// No secret was presented.
+    #[error("the metadata `authorization: Bearer SECRET` is missing")]
+    Missing,
+    /// It is not the operator's.
+    #[error("the operator token is wrong")]
+    WrongOperatorToken,
+    /// It is no agent's.
+    #[error("the credential is not known: enrol the agent again")]
+    WrongCredential,
+    /// The store failed.
+    #[error("look up a credential")]
+    Store(#[from] store::Error),
+}
+
+/// Lets the operator pass.
+///
+/// # Errors
+/// `Unauthenticated` for everybody else.
+pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<(), Status> {
+    // Before the database is asked, so that a stranger costs nothing.
+    let presented = presented(metadata).map_err(status::from_auth)?;
+    let mut conn = scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+    let expected = settings::operator_token_hash(&mut conn).await.map_err(status::from_store)?;
+    if expected != Some(presented) {
+        return Err(status::from_auth(AuthError::WrongOperatorToken));
+    }
+    Ok(())
+}
+
+/// The agent that is calling.
+///
+/// # Errors
+/// `Unauthenticated` when the credential is missing or nobody's.
+pub async fn agent(conn: &mut PgConnection, metadata: &MetadataMap) -> Result<AgentId, Status> {
+    let presented = presented(metadata).map_err(status::from_auth)?;
+    let agent = agents::by_credential(conn, &presented).await.map_err(status::from_store)?;
+    agent.ok_or_else(|| status::from_auth(AuthError::WrongCredential))
+}
+
+fn presented(metadata: &MetadataMap) -> Result<SecretHash, AuthError> {
+    let text = metadata.get("authorization").and_then(|value| value.to_str().ok()).ok_or(AuthError::Missing)?;
+    let (scheme, secret) = text.split_once(' ').ok_or(AuthError::Missing)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(AuthError::Missing);
+    }
+    Ok(SecretHash::of(secret.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_bearer_is_looked_at() {
+        let with = |text: &'static str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", text.parse().expect("ASCII"));
+            presented(&metadata).ok()
+        };
+        assert_eq!(with("Bearer abc"), Some(SecretHash::of("abc")));
+        assert_eq!(with("bearer  abc "), Some(SecretHash::of("abc")));
+        assert_eq!(with("Basic abc"), None);
+        assert_eq!(with("abc"), None);
+    }
+}

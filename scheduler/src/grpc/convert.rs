@@ -1,0 +1,90 @@
+//! Operators' messages to domain values and back; what all of them share.
+//!
+//! Everything from a client is checked on the way in: what cannot be understood is an [`InvalidField`] that names the
+//! field. Nothing is checked on the way out.
+
+use std::error::Error;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::model::Rtt;
+
+pub(super) mod fleet;
+pub(super) mod reports;
+pub(super) mod sites;
+
+/// The longest free text an operator may give, in characters.
+const MAX_TEXT: usize = 100;
+
+/// A field of a request that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidField {
+    field: String,
+    problem: String,
+}
+
+impl InvalidField {
+    fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+
+    /// For a field whose text did not parse.
+    fn of<P: Error>(field: impl Into<String>) -> impl FnOnce(P) -> Self {
+        move |problem| Self::new(field, problem.to_string())
+    }
+}
+
+/// A name: 1 to `longest` letters, digits, `.`, `_` and `-`.
+fn name(field: &str, text: String, longest: usize) -> Result<String, InvalidField> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if text.is_empty() || text.len() > longest || !text.bytes().all(allowed) {
+        let problem = format!(
+            "'{}' is not 1 to {longest} letters, digits, '.', '_' and '-'",
+            text.chars().take(MAX_TEXT).flat_map(char::escape_debug).collect::<String>()
+        );
+        return Err(InvalidField::new(field, problem));
+    }
+    Ok(text)
+}
+
+/// Free text on one line, not empty.
+fn line(field: &str, text: &str) -> Result<String, InvalidField> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(InvalidField::new(field, "missing"));
+    }
+    if text.chars().count() > MAX_TEXT || text.chars().any(char::is_control) {
+        return Err(InvalidField::new(field, format!("longer than {MAX_TEXT} characters, or not one line")));
+    }
+    Ok(text.to_owned())
+}
+
+/// A duration within bounds; none when absent.
+fn bounded(
+    field: &str,
+    value: Option<prost_types::Duration>,
+    shortest: Duration,
+    longest: Duration,
+) -> Result<Option<Duration>, InvalidField> {
+    let Some(value) = value else { return Ok(None) };
+    match Duration::try_from(value) {
+        Ok(value) if value >= shortest && value <= longest => Ok(Some(value)),
+        _ => Err(InvalidField::new(field, format!("not within {shortest:?} to {longest:?}"))),
+    }
+}
+
+fn duration(value: Duration) -> prost_types::Duration {
+    // Only durations beyond 292 billion years do not fit.
+    prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
+}
+
+fn rtt(value: Option<Rtt>) -> Option<prost_types::Duration> {
+    value.map(|value| duration(value.as_duration()))
+}
+
+fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp {
+    let nanos = i32::try_from(value.timestamp_subsec_nanos()).unwrap_or_default();
+    prost_types::Timestamp { seconds: value.timestamp(), nanos }
+}

@@ -1,0 +1,134 @@
+//! Messages of the fleet's service.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+
+use crate::contact::ContactUrl;
+use crate::store::agents::Agent;
+use crate::store::enrolments::{Enrolment, Wanted};
+use crate::store::roll::{Entry, Roll};
+
+use super::{InvalidField, bounded, line, name, timestamp};
+use crate::grpc::Identity;
+
+/// The longest name of an agent.
+const MAX_AGENT: usize = 63;
+/// How long an enrolment token can be used, unless told otherwise.
+const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
+/// The bounds of what may be told.
+const SHORTEST_VALIDITY: Duration = Duration::from_secs(60);
+const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Dimensions the embedding has unless told otherwise, landmarks permitting.
+const DEFAULT_DIMENSIONS: u32 = 8;
+
+impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
+    type Error = InvalidField;
+
+    fn try_from(request: v1::CreateEnrolmentRequest) -> Result<Self, InvalidField> {
+        let name = match request.name {
+            empty if empty.is_empty() => None,
+            given => Some(name("name", given, MAX_AGENT)?),
+        };
+        let valid_for = bounded("valid_for", request.valid_for, SHORTEST_VALIDITY, LONGEST_VALIDITY)?;
+        Ok(Self {
+            name,
+            city: line("city", &request.city)?,
+            carrier: line("carrier", &request.carrier)?,
+            country: country(&request.country)?,
+            valid_for: valid_for.unwrap_or(DEFAULT_VALIDITY),
+        })
+    }
+}
+
+fn country(text: &str) -> Result<String, InvalidField> {
+    let country = text.trim().to_ascii_uppercase();
+    if country.is_empty() || (country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
+        return Ok(country);
+    }
+    Err(InvalidField::new("country", "not two letters, as ISO 3166-1 has them"))
+}
+
+/// What is asked of an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::grpc) struct Election {
+    pub(in crate::grpc) count: u32,
+    pub(in crate::grpc) dimensions: Option<u32>,
+}
+
+impl From<v1::ElectLandmarksRequest> for Election {
+    fn from(request: v1::ElectLandmarksRequest) -> Self {
+        Self { count: request.count, dimensions: dimensions(request.dimensions) }
+    }
+}
+
+/// On the wire 0 leaves the dimensions to the scheduler.
+pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
+    (asked > 0).then_some(asked)
+}
+
+/// The contact URL an operator sets.
+pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
+    request.contact_url.parse().map_err(InvalidField::of("contact_url"))
+}
+
+/// A token, and how the agent reaches and recognises the scheduler.
+pub(in crate::grpc) fn enrolment(
+    enrolment: Enrolment,
+    identity: &Identity,
+    contact_url: Option<String>,
+) -> v1::CreateEnrolmentResponse {
+    v1::CreateEnrolmentResponse {
+        token: enrolment.token.reveal().to_owned(),
+        name: enrolment.name,
+        expires_at: Some(timestamp(enrolment.expires_at)),
+        ca_fingerprint: identity.ca_fingerprint.clone().unwrap_or_default(),
+        scheduler_url: identity.scheduler_url.clone(),
+        contact_url: contact_url.unwrap_or_default(),
+    }
+}
+
+impl From<Agent> for v1::Agent {
+    fn from(agent: Agent) -> Self {
+        Self {
+            agent_id: agent.id.get(),
+            name: agent.name,
+            city: agent.city,
+            carrier: agent.carrier,
+            country: agent.country,
+            capacity: agent.capacity,
+            leased: agent.leased,
+            connected: agent.connected,
+            landmark: agent.landmark,
+            reached_by: agent.reached_by,
+            seen_at: agent.seen_at.map(timestamp),
+            version: agent.version,
+            beacon_url: agent.beacon_url.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<Roll> for v1::ListLandmarksResponse {
+    fn from(roll: Roll) -> Self {
+        let most = u32::try_from(roll.entries.len().saturating_sub(1)).unwrap_or(u32::MAX);
+        let (epoch, fit_error) = roll.embedding.unwrap_or_default();
+        Self {
+            dimensions: roll.dimensions.unwrap_or(DEFAULT_DIMENSIONS).min(most),
+            landmarks: roll.entries.into_iter().map(Into::into).collect(),
+            epoch,
+            fit_error,
+        }
+    }
+}
+
+impl From<Entry> for v1::Landmark {
+    fn from(entry: Entry) -> Self {
+        Self {
+            name: entry.name,
+            city: entry.city,
+            carrier: entry.carrier,
+            connected: entry.connected,
+            reason: entry.reason,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Messages of the sites' service.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use landfall_proto::v1;
+
+use crate::config::CrawlConfig;
+use crate::model::{CrawlPolicy, Strategy};
+use crate::site_list::SiteName;
+use crate::store::batches::Progress;
+use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
+use crate::store::submissions::{Submission, Submitted};
+
+use super::{InvalidField, bounded, duration, name, rtt, timestamp};
+
+/// The longest batch name.
+const MAX_BATCH: usize = 100;
+/// The longest idempotency key, in bytes.
+const MAX_KEY: usize = 200;
+/// Names a chunk may hold.
+const MAX_CHUNK: usize = 10_000;
+/// Names a submission may hold: they wait in memory, some 100 bytes each, until the stream ends.
+const MAX_SITES: usize = 1_000_000;
+/// The longest crawl of one site.
+const MAX_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The longest pause between two requests to a site.
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// A submission while its stream lasts.
+#[derive(Debug)]
+pub(in crate::grpc) struct Intake {
+    submission: Submission,
+    seen: HashSet<SiteName>,
+    /// Names taken so far, repeats included.
+    taken: usize,
+}
+
+impl Intake {
+    /// Begins with the header.
+    pub(in crate::grpc) fn new(header: v1::SubmitHeader, config: &CrawlConfig) -> Result<Self, InvalidField> {
+        let default_policy = CrawlPolicy {
+            max_pages: config.max_pages,
+            max_bytes: config.max_bytes,
+            max_depth: config.max_depth,
+            max_duration: config.max_duration,
+            request_interval: config.request_interval,
+        };
+        if header.idempotency_key.len() > MAX_KEY {
+            return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
+        }
+        Ok(Self {
+            submission: Submission {
+                batch: name("batch", header.batch, MAX_BATCH)?,
+                strategy: strategy(&header.strategy)?,
+                policy: header.policy.map(|asked| policy(&asked, &default_policy)).transpose()?,
+                default_policy,
+                idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
+                sites: Vec::new(),
+                duplicates: 0,
+            },
+            seen: HashSet::new(),
+            taken: 0,
+        })
+    }
+
+    /// Takes a further message.
+    pub(in crate::grpc) fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
+        let chunk = match request.part {
+            Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
+            Some(v1::submit_request::Part::Header(_)) => return Err(InvalidField::new("header", "sent twice")),
+            None => return Err(InvalidField::new("part", "missing")),
+        };
+        if chunk.sites.len() > MAX_CHUNK {
+            return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        for text in chunk.sites {
+            if self.taken == MAX_SITES {
+                return Err(InvalidField::new("sites", format!("more than {MAX_SITES}: split the submission")));
+            }
+            let site: SiteName = text.parse().map_err(InvalidField::of(format!("sites[{}]", self.taken)))?;
+            self.taken += 1;
+            if self.seen.insert(site.clone()) {
+                self.submission.sites.push(site);
+            } else {
+                self.submission.duplicates += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole submission.
+    pub(in crate::grpc) fn finish(self) -> Result<Submission, InvalidField> {
+        if self.submission.sites.is_empty() {
+            return Err(InvalidField::new("sites", "the submission holds none"));
+        }
+        Ok(self.submission)
+    }
+}
+
+/// The header that must come first.
+pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::SubmitHeader, InvalidField> {
+    match first.and_then(|request| request.part) {
+        Some(v1::submit_request::Part::Header(header)) => Ok(header),
+        Some(v1::submit_request::Part::Chunk(_)) | None => Err(InvalidField::new("header", "must come first")),
+    }
+}
+
+/// A site somebody asks for.
+pub(in crate::grpc) fn site_name(request: &v1::ShowSiteRequest) -> Result<SiteName, InvalidField> {
+    request.site.parse().map_err(InvalidField::of("site"))
+}
+
+fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(InvalidField::of("strategy"))
+}
+
+/// A policy; its absent durations are the scheduler's.
+fn policy(asked: &v1::CrawlPolicy, default: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
+    let at_least_one = |field: &str, given: bool| {
+        if given { Ok(()) } else { Err(InvalidField::new(field, "must be 1 or more")) }
+    };
+    at_least_one("policy.max_pages", asked.max_pages > 0)?;
+    at_least_one("policy.max_bytes", asked.max_bytes > 0)?;
+    // The store counts with a sign.
+    if i32::try_from(asked.max_pages).is_err() {
+        return Err(InvalidField::new("policy.max_pages", format!("more than {}", i32::MAX)));
+    }
+    if i64::try_from(asked.max_bytes).is_err() {
+        return Err(InvalidField::new("policy.max_bytes", format!("more than {}", i64::MAX)));
+    }
+    if i32::try_from(asked.max_depth).is_err() {
+        return Err(InvalidField::new("policy.max_depth", format!("more than {}", i32::MAX)));
+    }
+    let max_duration = bounded("policy.max_duration", asked.max_duration, Duration::from_secs(1), MAX_CRAWL)?;
+    let request_interval = bounded("policy.request_interval", asked.request_interval, Duration::ZERO, MAX_INTERVAL)?;
+    Ok(CrawlPolicy {
+        max_pages: asked.max_pages,
+        max_bytes: asked.max_bytes,
+        max_depth: asked.max_depth,
+        max_duration: max_duration.unwrap_or(default.max_duration),
+        request_interval: request_interval.unwrap_or(default.request_interval),
+    })
+}
+
+impl From<Submitted> for v1::SubmitResponse {
+    fn from(submitted: Submitted) -> Self {
+        Self {
+            added: submitted.added,
+            already_present: submitted.already_present,
+            duplicates: submitted.duplicates,
+            batch_total: submitted.batch_total,
+        }
+    }
+}
+
+impl From<Progress> for v1::BatchProgress {
+    fn from(progress: Progress) -> Self {
+        Self {
+            submitted: progress.submitted,
+            measuring: progress.measuring,
+            located: progress.located,
+            assigned: progress.assigned,
+            leased: progress.leased,
+            complete: progress.complete,
+            truncated: progress.truncated,
+            failed: progress.failed,
+            cancelled: progress.cancelled,
+            pages: progress.pages,
+            bytes: progress.bytes,
+            waiting_for: progress.waiting_for.unwrap_or_default(),
+        }
+    }
+}
+
+/// All that is known of a site.
+pub(in crate::grpc) fn shown(
+    site: Site,
+    measurements: Vec<SiteMeasurement>,
+    placement: Option<SitePlacement>,
+    tasks: Vec<SiteTask>,
+) -> v1::ShowSiteResponse {
+    v1::ShowSiteResponse {
+        site_id: site.id.get(),
+        name: site.name,
+        origin: site.origin.unwrap_or_default(),
+        alias_of: site.alias_of.map(|(_, name)| name).unwrap_or_default(),
+        measurements: measurements.into_iter().map(Into::into).collect(),
+        placement: placement.map(Into::into),
+        tasks: tasks.into_iter().map(Into::into).collect(),
+    }
+}
+
+impl From<SiteMeasurement> for v1::SiteMeasurement {
+    fn from(measurement: SiteMeasurement) -> Self {
+        Self {
+            prober: measurement.prober,
+            rtt: rtt(measurement.rtt),
+            min: rtt(measurement.min),
+            median: rtt(measurement.median),
+            spread: measurement.spread.map(duration),
+            count: measurement.answered,
+            lost: measurement.lost,
+            address: measurement.address.unwrap_or_default(),
+            failure: measurement.failure.unwrap_or_default(),
+            measured_at: Some(timestamp(measurement.measured_at)),
+        }
+    }
+}
+
+impl From<SitePlacement> for v1::SitePlacement {
+    fn from(placement: SitePlacement) -> Self {
+        Self { epoch: placement.epoch.get(), coordinate: placement.coordinate, fit_error: placement.fit_error }
+    }
+}
+
+impl From<SiteTask> for v1::SiteTask {
+    fn from(task: SiteTask) -> Self {
+        let (outcome, pages, bytes) = task.outcome.unwrap_or_default();
+        Self {
+            batch: task.batch,
+            round: task.round,
+            state: task.state,
+            reason: task.reason.unwrap_or_default(),
+            agent: task.agent.unwrap_or_default(),
+            strategy: task.strategy.unwrap_or_default(),
+            candidates: task.candidates.into_iter().map(Into::into).collect(),
+            outcome,
+            pages,
+            bytes,
+        }
+    }
+}
+
+impl From<Candidate> for v1::Candidate {
+    fn from(candidate: Candidate) -> Self {
+        Self { agent: candidate.agent, predicted: rtt(candidate.predicted), measured: rtt(candidate.measured) }
+    }
+}

@@ -1,0 +1,118 @@
+//! The operator's service for agents and landmarks.
+
+use landfall_proto::v1;
+use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
+use sqlx::PgConnection;
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::landmark_choice;
+use crate::secret::Secret;
+use crate::store::{self, agents, enrolments, roll, settings};
+
+use super::convert::fleet as convert;
+use super::{Identity, auth, status};
+
+/// The largest message taken.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// Serves `landfall.v1.FleetService`.
+#[derive(Debug, Clone)]
+pub struct FleetDesk {
+    scheduler: Scheduler,
+    identity: Identity,
+}
+
+/// The service, with its limits; `identity` is what enrolling agents are told.
+pub fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
+    FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl FleetService for FleetDesk {
+    async fn create_enrolment(
+        &self,
+        request: Request<v1::CreateEnrolmentRequest>,
+    ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let wanted = request.into_inner().try_into().map_err(status::from_field)?;
+        let token = Secret::generate().map_err(|cause| status::from_randomness(&cause))?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let enrolment = enrolments::create(&mut tx, &wanted, token).await.map_err(status::from_store)?;
+        let contact_url = settings::contact_url(&mut tx).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        Ok(Response::new(convert::enrolment(enrolment, &self.identity, contact_url)))
+    }
+
+    async fn list_agents(
+        &self,
+        request: Request<v1::ListAgentsRequest>,
+    ) -> Result<Response<v1::ListAgentsResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ListAgentsResponse { agents: agents.into_iter().map(Into::into).collect() }))
+    }
+
+    async fn set_landmarks(
+        &self,
+        request: Request<v1::SetLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let request = request.into_inner();
+        let dimensions = convert::dimensions(request.dimensions);
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        landmark_choice::set(&mut tx, &request.names, dimensions).await.map_err(status::from_choice)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        self.landmarks_changed().await
+    }
+
+    async fn elect_landmarks(
+        &self,
+        request: Request<v1::ElectLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let election = convert::Election::from(request.into_inner());
+        let peers = self.scheduler.config.measure.max_mesh_peers;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        landmark_choice::elect(&mut tx, election.count, election.dimensions, peers)
+            .await
+            .map_err(status::from_choice)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        self.landmarks_changed().await
+    }
+
+    async fn list_landmarks(
+        &self,
+        request: Request<v1::ListLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        listed(&mut conn).await
+    }
+
+    async fn set_contact_url(
+        &self,
+        request: Request<v1::SetContactUrlRequest>,
+    ) -> Result<Response<v1::SetContactUrlResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let contact_url = convert::contact_url(request.get_ref()).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        settings::set_contact_url(&mut conn, contact_url.as_str()).await.map_err(status::from_store)?;
+        self.scheduler.wakes.measure.notify_one();
+        Ok(Response::new(v1::SetContactUrlResponse {}))
+    }
+}
+
+impl FleetDesk {
+    async fn landmarks_changed(&self) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        self.scheduler.wakes.fit.notify_one();
+        self.scheduler.wakes.measure.notify_one();
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        listed(&mut conn).await
+    }
+}
+
+async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+    Ok(Response::new(roll::read(conn).await.map_err(status::from_store)?.into()))
+}

@@ -1,0 +1,400 @@
+//! The operator's services over a real server and a real Postgres.
+
+use std::sync::Arc;
+
+use landfall_proto::v1;
+use landfall_proto::v1::fleet_service_client::FleetServiceClient;
+use landfall_proto::v1::report_service_client::ReportServiceClient;
+use landfall_proto::v1::site_service_client::SiteServiceClient;
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Server};
+use tonic::{Code, Request, Status};
+
+use super::{Identity, fleet, reports, sites};
+use crate::Scheduler;
+use crate::model::{AgentId, SessionId};
+use crate::secret::Secret;
+use crate::store::{enrolments, fixtures, settings};
+
+/// Presents a token with every call.
+#[derive(Clone)]
+struct Presents(String);
+
+impl Interceptor for Presents {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("authorization", format!("Bearer {}", self.0).parse().expect("ASCII"));
+        Ok(request)
+    }
+}
+
+type Client = InterceptedService<Channel, Presents>;
+
+/// A server, and an operator in front of it. Stops when dropped.
+struct Desk {
+    pool: PgPool,
+    channel: Channel,
+    token: Secret,
+    shutdown: CancellationToken,
+    _stop: DropGuard,
+}
+
+impl Desk {
+    async fn open(pool: PgPool) -> Self {
+        let token = Secret::generate().expect("randomness");
+        let mut conn = pool.acquire().await.expect("a connection");
+        settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
+        settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
+        drop(conn);
+        let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::default(), config: Arc::default() };
+        let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let shutdown = CancellationToken::new();
+        let server = Server::builder()
+            .add_service(sites::server(scheduler.clone(), shutdown.clone()))
+            .add_service(fleet::server(scheduler.clone(), identity))
+            .add_service(reports::server(scheduler));
+        let stopped = shutdown.clone().cancelled_owned();
+        tokio::spawn(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
+        let channel =
+            Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");
+        Self { pool, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
+    }
+
+    fn operator(&self) -> Presents {
+        Presents(self.token.reveal().to_owned())
+    }
+
+    fn sites(&self) -> SiteServiceClient<Client> {
+        SiteServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    fn fleet(&self) -> FleetServiceClient<Client> {
+        FleetServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    fn reports(&self) -> ReportServiceClient<Client> {
+        ReportServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    async fn submit(&self, batch: &str, names: &[&str]) -> Result<v1::SubmitResponse, Status> {
+        let header = v1::SubmitHeader { batch: batch.into(), ..v1::SubmitHeader::default() };
+        let messages = [
+            v1::submit_request::Part::Header(header),
+            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: names.iter().map(|&n| n.to_owned()).collect() }),
+        ]
+        .map(|part| v1::SubmitRequest { part: Some(part) });
+        Ok(self.sites().submit(tokio_stream::iter(messages)).await?.into_inner())
+    }
+
+    /// Agents that are connected and run a beacon.
+    async fn agents(&self, count: usize) -> Vec<(AgentId, SessionId)> {
+        let mut conn = self.pool.acquire().await.expect("a connection");
+        let mut agents = Vec::new();
+        for number in 0..count {
+            let agent = fixtures::agent(&mut conn, &format!("agent{number}")).await;
+            agents.push((agent, fixtures::session(&mut conn, agent).await));
+        }
+        self.run("update agents set beacon_url = 'http://127.0.0.1:7180/', city = name, carrier = name").await;
+        agents
+    }
+
+    async fn run(&self, sql: &'static str) {
+        sqlx::query(sql).execute(&self.pool).await.expect(sql);
+    }
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn the_same_list_twice_says_so(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let first = desk.submit("autumn", &["A.cn", "a.cn", "http://b.cn:80/path"]).await.expect("submitted");
+    assert_eq!((first.added, first.already_present, first.duplicates, first.batch_total), (2, 0, 1, 2));
+    let second = desk.submit("autumn", &["a.cn", "http://b.cn"]).await.expect("submitted");
+    assert_eq!((second.added, second.already_present, second.batch_total), (0, 2, 2));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_bad_site_is_named_and_nothing_is_stored(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let refused = desk.submit("autumn", &["a.cn", "b c.cn"]).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().starts_with("sites[1]: 'b c.cn' names no site"), "{}", refused.message());
+    let refused = desk.submit("bad name", &["a.cn"]).await.expect_err("refused");
+    assert!(refused.message().starts_with("batch: 'bad name' is not"), "{}", refused.message());
+    let stored: i64 = sqlx::query_scalar("select count(*) from sites").fetch_one(&desk.pool).await.expect("a count");
+    assert_eq!(stored, 0);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_submission_without_a_contact_url_is_refused(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.run("update settings set contact_url = null").await;
+    let refused = desk.submit("autumn", &["a.cn"]).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("landfall contact set URL"));
+    let contact_url = "https://example.org/bot".to_owned();
+    desk.fleet().set_contact_url(v1::SetContactUrlRequest { contact_url }).await.expect("set");
+    desk.submit("autumn", &["a.cn"]).await.expect("submitted");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_unknown_batch_or_site_is_named(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let watched = desk.sites().watch_batch(v1::WatchBatchRequest { batch: "winter".into() }).await;
+    let reported = desk.reports().assignments(v1::AssignmentsRequest { batch: "winter".into() }).await;
+    for status in [watched.expect_err("unknown"), reported.expect_err("unknown")] {
+        assert_eq!((status.code(), status.message()), (Code::NotFound, "no batch is called 'winter'"));
+    }
+    let shown = desk.sites().show_site(v1::ShowSiteRequest { site: "A.cn/x".into() }).await.expect_err("unknown");
+    assert_eq!((shown.code(), shown.message()), (Code::NotFound, "no site is known as 'a.cn'"));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn every_call_needs_the_operators_token(pool: PgPool) {
+    let mut desk = Desk::open(pool).await;
+    desk.token = Secret::generate().expect("randomness");
+    let (mut fleet, mut sites, mut reports) = (desk.fleet(), desk.sites(), desk.reports());
+    let batch = || "autumn".to_owned();
+    let codes = [
+        desk.submit("autumn", &["a.cn"]).await.map(|_| ()),
+        sites.watch_batch(v1::WatchBatchRequest { batch: batch() }).await.map(|_| ()),
+        sites.show_site(v1::ShowSiteRequest::default()).await.map(|_| ()),
+        fleet.create_enrolment(v1::CreateEnrolmentRequest::default()).await.map(|_| ()),
+        fleet.list_agents(v1::ListAgentsRequest {}).await.map(|_| ()),
+        fleet.set_landmarks(v1::SetLandmarksRequest::default()).await.map(|_| ()),
+        fleet.elect_landmarks(v1::ElectLandmarksRequest::default()).await.map(|_| ()),
+        fleet.list_landmarks(v1::ListLandmarksRequest {}).await.map(|_| ()),
+        fleet.set_contact_url(v1::SetContactUrlRequest::default()).await.map(|_| ()),
+        reports.assignments(v1::AssignmentsRequest { batch: batch() }).await.map(|_| ()),
+        reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
+    ]
+    .map(|answer| answer.expect_err("refused").code());
+    assert_eq!(codes, [Code::Unauthenticated; 11]);
+    let mut bare = FleetServiceClient::new(desk.channel.clone());
+    let missing = bare.list_agents(v1::ListAgentsRequest {}).await.expect_err("refused");
+    assert_eq!(missing.code(), Code::Unauthenticated);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_enrolment_token_works_once(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let request = v1::CreateEnrolmentRequest {
+        city: "Harbin".into(),
+        carrier: "CERNET".into(),
+        country: "cn".into(),
+        ..v1::CreateEnrolmentRequest::default()
+    };
+    let made = desk.fleet().create_enrolment(request.clone()).await.expect("made").into_inner();
+    assert_eq!((made.name.as_str(), made.ca_fingerprint.as_str()), ("harbin-cernet", "ab"));
+    assert_eq!(made.contact_url, "https://example.org/bot");
+    let mut conn = desk.pool.acquire().await.expect("a connection");
+    let redeemed = enrolments::redeem(&mut conn, &made.token).await.expect("redeemed");
+    assert_eq!((redeemed.name.as_str(), redeemed.country.as_str()), ("harbin-cernet", "CN"));
+    let again = enrolments::redeem(&mut conn, &made.token).await.expect_err("used");
+    assert_eq!(super::status::from_redeem(again).code(), Code::FailedPrecondition);
+    let listed = desk.fleet().list_agents(v1::ListAgentsRequest {}).await.expect("listed").into_inner();
+    assert_eq!(listed.agents.len(), 1);
+    assert!(!listed.agents[0].connected);
+
+    for (request, field) in [
+        (v1::CreateEnrolmentRequest { city: " ".into(), ..request.clone() }, "city"),
+        (v1::CreateEnrolmentRequest { name: "a b".into(), ..request.clone() }, "name"),
+        (v1::CreateEnrolmentRequest { country: "CHN".into(), ..request.clone() }, "country"),
+        (
+            v1::CreateEnrolmentRequest { valid_for: Some(prost_types::Duration { seconds: 1, nanos: 0 }), ..request },
+            "valid_for",
+        ),
+    ] {
+        let refused = desk.fleet().create_enrolment(request).await.expect_err(field);
+        assert!(refused.message().starts_with(&format!("{field}: ")), "{}", refused.message());
+    }
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let elect = async |count, dimensions| {
+        desk.fleet()
+            .elect_landmarks(v1::ElectLandmarksRequest { count, dimensions })
+            .await
+            .map(tonic::Response::into_inner)
+    };
+    let refused = elect(9, 12).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.message(), "dimensions: 12 dimensions need at least 13 landmarks, 9 were asked for");
+    desk.agents(4).await;
+    let refused = elect(9, 0).await.expect_err("refused");
+    assert_eq!(refused.message(), "9 landmarks were asked for, 4 agents are connected and run a beacon");
+    let refused = elect(3, 0).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(refused.message(), "the mesh is not measured yet: 0 of 12 pairs");
+    desk.run(
+        "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost)
+         select a.id, b.id, 1000 * abs(a.id - b.id), 10, 0 from agents a, agents b where a.id <> b.id",
+    )
+    .await;
+    let elected = elect(3, 0).await.expect("elected");
+    assert_eq!((elected.landmarks.len(), elected.dimensions, elected.epoch), (3, 2, 0));
+    assert!(elected.landmarks.iter().all(|landmark| landmark.connected && !landmark.reason.is_empty()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn landmarks_are_set_by_name_or_not_at_all(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.agents(3).await;
+    let set = async |names: &[&str], dimensions| {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        desk.fleet().set_landmarks(v1::SetLandmarksRequest { names, dimensions }).await.map(tonic::Response::into_inner)
+    };
+    let listed = set(&["agent2", "agent0"], 1).await.expect("set");
+    let names: Vec<&str> = listed.landmarks.iter().map(|landmark| landmark.name.as_str()).collect();
+    assert_eq!((names.as_slice(), listed.dimensions), (["agent2", "agent0"].as_slice(), 1));
+    for (names, dimensions, code, message) in [
+        (&["agent0", "nobody"][..], 0, Code::NotFound, "names: no agent is called nobody"),
+        (&["agent0", "agent0"][..], 0, Code::InvalidArgument, "names: agent0 is named twice"),
+        (
+            &["agent0", "agent1"][..],
+            2,
+            Code::InvalidArgument,
+            "dimensions: 2 dimensions need at least 3 landmarks, 2 were asked for",
+        ),
+    ] {
+        let refused = set(names, dimensions).await.expect_err(message);
+        assert_eq!((refused.code(), refused.message()), (code, message));
+    }
+    let kept = desk.fleet().list_landmarks(v1::ListLandmarksRequest {}).await.expect("listed").into_inner();
+    assert_eq!(kept, listed);
+    assert!(set(&[], 0).await.expect("set").landmarks.is_empty());
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_watch_ends_with_its_batch_or_with_the_scheduler(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
+    let request = || v1::WatchBatchRequest { batch: "autumn".into() };
+    let mut watch = desk.sites().watch_batch(request()).await.expect("a stream").into_inner();
+    let first = watch.message().await.expect("a message").expect("progress");
+    assert_eq!((first.submitted, first.waiting_for.as_str()), (2, "2 sites: no agent is connected"));
+    desk.run("update tasks set reason = 'no landmarks'").await;
+    let reason = watch.message().await.expect("a message").expect("progress").waiting_for;
+    assert_eq!(reason, "2 sites: no landmarks");
+    desk.run("update tasks set state = 'cancelled'").await;
+    let mut last = None;
+    while let Some(progress) = watch.message().await.expect("a message") {
+        last = Some(progress);
+    }
+    assert_eq!(last.expect("progress").cancelled, 2);
+
+    desk.run("update tasks set state = 'submitted'").await;
+    let mut watch = desk.sites().watch_batch(request()).await.expect("a stream").into_inner();
+    watch.message().await.expect("a message").expect("progress");
+    desk.shutdown.cancel();
+    let ended = loop {
+        match watch.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the stream ended as if the batch had"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(ended.code(), Code::Unavailable);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.submit("autumn", &["a.cn", "www.a.cn"]).await.expect("submitted");
+    let (near, session) = desk.agents(2).await[0];
+    desk.run("update sites set origin = 'https://www.a.cn' where name = 'a.cn'").await;
+    desk.run(
+        "update sites set origin = 'https://www.a.cn', alias_of = (select id from sites where name = 'a.cn')
+         where name = 'www.a.cn'",
+    )
+    .await;
+    desk.run(
+        "insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address)
+         select s.id, a.id, 12000, 11000, 12000, 100, 5, 0, '192.0.2.1' from sites s, agents a
+         where s.name = 'a.cn' and a.name = 'agent0'",
+    )
+    .await;
+    choose(&desk, near, session).await;
+    for (spelling, name) in
+        [("A.CN.", "a.cn"), ("http://a.cn/x", "a.cn"), ("https://www.a.cn:443", "a.cn"), ("www.a.cn", "www.a.cn")]
+    {
+        let request = v1::ShowSiteRequest { site: spelling.into() };
+        let shown = desk.sites().show_site(request).await.expect(spelling).into_inner();
+        assert_eq!(shown.name, name, "{spelling}");
+        assert_eq!(shown.measurements[0].address, "192.0.2.1");
+        assert_eq!(shown.measurements[0].rtt.map(|rtt| rtt.nanos), Some(12_000_000));
+        let task = shown.tasks.iter().find(|task| task.state == "done").expect("the crawled task");
+        assert_eq!((task.outcome.as_str(), task.pages, task.candidates.len()), ("complete", 7, 2));
+        assert_eq!((task.candidates[1].agent.as_str(), task.candidates[1].predicted), ("agent1", None));
+    }
+}
+
+/// Ends the task of `a.cn` as crawled by this agent, predicted but not measured.
+async fn choose(desk: &Desk, agent: AgentId, session: SessionId) {
+    sqlx::query(
+        "insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
+         select t.id, $1, 'gnp-top3', 1, (select array_agg(id order by id) from agents), array[15000, null], array[null, 9000]
+         from tasks t join sites s on s.id = t.site_id where s.name = 'a.cn'",
+    )
+    .bind(agent.get())
+    .execute(&desk.pool)
+    .await
+    .expect("an assignment");
+    sqlx::query(
+        "insert into leases (task_id, token, site_id, agent_id, session_id, state)
+         select t.id, 1, t.site_id, $1, $2, 'completed' from tasks t join assignments a on a.task_id = t.id",
+    )
+    .bind(agent.get())
+    .bind(session.get())
+    .execute(&desk.pool)
+    .await
+    .expect("a lease");
+    desk.run(
+        "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us)
+         select task_id, token, agent_id, 'complete', 7, 7000, 1, now(), 1500, 14000 from leases",
+    )
+    .await;
+    desk.run("update tasks set state = 'done', assignment_id = a.id from assignments a where a.task_id = tasks.id")
+        .await;
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_report_has_every_task_once_in_order(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    // More than two pages.
+    let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    desk.submit("autumn", &names).await.expect("submitted");
+    let (near, session) = desk.agents(2).await[0];
+    choose(&desk, near, session).await;
+    let mut stream =
+        desk.reports().assignments(v1::AssignmentsRequest { batch: "autumn".into() }).await.expect("rows").into_inner();
+    let mut rows = Vec::new();
+    while let Some(row) = stream.message().await.expect("a row") {
+        rows.push(row);
+    }
+    let mut sites: Vec<&str> = rows.iter().map(|row| row.site.as_str()).collect();
+    sites.sort_unstable();
+    sites.dedup();
+    assert_eq!((rows.len(), sites.len()), (1_101, 1_101));
+    let crawled = &rows[0];
+    assert_eq!((crawled.site.as_str(), crawled.agent.as_str(), crawled.rank), ("a.cn", "agent0", 1));
+    assert_eq!((crawled.predicted.map(|rtt| rtt.nanos), crawled.measured), (Some(15_000_000), None));
+    assert_eq!((crawled.outcome.as_str(), crawled.bytes, crawled.assignments), ("complete", 7000, 1));
+    assert_eq!((rows[1].state.as_str(), rows[1].agent.as_str()), ("submitted", ""));
+
+    for (batch, complete) in [("autumn", 1), ("", 1)] {
+        let request = v1::AgentsReportRequest { batch: batch.into() };
+        let agents = desk.reports().agents(request).await.expect("agents").into_inner().agents;
+        assert_eq!(agents.len(), 2);
+        assert_eq!((agents[0].complete, agents[0].assigned, agents[0].pages), (complete, 1, 7));
+        assert_eq!((agents[1].complete, agents[1].mean_rtt), (0, None));
+    }
+}

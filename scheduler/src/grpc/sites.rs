@@ -1,0 +1,141 @@
+//! The operator's service for sites and batches.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use landfall_proto::v1;
+use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
+use tokio::time::{Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Scheduler;
+use crate::model::BatchId;
+use crate::store::batches::{self, Progress};
+use crate::store::submissions::{self, Submission};
+use crate::store::{self, sites};
+
+use super::convert::sites as convert;
+use super::{auth, status};
+
+/// The largest message taken: ten thousand of the longest names fit.
+const MAX_MESSAGE: usize = 4 << 20;
+/// How long a submission's next message may take.
+const NEXT_CHUNK: Duration = Duration::from_secs(60);
+/// The time between two messages of a watch.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+
+/// Serves `landfall.v1.SiteService`.
+#[derive(Debug, Clone)]
+pub struct SiteDesk {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+}
+
+/// The service, with its limits; its streams end with `shutdown`.
+pub fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
+    SiteServiceServer::new(SiteDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl SiteService for SiteDesk {
+    type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<v1::BatchProgress, Status>> + Send>>;
+
+    async fn submit(
+        &self,
+        request: Request<Streaming<v1::SubmitRequest>>,
+    ) -> Result<Response<v1::SubmitResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let submission = self.receive(request.into_inner()).await?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let submitted = submissions::submit(&mut tx, &submission).await.map_err(status::from_submit)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
+        self.scheduler.wakes.measure.notify_one();
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(submitted.into()))
+    }
+
+    async fn watch_batch(
+        &self,
+        request: Request<v1::WatchBatchRequest>,
+    ) -> Result<Response<Self::WatchBatchStream>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let name = request.into_inner().batch;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let batch = batches::by_name(&mut conn, &name).await.map_err(status::from_store)?;
+        let batch = batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))?;
+        Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
+    }
+
+    async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let name = convert::site_name(request.get_ref()).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
+        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
+        let measurements = sites::measurements(&mut conn, &site).await.map_err(status::from_store)?;
+        let placement = sites::placement(&mut conn, &site).await.map_err(status::from_store)?;
+        let tasks = sites::tasks(&mut conn, &site).await.map_err(status::from_store)?;
+        Ok(Response::new(convert::shown(site, measurements, placement, tasks)))
+    }
+}
+
+impl SiteDesk {
+    /// Reads a whole submission; nothing is stored before its end.
+    async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<Submission, Status> {
+        let header = convert::header(self.next(&mut stream).await?).map_err(status::from_field)?;
+        let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl).map_err(status::from_field)?;
+        while let Some(request) = self.next(&mut stream).await? {
+            intake.take(request).map_err(status::from_field)?;
+        }
+        intake.finish().map_err(status::from_field)
+    }
+
+    async fn next(&self, stream: &mut Streaming<v1::SubmitRequest>) -> Result<Option<v1::SubmitRequest>, Status> {
+        tokio::select! {
+            () = self.shutdown.cancelled() => Err(status::stopping()),
+            message = tokio::time::timeout(NEXT_CHUNK, stream.message()) => message.map_err(|_| status::stalled())?,
+        }
+    }
+}
+
+/// One operator following one batch.
+struct Watch {
+    scheduler: Scheduler,
+    batch: BatchId,
+    ticks: Interval,
+    shutdown: CancellationToken,
+    ended: bool,
+}
+
+impl Watch {
+    fn new(desk: &SiteDesk, batch: BatchId) -> Self {
+        let mut ticks = tokio::time::interval(WATCH_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { scheduler: desk.scheduler.clone(), batch, ticks, shutdown: desk.shutdown.clone(), ended: false }
+    }
+
+    /// One message at once, then one a period; the last is the one that shows the batch ended.
+    fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
+        stream::unfold(self, |mut watch| async move {
+            if watch.ended {
+                return None;
+            }
+            let message = watch.next().await;
+            watch.ended = message.as_ref().map_or(true, |progress| progress.open() == 0);
+            Some((message.map(Into::into), watch))
+        })
+    }
+
+    async fn next(&mut self) -> Result<Progress, Status> {
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            _ = self.ticks.tick() => {}
+        }
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        batches::progress(&mut conn, self.batch).await.map_err(status::from_store)
+    }
+}

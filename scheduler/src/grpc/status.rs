@@ -1,0 +1,133 @@
+//! Errors to statuses, and nowhere else.
+//!
+//! A status carries one sentence for people. Causes inside the scheduler are logged here, once, and not sent. Every match
+//! is exhaustive, so that a new error has to say which code it is.
+
+use std::io;
+
+use tonic::Status;
+
+use crate::landmark_choice::ChoiceError;
+use crate::store;
+use crate::store::enrolments::RedeemError;
+use crate::store::submissions::SubmitError;
+
+use super::auth::AuthError;
+use super::convert::InvalidField;
+
+/// Something that was named and is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// A batch.
+    #[error("no batch is called '{0}'")]
+    Batch(String),
+    /// A site.
+    #[error("no site is known as '{0}'")]
+    Site(String),
+}
+
+/// `Unavailable` when the database is away or asks to try again, `Internal` otherwise.
+pub fn from_store(error: store::Error) -> Status {
+    let passing = match &error {
+        store::Error::Database(cause) => passes(cause),
+        store::Error::Inconsistent { .. } | store::Error::Migrate(_) => false,
+    };
+    let chain = format!("{:#}", anyhow::Error::from(error));
+    if passing {
+        tracing::warn!(error = chain, "the database is away");
+        Status::unavailable("the database is away: try again")
+    } else {
+        tracing::error!(error = chain, "a request failed inside the scheduler");
+        Status::internal("the scheduler failed: its log says why")
+    }
+}
+
+/// Whether the same statement may succeed later: the connection failed, or Postgres is stopping, starting or resolving a
+/// conflict (classes 08, 40, 53 and 57).
+fn passes(cause: &sqlx::Error) -> bool {
+    if let sqlx::Error::Database(error) = cause {
+        return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
+    }
+    matches!(
+        cause,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+    )
+}
+
+/// `Unauthenticated`, or what the store says.
+pub fn from_auth(error: AuthError) -> Status {
+    match error {
+        AuthError::Missing | AuthError::WrongOperatorToken | AuthError::WrongCredential => {
+            Status::unauthenticated(error.to_string())
+        }
+        AuthError::Store(error) => from_store(error),
+    }
+}
+
+/// `InvalidArgument`; the message names the field.
+#[expect(clippy::needless_pass_by_value, reason = "taken by map_err")]
+pub fn from_field(error: InvalidField) -> Status {
+    Status::invalid_argument(error.to_string())
+}
+
+/// `NotFound`; the message names what is missing.
+#[expect(clippy::needless_pass_by_value, reason = "taken by map_err")]
+pub fn from_unknown(error: Unknown) -> Status {
+    Status::not_found(error.to_string())
+}
+
+/// An unknown token is `NotFound`, a used or expired one `FailedPrecondition`.
+pub fn from_redeem(error: RedeemError) -> Status {
+    match error {
+        RedeemError::Unknown => Status::not_found(error.to_string()),
+        RedeemError::Used { .. } | RedeemError::Expired { .. } => Status::failed_precondition(error.to_string()),
+        RedeemError::Randomness(cause) => from_randomness(&cause),
+        RedeemError::Store(error) => from_store(error),
+    }
+}
+
+/// `Internal`: the operating system gave no randomness.
+pub fn from_randomness(cause: &io::Error) -> Status {
+    tracing::error!(error = %cause, "the operating system gave no randomness");
+    Status::internal("the scheduler failed: its log says why")
+}
+
+/// `FailedPrecondition` for what contradicts the state, `InvalidArgument` for a key of another batch.
+pub fn from_submit(error: SubmitError) -> Status {
+    match error {
+        SubmitError::NoContactUrl | SubmitError::OtherStrategy { .. } | SubmitError::OtherPolicy { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
+        SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
+        SubmitError::Store(error) => from_store(error),
+    }
+}
+
+/// `NotFound` for an unknown agent, `InvalidArgument` for a request that contradicts itself, `FailedPrecondition` for a
+/// fleet that is not ready.
+pub fn from_choice(error: ChoiceError) -> Status {
+    match error {
+        ChoiceError::UnknownAgent(_) => Status::not_found(error.to_string()),
+        ChoiceError::Repeated(_) | ChoiceError::TooManyDimensions { .. } | ChoiceError::TooFewAsked(_) => {
+            Status::invalid_argument(error.to_string())
+        }
+        ChoiceError::TooFewBeacons { .. } | ChoiceError::MeshIncomplete { .. } | ChoiceError::Elect(_) => {
+            Status::failed_precondition(error.to_string())
+        }
+        ChoiceError::Store(error) => from_store(error),
+    }
+}
+
+/// `Unavailable`: the scheduler is stopping.
+pub fn stopping() -> Status {
+    Status::unavailable("the scheduler is stopping: try again")
+}
+
+/// `DeadlineExceeded`: the client stopped sending.
+pub fn stalled() -> Status {
+    Status::deadline_exceeded("the submission stalled: nothing was stored")
+}
