@@ -269,7 +269,20 @@ mod tests {
         let count = |city: &str| scenario.agents.iter().filter(|agent| agent.city == city).count();
         assert_eq!([count("Beijing"), count("Shanghai"), count("Guangzhou"), count("Harbin")], [10, 10, 9, 1]);
         let kinds: BTreeSet<_> = scenario.agents.iter().map(|agent| (&agent.city, &agent.carrier)).collect();
-        assert_eq!(kinds.len(), 9, "the nine landmarks of different city and carrier");
+        let landmarks = [
+            ("Beijing", "Telecom"),
+            ("Beijing", "Unicom"),
+            ("Beijing", "Netcom"),
+            ("Shanghai", "Telecom"),
+            ("Shanghai", "Unicom"),
+            ("Shanghai", "Netcom"),
+            ("Guangzhou", "Telecom"),
+            ("Guangzhou", "Unicom"),
+            ("Harbin", "CERNET"),
+        ];
+        for (city, carrier) in landmarks {
+            assert!(kinds.contains(&(&city.to_owned(), &carrier.to_owned())), "the paper's landmark {city} {carrier}");
+        }
         assert_eq!(scenario.sites.len(), 203);
         let carriers: BTreeSet<_> = scenario.sites.iter().map(|site| &site.carrier).collect();
         assert_eq!(carriers.len(), 4);
