@@ -1,0 +1,83 @@
+//! What the machine did during a run, read from /proc: how idle it was, and how much memory processes took.
+
+use std::fs;
+use std::path::Path;
+
+use nix::unistd::Pid;
+
+/// Processor time since boot, in ticks.
+#[derive(Debug, Clone, Copy)]
+pub struct CpuTime {
+    idle: u64,
+    total: u64,
+}
+
+impl CpuTime {
+    /// Reads it now; `None` where /proc does not say.
+    pub fn now() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; guests are within user.
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some(Self { idle, total: ticks.iter().take(8).sum() })
+    }
+
+    /// The idle share since an earlier reading, 0 to 1.
+    pub fn idle_since(self, earlier: Self) -> f64 {
+        share(self.idle.saturating_sub(earlier.idle), self.total.saturating_sub(earlier.total))
+    }
+}
+
+/// The share of a whole; 1 of nothing.
+fn share(part: u64, whole: u64) -> f64 {
+    let float = |count: u64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
+    if whole == 0 { 1.0 } else { float(part) / float(whole) }
+}
+
+/// The most memory a process ever held, in bytes; `None` when it has ended.
+pub fn peak_memory(pid: Pid) -> Option<u64> {
+    field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
+}
+
+/// The memory of a Postgres by its cluster directory, in bytes: its processes' proportional shares, so that shared
+/// buffers count once. `None` where the system does not say.
+pub fn postgres_memory(cluster: &Path) -> Option<u64> {
+    let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
+    let postmaster: i32 = pid_file.lines().next()?.trim().parse().ok()?;
+    let children = fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([postmaster]);
+    let shares =
+        pids.filter_map(|pid: i32| field_kib(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"));
+    Some(shares.sum()).filter(|sum| *sum > 0)
+}
+
+/// A field of a /proc file that is given in kB, in bytes.
+fn field_kib(text: &str, field: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_idle_share_is_of_the_time_between_two_readings() {
+        let earlier = CpuTime::parse("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1").unwrap();
+        let later = CpuTime::parse("cpu  150 0 130 710 110 0 0 0 0 0\ncpu0 1").unwrap();
+        assert!((later.idle_since(earlier) - 0.2).abs() < 1e-9);
+        assert!(CpuTime::now().is_some());
+    }
+
+    #[test]
+    fn this_process_has_held_some_memory() {
+        let own = peak_memory(Pid::this()).unwrap();
+        assert!(own > 1 << 20, "{own}");
+        assert_eq!(field_kib("VmPeak: 5 kB\nVmHWM:\t   12 kB\n", "VmHWM:"), Some(12 << 10));
+    }
+}

@@ -1,0 +1,179 @@
+//! Child processes: logged to files, ended gently, then hard, and never left behind.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+
+/// How often an awaited condition is looked at.
+const POLL: Duration = Duration::from_millis(50);
+/// Lines of a log shown when something went wrong.
+const TAIL_LINES: usize = 15;
+
+/// A running child. Dropping it kills it.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    pid: Option<Pid>,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts a command with its output in `directory`/`name`.log.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn(name: &str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("open the log {}", log.display()))?;
+        let errors = output.try_clone().context("share the log")?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors).kill_on_drop(true);
+        let child = command.spawn().with_context(|| format!("start {name}"))?;
+        let pid = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        Ok(Self { name: name.to_owned(), child, pid, log })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its process id; `None` once it has ended.
+    pub fn pid(&self) -> Option<Pid> {
+        self.child.id().and(self.pid)
+    }
+
+    /// Complains when it has ended.
+    ///
+    /// # Errors
+    /// With the end of its log.
+    pub fn ensure_running(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait().with_context(|| format!("ask after {}", self.name))? {
+            Some(status) => bail!("{} ended by itself ({status})\n{}", self.name, self.tail()),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends it as a crash would.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub async fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().await.with_context(|| format!("kill {}", self.name))
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        if let Some(pid) = self.pid()
+            && let Err(error) = kill(pid, Signal::SIGTERM)
+        {
+            tracing::debug!(%error, process = self.name, "a process had ended before it was asked to");
+        }
+    }
+
+    /// Waits for its end, and kills it when `patience` is over; `None` when it had to be killed.
+    ///
+    /// # Errors
+    /// When it can be neither waited for nor killed.
+    pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        match tokio::time::timeout(patience, self.child.wait()).await {
+            Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),
+            Err(_) => {
+                self.kill().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The end of its log.
+    pub fn tail(&self) -> String {
+        tail(&self.log)
+    }
+}
+
+/// The last lines of a log, indented under its name.
+pub fn tail(log: &Path) -> String {
+    let text = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+    let mut shown = format!("  the end of {}:", log.display());
+    for line in last {
+        shown.push_str("\n    ");
+        shown.push_str(line);
+    }
+    shown
+}
+
+/// Looks until there is an answer.
+///
+/// # Errors
+/// When looking fails, or there is none after `patience`; the message says what was awaited.
+pub async fn until<T>(
+    awaited: &str,
+    patience: Duration,
+    mut look: impl AsyncFnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await.with_context(|| format!("wait for {awaited}"))? {
+            return Ok(found);
+        }
+        if start.elapsed() > patience {
+            bail!("waited {} s for {awaited} in vain", patience.as_secs());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_unexpected_end_is_told_with_the_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out of coffee >&2; exit 3"]);
+        let mut process = Process::spawn("brewer", command, directory.path()).unwrap();
+        assert!(process.wait(Duration::from_secs(10)).await.unwrap().is_some());
+        let complaint = process.ensure_running().unwrap_err().to_string();
+        assert!(complaint.contains("brewer ended") && complaint.contains("out of coffee"), "{complaint}");
+        assert_eq!(process.pid(), None);
+    }
+
+    #[tokio::test]
+    async fn a_process_is_asked_first_and_killed_when_it_does_not_listen() {
+        let directory = tempfile::tempdir().unwrap();
+        let spawn = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            Process::spawn("sh", command, directory.path()).unwrap()
+        };
+        let mut polite = spawn("exec sleep 60");
+        polite.terminate();
+        assert!(polite.wait(Duration::from_secs(10)).await.unwrap().is_some());
+        let mut deaf = spawn("trap '' TERM; echo ready; while :; do sleep 1; done");
+        until("the trap", Duration::from_secs(10), async || Ok(deaf.tail().contains("ready").then_some(())))
+            .await
+            .unwrap();
+        deaf.terminate();
+        assert_eq!(deaf.wait(Duration::from_millis(300)).await.unwrap(), None);
+        assert_eq!(deaf.pid(), None);
+    }
+
+    #[tokio::test]
+    async fn waiting_in_vain_says_for_what() {
+        let error = until("a miracle", Duration::ZERO, async || Ok(None::<()>)).await.unwrap_err();
+        assert_eq!(error.to_string(), "waited 0 s for a miracle in vain");
+    }
+}

@@ -1,0 +1,234 @@
+//! What the database says of a finished batch, asked with SQL of the lab's own.
+//!
+//! None of the scheduler's queries is used: a mistake in one of them must not hide itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use landfall_scheduler::gnp::{Embedding, Placement};
+use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
+use sqlx::{FromRow, PgPool};
+
+/// All that is known of one batch and of the map.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// The batch's tasks, by site name.
+    pub tasks: Vec<TaskFact>,
+    /// Leases of the batch that are still active.
+    pub active_leases: i64,
+    /// Landmarks by name, in order of choice.
+    pub landmarks: Vec<String>,
+    /// Measured round trips from agents to sites.
+    pub site_measurements: Vec<Measured>,
+    /// Measured round trips from agents to beacons.
+    pub mesh_measurements: Vec<Measured>,
+    /// The newest embedding; `None` when there is none.
+    pub embedding: Option<EmbeddingFact>,
+}
+
+/// One task.
+#[derive(Debug, Clone, FromRow)]
+pub struct TaskFact {
+    /// The site's name.
+    pub site: String,
+    /// The state.
+    pub state: String,
+    /// Why it is in that state; empty when nothing is said.
+    pub reason: String,
+    /// The newest token.
+    pub token: i64,
+    /// How often it was assigned.
+    pub assignments: i64,
+    /// How many of its leases were completed.
+    pub completed_leases: i64,
+    /// How many leases it had.
+    pub leases: i64,
+    /// Outcomes recorded.
+    pub outcomes: i64,
+    /// The newest assignment's agent.
+    pub agent: Option<String>,
+    /// The newest assignment's strategy.
+    pub strategy: Option<String>,
+    /// Why it was not the batch's.
+    pub fallback_reason: Option<String>,
+    /// The predicted round trip to the newest assignment's agent, in microseconds.
+    pub predicted_us: Option<i64>,
+    /// The outcome's kind.
+    pub kind: Option<String>,
+    /// The budget that cut it.
+    pub budget: Option<String>,
+    /// The agent whose outcome it is.
+    pub crawler: Option<String>,
+    /// The outcome's token.
+    pub outcome_token: Option<i64>,
+    /// Pages fetched.
+    pub pages: i32,
+    /// Bytes fetched.
+    pub bytes: i64,
+    /// Requests that failed.
+    pub errors: i32,
+    /// When the crawl began.
+    pub started_at: Option<DateTime<Utc>>,
+    /// How long it took, in milliseconds.
+    pub duration_ms: i64,
+    /// The median round trip the crawl saw, in microseconds.
+    pub crawled_us: Option<i64>,
+    /// The first error.
+    pub message: String,
+}
+
+/// One measured round trip.
+#[derive(Debug, Clone, FromRow)]
+pub struct Measured {
+    /// Who measured, by name.
+    pub prober: String,
+    /// What: a site's or an agent's name.
+    pub target: String,
+    /// The round trip in microseconds; `None` when nothing answered.
+    pub rtt_us: Option<i64>,
+    /// Samples answered.
+    pub answered: i32,
+    /// Samples lost.
+    pub lost: i32,
+}
+
+/// The newest embedding, and what lies in it.
+#[derive(Debug, Clone)]
+pub struct EmbeddingFact {
+    /// The fit.
+    pub embedding: Embedding,
+    /// Placed agents by name.
+    pub agents: BTreeMap<String, Placement>,
+    /// Located sites by name.
+    pub sites: BTreeMap<String, Placement>,
+}
+
+#[derive(FromRow)]
+struct Place {
+    id: i64,
+    name: String,
+    coordinate: Vec<f64>,
+    fit_error: f64,
+}
+
+impl Place {
+    fn placement(&self, epoch: EmbeddingEpoch) -> Placement {
+        Placement { epoch, coordinate: self.coordinate.clone(), fit_error: self.fit_error }
+    }
+}
+
+/// Connects to the private Postgres of a data directory.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
+    let options = PgConnectOptions::new_without_pgpass()
+        .socket(data_dir.join("run"))
+        .username("postgres")
+        .database("landfall")
+        .ssl_mode(PgSslMode::Disable);
+    PgPoolOptions::new()
+        .max_connections(2)
+        .acquire_timeout(Duration::from_secs(10))
+        .connect_with(options)
+        .await
+        .with_context(|| format!("connect to the Postgres in {}", data_dir.display()))
+}
+
+/// Reads everything about a batch.
+///
+/// # Errors
+/// When a query fails.
+pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
+    let tasks = sqlx::query_as(TASKS).bind(batch).fetch_all(pool).await.context("read the tasks")?;
+    let active_leases = sqlx::query_scalar(
+        "select count(*) from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id \
+         where b.name = $1 and l.state = 'active'",
+    )
+    .bind(batch)
+    .fetch_one(pool)
+    .await
+    .context("count the active leases")?;
+    let landmarks =
+        sqlx::query_scalar("select a.name from landmarks l join agents a on a.id = l.agent_id order by l.position")
+            .fetch_all(pool)
+            .await
+            .context("read the landmarks")?;
+    let site_measurements = sqlx::query_as(
+        "select a.name as prober, s.name as target, m.rtt_us, m.answered, m.lost from site_measurements m \
+         join agents a on a.id = m.prober_id join sites s on s.id = m.site_id",
+    )
+    .fetch_all(pool)
+    .await
+    .context("read the sites' measurements")?;
+    let mesh_measurements = sqlx::query_as(
+        "select p.name as prober, a.name as target, m.rtt_us, m.answered, m.lost from mesh_measurements m \
+         join agents p on p.id = m.prober_id join agents a on a.id = m.agent_id",
+    )
+    .fetch_all(pool)
+    .await
+    .context("read the mesh")?;
+    let embedding = embedding(pool).await?;
+    Ok(Facts { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding })
+}
+
+const TASKS: &str = "
+    select s.name as site, t.state::text as state, coalesce(t.reason, '') as reason, t.token,
+           (select count(*) from assignments x where x.task_id = t.id) as assignments,
+           (select count(*) from leases l where l.task_id = t.id) as leases,
+           (select count(*) from leases l where l.task_id = t.id and l.state = 'completed') as completed_leases,
+           (select count(*) from outcomes x where x.task_id = t.id) as outcomes,
+           g.name as agent, a.strategy, a.fallback_reason,
+           a.predicted_us[array_position(a.candidates, a.agent_id)] as predicted_us,
+           o.kind, o.budget, c.name as crawler, o.token as outcome_token,
+           coalesce(o.pages, 0) as pages, coalesce(o.bytes, 0) as bytes, coalesce(o.errors, 0) as errors,
+           o.started_at, coalesce(o.duration_ms, 0) as duration_ms, o.rtt_us as crawled_us,
+           coalesce(o.message, '') as message
+    from tasks t
+    join batches b on b.id = t.batch_id
+    join sites s on s.id = t.site_id
+    left join assignments a on a.id = t.assignment_id
+    left join agents g on g.id = a.agent_id
+    left join outcomes o on o.task_id = t.id
+    left join agents c on c.id = o.agent_id
+    where b.name = $1
+    order by s.name";
+
+async fn embedding(pool: &PgPool) -> anyhow::Result<Option<EmbeddingFact>> {
+    let newest: Option<(i64, i32, f64, Vec<i64>)> =
+        sqlx::query_as("select epoch, dimensions, fit_error, landmarks from embeddings order by epoch desc limit 1")
+            .fetch_optional(pool)
+            .await
+            .context("read the embedding")?;
+    let Some((epoch, dimensions, fit_error, landmarks)) = newest else { return Ok(None) };
+    let agents = places(
+        pool,
+        "select a.id, a.name, p.coordinate, p.fit_error from agent_placements p join agents a on a.id = p.agent_id \
+         where p.epoch = $1",
+        epoch,
+    )
+    .await?;
+    let sites = places(
+        pool,
+        "select s.id, s.name, p.coordinate, p.fit_error from site_placements p join sites s on s.id = p.site_id \
+         where p.epoch = $1",
+        epoch,
+    )
+    .await?;
+    let epoch = EmbeddingEpoch::new(epoch);
+    let placed = agents.iter().map(|place| (AgentId::new(place.id), place.placement(epoch))).collect();
+    let landmarks = landmarks.into_iter().map(AgentId::new).collect();
+    let dimensions = usize::try_from(dimensions).context("read the embedding's dimensions")?;
+    let embedding =
+        Embedding::from_parts(epoch, dimensions, landmarks, placed, fit_error).context("put the embedding together")?;
+    let named = |places: &[Place]| places.iter().map(|place| (place.name.clone(), place.placement(epoch))).collect();
+    Ok(Some(EmbeddingFact { embedding, agents: named(&agents), sites: named(&sites) }))
+}
+
+async fn places(pool: &PgPool, query: &'static str, epoch: i64) -> anyhow::Result<Vec<Place>> {
+    sqlx::query_as(query).bind(epoch).fetch_all(pool).await.context("read the placements")
+}
