@@ -4,13 +4,21 @@
 //! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
 
 pub mod beacons;
+pub mod check;
+pub mod cluster;
+pub mod demo;
+pub mod figures;
 pub mod layout;
+pub mod machine;
 pub mod matrix;
 pub mod names;
+pub mod process;
 pub mod reno;
+pub mod report;
 pub mod scenario;
 pub mod sites;
 pub mod timer;
 pub mod wan;
 pub mod web;
+pub mod witness;
 pub mod world;

@@ -1,2 +1,54 @@
-//! The `lab` binary.
-fn main() {}
+//! The `lab` binary: the demo, and the trials of the weighted mean.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use landfall_lab::demo::{DemoArgs, demo};
+
+/// The emulated network in which Landfall is proved.
+#[derive(Debug, Parser)]
+#[command(name = "lab", version)]
+struct Lab {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Crawl an emulated web with real agents, measure it and check it
+    Demo(DemoArgs),
+    /// Show how well the weighted mean recovers distances, beside other estimators
+    Trials {
+        /// Draws the samples
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many trials
+        #[arg(long, default_value_t = 10_000)]
+        count: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = runtime.block_on(async {
+        match Lab::parse().command {
+            Command::Demo(args) => demo(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Trials { seed, count } => {
+                print!("{}", landfall_agent::probe::weighted_mean::trial::trials(seed, count));
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    });
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -23,6 +23,8 @@ use crate::web::SiteWeb;
 pub const NAMES_PORT: u16 = 5300;
 /// Ports the sites may share, in order of preference.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
+/// Lateness that never voids a run.
+const MAX_LATENESS: Duration = Duration::from_millis(3);
 /// How long server tasks may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
@@ -83,6 +85,14 @@ impl World {
     /// The site list, one a line.
     pub fn site_list(&self) -> String {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
+    }
+
+    /// How late the world itself was, where that voids a run: p99 beyond the larger of 3 ms and 5 % of the median round
+    /// trip. `None` when its timing can be trusted.
+    pub fn too_late(&self) -> Option<String> {
+        let late = self.wan.timer().lateness().quantile(0.99);
+        let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
+        (late > allowed).then(|| format!("the lab itself was late: p99 {late:.1?}, allowed {allowed:.1?}"))
     }
 
     /// Ends all servers.

@@ -1,0 +1,342 @@
+//! `lab demo`: the whole system at work on one machine, measured and checked.
+//!
+//! Exit code 0 only when the database and the sites' own logs agree that every site was crawled exactly once. Missed
+//! targets and a machine too busy to trust are said loudly, and fail nothing.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+
+use crate::check::{self, Check, Evidence, Expect};
+use crate::cluster::{Cluster, Options};
+use crate::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
+use crate::layout::{Layout, PAPER};
+use crate::machine::{self, CpuTime};
+use crate::matrix::Matrix;
+use crate::report;
+use crate::scenario::Scenario;
+use crate::witness::Facts;
+use crate::world::World;
+
+const BATCH: &str = "demo";
+/// Agents crawl this many sites at once.
+const CAPACITY: u32 = 32;
+/// Time between two requests of a crawl to one site: shorter than is polite outside the lab.
+const REQUEST_INTERVAL: &str = "250ms";
+/// Links followed from a start page.
+const MAX_DEPTH: u32 = 8;
+/// The scheduler's own default, which the demo leaves alone.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Fleets below this size need no landmarks.
+const FLEET_WITH_LANDMARKS: usize = 10;
+const MESH_PATIENCE: Duration = Duration::from_secs(120);
+/// Rows of the assignment report that are printed.
+const ROWS_SHOWN: usize = 12;
+const MEGABYTE: f64 = 1e6;
+const MAX_SCHEDULER_MB: f64 = 150.0;
+const MAX_AGENT_MB: f64 = 40.0;
+/// Below this idle share the machine was too busy for its timing to be trusted.
+const LEAST_IDLE: f64 = 0.20;
+/// Trials of the weighted mean.
+const TRIALS: u32 = 10_000;
+
+/// What a demo is made of.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// Draw agents and sites from a matrix of measured round trips (CSV, gzip or plain, milliseconds)
+    #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
+    matrix: Option<PathBuf>,
+    /// Another layout than the paper's, TOML
+    #[arg(long, value_name = "FILE")]
+    scenario: Option<PathBuf>,
+    /// Draws the nodes of a matrix, or the sites of a layout [default: 1, or the layout's]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Agents [default: 30, or the layout's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
+    agents: Option<u16>,
+    /// Sites [default: 203, or the layout's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2000))]
+    sites: Option<u16>,
+    /// How agents are chosen: random, gnp-top1 or gnp-top3
+    #[arg(long, default_value = "gnp-top3")]
+    strategy: landfall_scheduler::model::Strategy,
+    /// Landmarks to elect
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    landmarks: u16,
+    /// Dimensions of the map [default: min(8, landmarks - 1)]
+    #[arg(long, value_name = "N")]
+    dims: Option<u16>,
+}
+
+impl DemoArgs {
+    fn validate(&self) -> anyhow::Result<()> {
+        ensure!(self.landmarks >= 3, "--landmarks must be 3 or more, is {}", self.landmarks);
+        if let Some(dims) = self.dims {
+            let most = self.landmarks - 1;
+            ensure!(
+                (1..=most).contains(&dims),
+                "--dims {dims} asked of {} landmarks: they span 1 to {most}",
+                self.landmarks
+            );
+        }
+        Ok(())
+    }
+
+    fn scenario(&self) -> anyhow::Result<Scenario> {
+        let (agents, sites) = (self.agents.map(usize::from), self.sites.map(usize::from));
+        if let Some(file) = &self.matrix {
+            let matrix = Matrix::read(file)?;
+            let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+            return Scenario::from_matrix(
+                &matrix,
+                &name,
+                self.seed.unwrap_or(1),
+                agents.unwrap_or(30),
+                sites.unwrap_or(203),
+            );
+        }
+        let mut layout = match &self.scenario {
+            Some(file) => Layout::read(file)?,
+            None => Layout::parse(PAPER, "paper.toml")?,
+        };
+        layout.seed = self.seed.unwrap_or(layout.seed);
+        layout.scenario(agents, sites)
+    }
+}
+
+/// Tells what happens, with the time since the start.
+struct Narrator(Instant);
+
+impl Narrator {
+    fn say(&self, what: &str) {
+        println!("[{:5.1} s] {what}", self.0.elapsed().as_secs_f64());
+    }
+}
+
+/// Runs the demo; cleans up also when interrupted.
+///
+/// # Errors
+/// When something broke, or the checks do not hold.
+pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
+    tokio::select! {
+        done = run(args) => done,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted: everything is being taken down"),
+    }
+}
+
+async fn run(args: DemoArgs) -> anyhow::Result<()> {
+    let narrator = Narrator(Instant::now());
+    args.validate()?;
+    let output = output_folder()?;
+    let scenario = args.scenario()?;
+    println!(
+        "Landfall demo: scenario {} (seed {}), {} agents, {} sites, {}",
+        scenario.name,
+        scenario.seed,
+        scenario.agents.len(),
+        scenario.sites.len(),
+        args.strategy
+    );
+    let world = World::start(scenario).await?;
+    narrator.say("the emulated network and its sites are up");
+    let options = Options { scheduler: String::new(), capacity: CAPACITY, logs: Some(output.join("logs")) };
+    let mut cluster = Cluster::start(world, &options).await?;
+    narrator.say("scheduler, private Postgres and all agents are up (no lease time was shortened)");
+    let idle_from = CpuTime::now();
+    let crawled = crawl(&args, &mut cluster, &narrator).await;
+    let idle = CpuTime::now().zip(idle_from).map(|(now, from)| now.idle_since(from));
+    crawled?;
+    let facts = cluster.facts(BATCH).await?;
+    print_reports(&cluster, &output).await?;
+    let evidence = gather(&cluster);
+    let checks = check::all(&evidence.with(&facts, &cluster), Expect::Calm);
+    let (figures, targets) = judge(&args, &cluster, &facts);
+    let void = void_reason(&cluster, idle);
+    print_verdict(&checks, &targets, &cluster, idle, void.as_deref());
+    let page = report::page(&report::Run {
+        scenario: cluster.world.scenario(),
+        facts: &facts,
+        figures: &figures,
+        targets: &targets,
+        checks: &checks,
+        sites: &evidence.sites,
+        strategy: args.strategy.name(),
+        took: narrator.0.elapsed(),
+        void: void.as_deref(),
+    });
+    let file = output.join("report.html");
+    std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
+    cluster.stop().await?;
+    narrator.say(&format!("done; open {}", file.display()));
+    let broken = checks.iter().filter(|check| !check.holds()).count();
+    ensure!(broken == 0, "{broken} checks do not hold: see above");
+    Ok(())
+}
+
+/// Elects, submits and follows.
+async fn crawl(args: &DemoArgs, cluster: &mut Cluster, narrator: &Narrator) -> anyhow::Result<()> {
+    let agents = cluster.world.scenario().agents.len();
+    if agents >= FLEET_WITH_LANDMARKS {
+        cluster.await_mesh(MESH_PATIENCE).await?;
+        narrator.say("every agent has measured every other");
+        let count = args.landmarks.to_string();
+        let dims = args.dims.map(|dims| dims.to_string());
+        let mut elect = vec!["landmarks", "elect", "--count", &count];
+        if let Some(dims) = &dims {
+            elect.extend(["--dims", dims]);
+        }
+        print!("{}", cluster.operate(&elect).await?);
+        narrator.say("landmarks elected");
+    } else {
+        narrator.say("a fleet this small needs no landmarks");
+    }
+    let list = cluster.write_site_list()?;
+    let mut submit = cluster.landfall();
+    submit.args(["sites", "submit"]).arg(&list).args(["--batch", BATCH, "--watch", "--strategy", args.strategy.name()]);
+    submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
+    let status = submit.status().await.context("run landfall sites submit")?;
+    ensure!(status.success(), "landfall sites submit ended with {status}");
+    narrator.say("the batch has ended");
+    Ok(())
+}
+
+/// What the checks are made from, but for the facts.
+struct Gathered {
+    sites: Vec<String>,
+    agents: Vec<String>,
+    log: Vec<crate::sites::Access>,
+}
+
+fn gather(cluster: &Cluster) -> Gathered {
+    Gathered { sites: cluster.site_names(), agents: cluster.agent_names(), log: cluster.world.log.entries() }
+}
+
+impl Gathered {
+    fn with<'a>(&'a self, facts: &'a Facts, cluster: &'a Cluster) -> Evidence<'a> {
+        Evidence {
+            facts,
+            sites: &self.sites,
+            agents: &self.agents,
+            webs: &cluster.world.webs,
+            log: &self.log,
+            max_depth: MAX_DEPTH,
+            probe_interval: PROBE_INTERVAL,
+        }
+    }
+}
+
+/// Prints the operator's own reports: the first rows of one, the whole of the other.
+async fn print_reports(cluster: &Cluster, output: &Path) -> anyhow::Result<()> {
+    let csv = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "csv"]).await?;
+    let file = output.join("assignments.csv");
+    std::fs::write(&file, csv).with_context(|| format!("write {}", file.display()))?;
+    let table = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "table"]).await?;
+    println!("\nlandfall report assignments --batch {BATCH}   (all of it: {})", file.display());
+    for line in table.lines().take(ROWS_SHOWN + 3) {
+        println!("{line}");
+    }
+    println!("…\n\nlandfall report agents --batch {BATCH}");
+    print!("{}", cluster.operate(&["report", "agents", "--batch", BATCH, "--format", "table"]).await?);
+    Ok(())
+}
+
+fn judge(args: &DemoArgs, cluster: &Cluster, facts: &Facts) -> (Figures, Vec<Target>) {
+    let scenario = cluster.world.scenario();
+    let figures = Figures::of(facts, scenario, &cluster.site_names());
+    let max_ratio = if args.matrix.is_some() { MAX_RATIO_MATRIX } else { MAX_RATIO_LAYOUT };
+    let mut targets = figures::targets(&figures, max_ratio);
+    targets.extend(memory_targets(cluster));
+    let trials = landfall_agent::probe::weighted_mean::trial::trials(scenario.seed, TRIALS);
+    targets.push(Target {
+        name: format!("weighted mean within 2 % in {TRIALS} trials"),
+        wanted: ">= 99 %".to_owned(),
+        measured: format!(
+            "{:.2} % (literal {:.1}, median {:.1}, minimum {:.1}, mean {:.1})",
+            trials.ours * 100.0,
+            trials.literal * 100.0,
+            trials.median * 100.0,
+            trials.minimum * 100.0,
+            trials.mean * 100.0
+        ),
+        met: trials.ours >= 0.99,
+    });
+    (figures, targets)
+}
+
+fn memory_targets(cluster: &Cluster) -> Vec<Target> {
+    let (scheduler, agents) = cluster.pids();
+    let megabytes = |bytes: u64| f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) * 1024.0 / MEGABYTE;
+    let scheduler = scheduler.and_then(machine::peak_memory).map(megabytes);
+    let agent = agents.into_iter().filter_map(machine::peak_memory).max().map(megabytes);
+    let postgres = machine::postgres_memory(&cluster.postgres_cluster()).map(megabytes);
+    let shown = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.0} MB"));
+    vec![
+        Target {
+            name: "scheduler's memory, peak".to_owned(),
+            wanted: format!("< {MAX_SCHEDULER_MB:.0} MB"),
+            measured: format!("{} (its Postgres apart: {})", shown(scheduler), shown(postgres)),
+            met: scheduler.is_some_and(|value| value < MAX_SCHEDULER_MB),
+        },
+        Target {
+            name: "largest agent's memory, peak".to_owned(),
+            wanted: format!("< {MAX_AGENT_MB:.0} MB"),
+            measured: shown(agent),
+            met: agent.is_some_and(|value| value < MAX_AGENT_MB),
+        },
+    ]
+}
+
+/// Why the run's timing proves nothing (DESIGN §10); `None` when it does.
+fn void_reason(cluster: &Cluster, idle: Option<f64>) -> Option<String> {
+    if let Some(late) = cluster.world.too_late() {
+        return Some(late);
+    }
+    let idle = idle?;
+    (idle < LEAST_IDLE).then(|| format!("the machine was only {:.0} % idle; 20 % are needed", idle * 100.0))
+}
+
+fn print_verdict(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: Option<f64>, void: Option<&str>) {
+    println!("\nWhat was checked, in the database and against the web servers' own logs");
+    for check in checks {
+        println!("{}", check.lines());
+    }
+    println!("\nWhat it must reach");
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["target", "wanted", "measured", ""]);
+    for target in targets {
+        table.add_row([
+            target.name.as_str(),
+            &target.wanted,
+            &target.measured,
+            if target.met { "met" } else { "MISSED" },
+        ]);
+    }
+    println!("{table}");
+    let lateness = cluster.world.wan.timer().lateness();
+    let idle = idle.map_or("unknown".to_owned(), |idle| format!("{:.0} %", idle * 100.0));
+    println!(
+        "the lab's own lateness: p50 {:.1?}, p99 {:.1?} over {} waits; the machine was {idle} idle",
+        lateness.quantile(0.5),
+        lateness.quantile(0.99),
+        lateness.count()
+    );
+    if let Some(reason) = void {
+        println!("VOID: this run's timing proves nothing. {reason}");
+    }
+}
+
+/// `demo` beside the folder of the lab's own executable: `target/demo`.
+fn output_folder() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let target = own.ancestors().nth(2).context("find the target directory")?;
+    let folder = target.join("demo");
+    // Logs of an earlier run would be appended to.
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("clear {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    Ok(folder)
+}
