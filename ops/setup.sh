@@ -60,8 +60,8 @@ find_missing() {
 }
 
 check_cargo() {
-    if ! has cargo && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
-        echo "setup: cargo is neither in PATH nor in ${CARGO_HOME:-$HOME/.cargo}/bin: install Rust from https://rustup.rs and run this again" >&2
+    if ! has cargo && [ ! -x "${CARGO_HOME:-${HOME-}/.cargo}/bin/cargo" ]; then
+        echo "setup: cargo is neither in PATH nor in ${CARGO_HOME:-${HOME-}/.cargo}/bin: install Rust from https://rustup.rs and run this again" >&2
         exit 1
     fi
 }
