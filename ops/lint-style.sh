@@ -23,7 +23,7 @@ offences_of() { # FILE IS_TEST
         !tests && !after_cfg { lines = FNR }
         !tests && code ~ /\.unwrap\(\)/ { offend("unwrap() outside tests: return an error, or expect(\"the invariant\")") }
         code ~ /#!?\[allow\(/ { offend("#[allow]: use #[expect(.., reason = \"..\")]") }
-        /(TODO|FIXME|XXX)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
+        /(^|[^A-Za-z])(TODO|FIXME|XXX)([^A-Za-z]|$)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
         END { if (lines > max) print file ": " lines " lines before its tests; at most " max }
     ' "$1"
 }
