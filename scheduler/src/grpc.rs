@@ -3,6 +3,20 @@
 //! Handlers are thin: a request becomes domain values, one call into the store decides, the answer becomes a message.
 //! Proto types never leave this module.
 
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_proto::v1::agent_service_server::AgentServiceServer;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::{Server, ServerTlsConfig};
+
+use crate::Scheduler;
+
+mod agent_convert;
+pub mod agent_session;
 pub mod auth;
 pub mod convert;
 pub mod fleet;
@@ -13,6 +27,15 @@ pub mod status;
 #[cfg(test)]
 mod operator_tests;
 
+/// The largest message taken from an agent; the largest there is (a report with a message for people) is under 4 KiB,
+/// a registration with ten thousand held leases under 256 KiB.
+const MAX_AGENT_MESSAGE: usize = 1 << 20;
+/// Dead connections are noticed after interval + time-out without an answer.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long streams may take to end once asked to.
+const DRAIN: Duration = Duration::from_secs(5);
+
 /// How agents reach and recognise this scheduler.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -20,4 +43,54 @@ pub struct Identity {
     pub scheduler_url: String,
     /// SHA-256 of the CA certificate, hexadecimal; none in plaintext.
     pub ca_fingerprint: Option<String>,
+}
+
+/// Serves until `shutdown`, then lets streams end for a few seconds.
+///
+/// # Errors
+/// When TLS is misconfigured or the listener fails.
+pub async fn serve(
+    scheduler: Scheduler,
+    listener: TcpListener,
+    tls: Option<ServerTlsConfig>,
+    identity: Identity,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let sessions = TaskTracker::new();
+    let agents = AgentServiceServer::new(agent_session::AgentDesk::new(
+        scheduler.clone(),
+        sessions.clone(),
+        shutdown.child_token(),
+    ))
+    .max_decoding_message_size(MAX_AGENT_MESSAGE);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
+
+    let mut server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .tcp_nodelay(true);
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).context("configure TLS")?;
+    }
+    let served = server
+        .add_service(health_service)
+        .add_service(agents)
+        .add_service(sites::server(scheduler.clone(), shutdown.child_token()))
+        .add_service(fleet::server(scheduler.clone(), identity))
+        .add_service(reports::server(scheduler))
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.clone().cancelled_owned());
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        served = served => served.context("serve gRPC")?,
+        () = drained => tracing::warn!("some streams did not end in time"),
+    }
+    sessions.close();
+    if tokio::time::timeout(DRAIN, sessions.wait()).await.is_err() {
+        tracing::warn!("some sessions did not end in time");
+    }
+    Ok(())
 }

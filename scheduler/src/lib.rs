@@ -13,12 +13,15 @@ pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
 pub mod model;
+pub mod run;
 pub mod secret;
 pub mod site_list;
 pub mod store;
 pub mod strategy;
 pub mod tasks;
 pub mod wake;
+
+pub use run::run;
 
 /// What every service and every background task of one scheduler shares. Cheap to clone.
 #[derive(Debug, Clone)]

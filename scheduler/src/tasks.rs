@@ -3,18 +3,20 @@
 //! A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
+pub mod assign;
 pub mod fit;
 mod fleet;
 pub mod locate;
 pub mod measure;
+pub mod reap;
 #[cfg(test)]
 mod trial;
 
 use std::future::Future;
 use std::time::Duration;
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use rand::TryRng;
+use rand::rngs::SysRng;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -31,7 +33,8 @@ pub async fn run_periodic<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    let phase = ChaCha8Rng::from_os_rng_or_zero().random_range(0.0..0.1);
+    // Without randomness from the system the phase is merely the same for all.
+    let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.mul_f64(phase);
     loop {
         // Registered before the pass, so that a signal during the pass is not lost.
@@ -45,24 +48,5 @@ pub async fn run_periodic<F, Fut>(
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }
         next = tokio::time::Instant::now() + period;
-    }
-}
-
-/// A generator for phases and jitter, which need no replay.
-trait FromOs {
-    fn from_os_rng_or_zero() -> Self;
-}
-
-impl FromOs for ChaCha8Rng {
-    fn from_os_rng_or_zero() -> Self {
-        let mut seed = [0_u8; 32];
-        // Without randomness from the system the phase is merely the same for all.
-        if let Ok(mut source) = std::fs::File::open("/dev/urandom") {
-            let read = std::io::Read::read_exact(&mut source, &mut seed);
-            if read.is_err() {
-                seed = [0; 32];
-            }
-        }
-        Self::from_seed(seed)
     }
 }

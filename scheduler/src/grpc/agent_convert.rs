@@ -1,0 +1,348 @@
+//! Agent messages to domain values and back.
+//!
+//! Everything from an agent is checked here: numbers are brought into range, and what cannot be understood is an
+//! `InvalidArgument` that names the field.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use landfall_proto::v1;
+use tonic::Status;
+
+use crate::config::{LeaseConfig, MeasureConfig, Metric};
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
+use crate::store::enrolments::Redeemed;
+use crate::store::leases::Grant;
+use crate::store::measurement_orders::{Order, OrderTarget};
+use crate::store::measurements::Measured;
+use crate::store::outcomes::{Answer, Budget, Ending, Report};
+use crate::store::sessions::{Opened, Registration};
+
+/// Slots one agent may claim; the bound of the schema.
+const MAX_CAPACITY: u32 = 10_000;
+/// Characters of free text kept from an agent.
+const MAX_TEXT: usize = 500;
+
+/// A measurement report, understood.
+#[derive(Debug)]
+pub(super) struct MeasurementAnswer {
+    pub(super) order: OrderId,
+    pub(super) result: Result<Measured, String>,
+    pub(super) origin: Option<String>,
+    pub(super) address: Option<IpAddr>,
+}
+
+/// An agent's introduction. Without a URL of its own the beacon is where the session comes from.
+pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
+    if !(1..=MAX_CAPACITY).contains(&register.capacity) {
+        return Err(Status::invalid_argument(format!(
+            "capacity: {} is not within 1 to {MAX_CAPACITY}",
+            register.capacity
+        )));
+    }
+    let port = u16::try_from(register.beacon_port)
+        .map_err(|_| Status::invalid_argument(format!("beacon_port: {} is no port", register.beacon_port)))?;
+    let beacon_url = match (register.beacon_url.is_empty(), port, peer) {
+        (false, _, _) => Some(beacon_url(&register.beacon_url)?),
+        (true, 0, _) | (true, _, None) => None,
+        (true, port, Some(peer)) => Some(format!("http://{}/", SocketAddr::new(peer.to_canonical(), port))),
+    };
+    Ok(Registration {
+        city: clip(register.city),
+        carrier: clip(register.carrier),
+        country: clip(register.country),
+        capacity: register.capacity,
+        version: clip(register.version),
+        beacon_url,
+        held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
+    })
+}
+
+fn beacon_url(text: &str) -> Result<String, Status> {
+    let url = url::Url::parse(text).map_err(|error| Status::invalid_argument(format!("beacon_url: {error}")))?;
+    if url.scheme() != "http" || url.host_str().is_none() {
+        return Err(Status::invalid_argument("beacon_url: must be an http URL with a host"));
+    }
+    Ok(url.into())
+}
+
+pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
+    (TaskId::new(task), LeaseToken::new(token))
+}
+
+pub(super) fn welcome(
+    agent: AgentId,
+    opened: &Opened,
+    lease: &LeaseConfig,
+    contact_url: Option<String>,
+) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Welcome(v1::Welcome {
+        agent_id: agent.get(),
+        incarnation: opened.incarnation.get(),
+        heartbeat_interval: Some(duration(lease.heartbeat_interval)),
+        lease_life: Some(duration(lease.life)),
+        kept: opened
+            .kept
+            .iter()
+            .map(|(task, token)| v1::HeldLease { task_id: task.get(), token: token.get() })
+            .collect(),
+        contact_url: contact_url.unwrap_or_default(),
+    }))
+}
+
+pub(super) fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Heartbeat(v1::HeartbeatAck { sequence }))
+}
+
+pub(super) fn measure_order(order: Order, config: &MeasureConfig) -> v1::SessionResponse {
+    let (target, samples, interval) = match order.target {
+        OrderTarget::Site { id, name, origin } => (
+            v1::measure_order::Target::Site(v1::SiteTarget {
+                site_id: id.get(),
+                name,
+                origin: origin.unwrap_or_default(),
+            }),
+            config.site_samples,
+            config.site_interval,
+        ),
+        OrderTarget::Beacon { agent, url } => (
+            v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url }),
+            config.mesh_samples,
+            config.mesh_interval,
+        ),
+    };
+    respond(v1::session_response::Message::Measure(v1::MeasureOrder {
+        order_id: order.id.get(),
+        target: Some(target),
+        samples,
+        interval: Some(duration(interval)),
+        timeout: Some(duration(config.sample_timeout)),
+        metric: metric(config.metric).into(),
+    }))
+}
+
+const fn metric(metric: Metric) -> v1::DistanceMetric {
+    match metric {
+        Metric::Ttfb => v1::DistanceMetric::Ttfb,
+        Metric::Connect => v1::DistanceMetric::Connect,
+        Metric::Icmp => v1::DistanceMetric::Icmp,
+    }
+}
+
+pub(super) fn crawl_order(grant: Grant) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
+        task_id: grant.task.get(),
+        token: grant.token.get(),
+        site: Some(v1::SiteTarget {
+            site_id: grant.site.get(),
+            name: grant.name,
+            origin: grant.origin.unwrap_or_default(),
+        }),
+        policy: Some(crawl_policy(&grant.policy)),
+    }))
+}
+
+fn crawl_policy(policy: &CrawlPolicy) -> v1::CrawlPolicy {
+    v1::CrawlPolicy {
+        max_pages: policy.max_pages,
+        max_bytes: policy.max_bytes,
+        max_depth: policy.max_depth,
+        max_duration: Some(duration(policy.max_duration)),
+        request_interval: Some(duration(policy.request_interval)),
+    }
+}
+
+pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {
+    use v1::measurement_report::Result as Reported;
+    let result = match report.result {
+        None => return Err(Status::invalid_argument("result: missing")),
+        Some(Reported::Failure(failure)) => Err(failure_text(&failure)),
+        // A round trip nobody can believe is a failed measurement, not a reason to end the session.
+        Some(Reported::Measurement(measurement)) => {
+            measured(&measurement).ok_or_else(|| "the prober reported a round trip out of range".to_owned())
+        }
+    };
+    Ok(MeasurementAnswer {
+        order: OrderId::new(report.order_id),
+        result,
+        origin: Some(clip(report.origin)).filter(|origin| !origin.is_empty()),
+        address: report.address.parse().ok(),
+    })
+}
+
+fn measured(measurement: &v1::Measurement) -> Option<Measured> {
+    Some(Measured {
+        rtt: rtt(measurement.rtt)?,
+        min: rtt(measurement.min)?,
+        median: rtt(measurement.median)?,
+        spread: plain(measurement.spread)?,
+        answered: measurement.count,
+        lost: measurement.lost,
+        dns: plain(measurement.dns),
+        connect: plain(measurement.connect),
+        tls: plain(measurement.tls),
+    })
+}
+
+fn failure_text(failure: &v1::MeasurementFailure) -> String {
+    let class = failure.reason().as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', " ");
+    match failure.message.is_empty() {
+        true => class,
+        false => clip(format!("{class}: {}", failure.message)),
+    }
+}
+
+pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(Report, Option<String>), Status> {
+    let (task, token) = lease_key(report.task_id, report.token);
+    let ending = ending(&report)?;
+    let started_at = report
+        .started_at
+        .and_then(|at| DateTime::<Utc>::from_timestamp(at.seconds, u32::try_from(at.nanos).ok()?))
+        .ok_or_else(|| Status::invalid_argument("started_at: missing or out of range"))?;
+    let duration = plain(report.duration).ok_or_else(|| Status::invalid_argument("duration: missing or negative"))?;
+    let report_rtt = rtt(report.rtt);
+    let origin = Some(clip(report.origin)).filter(|origin| !origin.is_empty());
+    let report = Report {
+        task,
+        token,
+        ending,
+        pages: report.pages,
+        bytes: report.bytes,
+        errors: report.errors,
+        started_at,
+        duration,
+        rtt: report_rtt,
+        message: clip(report.message),
+    };
+    Ok((report, origin))
+}
+
+fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
+    match report.kind() {
+        v1::OutcomeKind::Complete => Ok(Ending::Complete),
+        v1::OutcomeKind::Blocked => Ok(Ending::Blocked),
+        v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable),
+        v1::OutcomeKind::Truncated => match report.budget() {
+            v1::Budget::Pages => Ok(Ending::Truncated(Budget::Pages)),
+            v1::Budget::Bytes => Ok(Ending::Truncated(Budget::Bytes)),
+            v1::Budget::Duration => Ok(Ending::Truncated(Budget::Duration)),
+            v1::Budget::Depth => Ok(Ending::Truncated(Budget::Depth)),
+            v1::Budget::Unspecified => Err(Status::invalid_argument("budget: missing in a truncated outcome")),
+        },
+        v1::OutcomeKind::Unspecified => Err(Status::invalid_argument("kind: missing or unknown")),
+    }
+}
+
+pub(super) fn outcome_ack(report: &Report, answer: Answer) -> v1::SessionResponse {
+    let answer = match answer {
+        Answer::Accepted(_) => v1::outcome_ack::Answer::Accepted,
+        Answer::Duplicate => v1::outcome_ack::Answer::Duplicate,
+        Answer::Stale => v1::outcome_ack::Answer::Stale,
+    };
+    respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
+        task_id: report.task.get(),
+        token: report.token.get(),
+        answer: answer.into(),
+    }))
+}
+
+pub(super) fn enrolled(redeemed: Redeemed) -> v1::EnrolResponse {
+    v1::EnrolResponse {
+        agent_id: redeemed.agent.get(),
+        credential: redeemed.credential,
+        name: redeemed.name,
+        city: redeemed.city,
+        carrier: redeemed.carrier,
+        country: redeemed.country,
+    }
+}
+
+fn respond(message: v1::session_response::Message) -> v1::SessionResponse {
+    v1::SessionResponse { message: Some(message) }
+}
+
+/// A configured duration for the wire; configuration bounds keep it far below the type's limit.
+fn duration(value: Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
+}
+
+fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
+    value.and_then(|duration| Duration::try_from(duration).ok())
+}
+
+fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
+    plain(value).and_then(|duration| Rtt::try_new(duration).ok())
+}
+
+fn clip(mut text: String) -> String {
+    text.retain(|character| !character.is_control());
+    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
+        text.truncate(end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register() -> v1::Register {
+        v1::Register { name: "a".into(), capacity: 4, beacon_port: 7180, ..v1::Register::default() }
+    }
+
+    #[test]
+    fn the_beacon_is_where_the_session_comes_from_unless_said_otherwise() {
+        let peer = "192.0.2.7".parse().ok();
+        let formed = registration(register(), peer).expect("valid").beacon_url;
+        assert_eq!(formed.as_deref(), Some("http://192.0.2.7:7180/"));
+        let named = v1::Register { beacon_url: "http://b.example:1/".into(), ..register() };
+        assert_eq!(registration(named, peer).expect("valid").beacon_url.as_deref(), Some("http://b.example:1/"));
+        let none = v1::Register { beacon_port: 0, ..register() };
+        assert_eq!(registration(none, peer).expect("valid").beacon_url, None);
+    }
+
+    #[test]
+    fn nonsense_in_a_registration_is_named() {
+        for (broken, field) in [
+            (v1::Register { capacity: 0, ..register() }, "capacity"),
+            (v1::Register { beacon_port: 70_000, ..register() }, "beacon_port"),
+            (v1::Register { beacon_url: "ftp://x".into(), ..register() }, "beacon_url"),
+        ] {
+            let status = registration(broken, None).expect_err("refused");
+            assert!(status.message().starts_with(field), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_unbelievable_round_trip_is_a_failure() {
+        let report = v1::MeasurementReport {
+            order_id: 1,
+            result: Some(v1::measurement_report::Result::Measurement(v1::Measurement {
+                rtt: Some(prost_types::Duration { seconds: -1, nanos: 0 }),
+                ..v1::Measurement::default()
+            })),
+            ..v1::MeasurementReport::default()
+        };
+        assert!(measurement(report).expect("understood").result.is_err());
+    }
+
+    #[test]
+    fn a_truncated_outcome_must_say_which_budget() {
+        let report = v1::OutcomeReport {
+            kind: v1::OutcomeKind::Truncated.into(),
+            started_at: Some(prost_types::Timestamp { seconds: 1, nanos: 0 }),
+            duration: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+            ..v1::OutcomeReport::default()
+        };
+        assert!(outcome(report.clone()).is_err());
+        let named = v1::OutcomeReport { budget: v1::Budget::Bytes.into(), ..report };
+        assert_eq!(outcome(named).expect("valid").0.ending, Ending::Truncated(Budget::Bytes));
+    }
+
+    #[test]
+    fn text_from_agents_is_bounded_and_printable() {
+        assert_eq!(clip("a\u{1b}[31mb\n".into()), "a[31mb");
+        assert_eq!(clip("é".repeat(2 * MAX_TEXT)).chars().count(), MAX_TEXT);
+    }
+}

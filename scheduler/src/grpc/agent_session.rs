@@ -1,0 +1,301 @@
+//! The agents' service: enrolment, and one bidirectional stream per agent.
+//!
+//! A session is one task that owns its stream: it answers what the agent says, and whenever it is woken (or a second
+//! has passed) sends what the store holds for the agent: orders to measure, and leases, each committed before it is
+//! sent. It ends when the stream breaks, the session is superseded or expired, or the scheduler shuts down; nothing
+//! is lost by that, since the store knows what was promised and the agent repeats what was not acknowledged.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use landfall_proto::v1;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Scheduler;
+use crate::grpc::{agent_convert as convert, auth, status};
+use crate::model::{AgentId, SessionId};
+use crate::store::{self, enrolments, leases, measurement_orders, measurements, outcomes, sessions};
+
+/// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
+const OUTBOUND_MESSAGES: usize = 256;
+/// How long one message may wait for room.
+const SEND_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an agent may take to introduce itself.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the store is looked at without being woken.
+const POLL: Duration = Duration::from_secs(1);
+
+/// Serves `landfall.v1.AgentService`.
+#[derive(Debug, Clone)]
+pub struct AgentDesk {
+    scheduler: Scheduler,
+    sessions: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl AgentDesk {
+    /// Sessions run on `sessions` and end with `shutdown`.
+    pub fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
+        Self { scheduler, sessions, shutdown }
+    }
+}
+
+type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
+
+#[tonic::async_trait]
+impl v1::agent_service_server::AgentService for AgentDesk {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<v1::SessionResponse, Status>> + Send>>;
+
+    async fn enrol(&self, request: Request<v1::EnrolRequest>) -> Result<Response<v1::EnrolResponse>, Status> {
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let redeemed = enrolments::redeem(&mut tx, &request.into_inner().token).await.map_err(status::from_redeem)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(agent.id = %redeemed.agent, agent.name = redeemed.name, "an agent enrolled");
+        Ok(Response::new(convert::enrolled(redeemed)))
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let agent = auth::agent(&mut conn, request.metadata()).await?;
+        drop(conn);
+        let peer = request.remote_addr().map(|address| address.ip());
+        let mut inbound = request.into_inner();
+        let register = first_message(&mut inbound).await?;
+        let opened = self.open(agent, peer, register).await?;
+        let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
+        let session = Session {
+            scheduler: self.scheduler.clone(),
+            agent,
+            session: opened.session,
+            outbound,
+            wake: self.scheduler.wakes.agent(agent),
+            leaving: false,
+        };
+        let welcome = self.welcome(agent, opened).await?;
+        session.send(welcome).await?;
+        let shutdown = self.shutdown.clone();
+        self.sessions.spawn(session.run(inbound, shutdown));
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+}
+
+impl AgentDesk {
+    async fn open(
+        &self,
+        agent: AgentId,
+        peer: Option<IpAddr>,
+        register: v1::Register,
+    ) -> Result<sessions::Opened, Status> {
+        let registration = convert::registration(register, peer)?;
+        let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let opened = sessions::open(&mut tx, agent, &registration, lifetime).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(
+            agent.id = %agent,
+            session.id = %opened.session,
+            incarnation = %opened.incarnation,
+            kept = opened.kept.len(),
+            "an agent connected"
+        );
+        let wakes = &self.scheduler.wakes;
+        wakes.measure.notify_one();
+        wakes.fit.notify_one();
+        wakes.assign.notify_one();
+        Ok(opened)
+    }
+
+    async fn welcome(&self, agent: AgentId, opened: sessions::Opened) -> Result<v1::SessionResponse, Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
+        Ok(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url))
+    }
+}
+
+async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1::Register, Status> {
+    let first = tokio::time::timeout(REGISTER_TIMEOUT, inbound.message())
+        .await
+        .map_err(|_| Status::deadline_exceeded("the first message did not come in time"))??;
+    match first.and_then(|request| request.message) {
+        Some(v1::session_request::Message::Register(register)) => Ok(register),
+        _ => Err(Status::invalid_argument("the first message must be `register`")),
+    }
+}
+
+/// One connected agent.
+struct Session {
+    scheduler: Scheduler,
+    agent: AgentId,
+    session: SessionId,
+    outbound: Outbound,
+    wake: Arc<Notify>,
+    /// The agent hands its leases back: it gets no new ones.
+    leaving: bool,
+}
+
+impl Session {
+    async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Err(Status::unavailable("the scheduler is shutting down")),
+            ended = self.serve(&mut inbound) => ended,
+        };
+        match &ended {
+            Ok(()) => tracing::info!(agent.id = %self.agent, "an agent hung up"),
+            Err(status) => {
+                tracing::info!(agent.id = %self.agent, reason = status.message(), "a session ended");
+                // The agent may be gone already; then nobody is left to be told.
+                let _told = self.outbound.try_send(Err(status.clone()));
+            }
+        }
+        if self.leaving
+            && let Err(error) = self.close().await
+        {
+            tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
+        }
+    }
+
+    async fn serve(&mut self, inbound: &mut Streaming<v1::SessionRequest>) -> Result<(), Status> {
+        let mut poll = tokio::time::interval(POLL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let wake = Arc::clone(&self.wake);
+        loop {
+            tokio::select! {
+                message = inbound.next() => match message {
+                    None => return Ok(()),
+                    Some(Err(status)) => return Err(status),
+                    Some(Ok(request)) => self.receive(request).await?,
+                },
+                () = wake.notified() => self.push().await?,
+                _ = poll.tick() => self.push().await?,
+            }
+        }
+    }
+
+    async fn receive(&mut self, request: v1::SessionRequest) -> Result<(), Status> {
+        use v1::session_request::Message;
+        match request.message {
+            None => Err(Status::invalid_argument("a session request without a message")),
+            Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
+            Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
+            Some(Message::Measurement(report)) => self.record_measurement(report).await,
+            Some(Message::Outcome(report)) => self.record_outcome(report).await,
+            Some(Message::Release(release)) => self.release(&release).await,
+        }
+    }
+
+    async fn renew(&mut self, heartbeat: v1::Heartbeat) -> Result<(), Status> {
+        let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
+        let mut conn = self.connection().await?;
+        let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
+        drop(conn);
+        if !renewed {
+            return Err(Status::aborted("this session has ended: a newer one exists, or it was not renewed in time"));
+        }
+        self.send(convert::heartbeat_ack(heartbeat.sequence)).await
+    }
+
+    async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
+        let answer = convert::measurement(report)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let recorded = measurements::record(
+            &mut tx,
+            self.agent,
+            answer.order,
+            &answer.result,
+            answer.origin.as_deref(),
+            answer.address,
+        )
+        .await
+        .map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let wakes = &self.scheduler.wakes;
+        match recorded {
+            measurements::Recorded::Site(_) => {
+                wakes.measure.notify_one();
+                wakes.locate.notify_one();
+            }
+            measurements::Recorded::Beacon(_) => {
+                wakes.measure.notify_one();
+                wakes.fit.notify_one();
+            }
+            measurements::Recorded::Unknown => {
+                tracing::debug!(agent.id = %self.agent, order.id = %answer.order, "a report on an order that is not open");
+            }
+        }
+        Ok(())
+    }
+
+    async fn record_outcome(&mut self, report: v1::OutcomeReport) -> Result<(), Status> {
+        let (report, origin) = convert::outcome(report)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let answer = outcomes::record(&mut tx, self.agent, &report).await.map_err(status::from_store)?;
+        if let (outcomes::Answer::Accepted(site), Some(origin)) = (answer, &origin) {
+            store::sites_origin::settle(&mut tx, site, origin).await.map_err(status::from_store)?;
+        }
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        if answer == outcomes::Answer::Stale {
+            tracing::warn!(agent.id = %self.agent, task.id = %report.task, token = %report.token, "refused a stale outcome");
+        }
+        self.send(convert::outcome_ack(&report, answer)).await?;
+        self.push().await
+    }
+
+    async fn release(&mut self, release: &v1::LeaseRelease) -> Result<(), Status> {
+        self.leaving = true;
+        let (task, token) = convert::lease_key(release.task_id, release.token);
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        leases::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))
+    }
+
+    /// Sends what the store holds for this agent.
+    async fn push(&mut self) -> Result<(), Status> {
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let orders =
+            measurement_orders::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        let grants = if self.leaving {
+            Vec::new()
+        } else {
+            leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?
+        };
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        for order in orders {
+            self.send(convert::measure_order(order, &self.scheduler.config.measure)).await?;
+        }
+        for grant in grants {
+            self.send(convert::crawl_order(grant)).await?;
+        }
+        Ok(())
+    }
+
+    async fn close(&self) -> Result<(), store::Error> {
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        sessions::close(&mut tx, self.session).await?;
+        leases::release_of_ended_sessions(&mut tx).await?;
+        tx.commit().await?;
+        self.scheduler.wakes.assign.notify_one();
+        Ok(())
+    }
+
+    async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, Status> {
+        self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))
+    }
+
+    async fn send(&self, response: v1::SessionResponse) -> Result<(), Status> {
+        self.outbound
+            .send_timeout(Ok(response), SEND_TIMEOUT)
+            .await
+            .map_err(|_| Status::unavailable("the agent does not read its stream"))
+    }
+}

@@ -1,0 +1,110 @@
+//! One scheduler: its services and its background tasks, supervised.
+//!
+//! A task that panics or returns before the shutdown ends the process with an error that names it: better a restart
+//! than a scheduler that quietly no longer reaps.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::ServerTlsConfig;
+
+use crate::Scheduler;
+use crate::grpc::{self, Identity};
+use crate::store::{self, sessions};
+use crate::tasks::{assign::Assign, fit::Fit, locate::Locate, measure::Measure, reap::Reap, run_periodic};
+
+/// How often each task looks without being woken.
+const MEASURE_PERIOD: Duration = Duration::from_secs(2);
+const FIT_PERIOD: Duration = Duration::from_secs(5);
+const LOCATE_PERIOD: Duration = Duration::from_secs(2);
+const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
+/// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
+const REAPS_PER_GRACE: u32 = 5;
+
+/// Runs a scheduler until `shutdown`, or until something it cannot do without fails.
+///
+/// # Errors
+/// When the database cannot be used at start, the server fails, or a background task dies.
+pub async fn run(
+    scheduler: Scheduler,
+    listener: TcpListener,
+    tls: Option<ServerTlsConfig>,
+    identity: Identity,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    prepare(&scheduler).await?;
+    let stop = shutdown.child_token();
+    let mut parts = Parts::new();
+    spawn_tasks(&mut parts, &scheduler, &stop);
+    let server = grpc::serve(scheduler, listener, tls, identity, stop.clone());
+    parts.spawn(async move { ("grpc", server.await) });
+
+    let mut outcome = Ok(());
+    while let Some(joined) = parts.join_next().await {
+        let (part, ended) = joined.context("a background task panicked")?;
+        if !shutdown.is_cancelled() && outcome.is_ok() {
+            outcome = match ended {
+                Ok(()) => Err(anyhow::anyhow!("{part} ended before the shutdown")),
+                Err(error) => Err(error.context(format!("{part} failed"))),
+            };
+            stop.cancel();
+        } else if let Err(error) = ended {
+            tracing::error!(part, error = format!("{error:#}"), "failed while shutting down");
+        }
+    }
+    outcome
+}
+
+async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
+    let lease = &scheduler.config.lease;
+    let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
+    let extended = sessions::extend_all(&mut tx, lease.life + lease.grace).await.context("extend sessions")?;
+    if let Some(contact_url) = &scheduler.config.contact_url {
+        store::settings::set_contact_url(&mut tx, contact_url).await.context("store the contact URL")?;
+    }
+    tx.commit().await.context("commit")?;
+    if extended > 0 {
+        tracing::info!(sessions = extended, "sessions from before the start were extended once");
+    }
+    Ok(())
+}
+
+/// What `JoinSet` yields: which part ended, and how.
+type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
+
+fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToken) {
+    let reap_period = scheduler.config.lease.grace / REAPS_PER_GRACE;
+    let wakes = || Arc::clone(&scheduler.wakes);
+    let (measure, fit, locate) =
+        (Measure::new(scheduler.clone()), Fit::new(scheduler.clone()), Locate::new(scheduler.clone()));
+    let (assign, reap) = (Assign::new(scheduler.clone()), Reap::new(scheduler.clone()));
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("measure", MEASURE_PERIOD, &w.measure, s, || measure.run_once()).await;
+        ("measure", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("fit", FIT_PERIOD, &w.fit, s, || fit.run_once()).await;
+        ("fit", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("locate", LOCATE_PERIOD, &w.locate, s, || locate.run_once()).await;
+        ("locate", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("assign", ASSIGN_PERIOD, &w.assign, s, || assign.run_once()).await;
+        ("assign", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("reap", reap_period, &w.reap, s, || reap.run_once()).await;
+        ("reap", Ok(()))
+    });
+}

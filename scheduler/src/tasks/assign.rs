@@ -1,0 +1,140 @@
+//! Chooses an agent for every located task.
+//!
+//! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
+//! measured round trip beats a predicted one. Agents without an active session are no candidates.
+
+use std::collections::{BTreeSet, HashMap};
+
+use anyhow::Context;
+
+use crate::Scheduler;
+use crate::gnp::{Embedding, Placement};
+use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::store::assignments::{self, Available, Waiting};
+use crate::store::{self, embeddings, measurements, placements};
+use crate::strategy::{self, Candidate};
+
+/// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
+const TASKS_PER_PASS: i64 = 500;
+
+/// The chooser.
+#[derive(Debug)]
+pub struct Assign {
+    scheduler: Scheduler,
+}
+
+/// What is known of the sites of one pass.
+struct Known {
+    embedding: Option<Embedding>,
+    placements: HashMap<SiteId, Placement>,
+    measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
+}
+
+impl Assign {
+    /// Chooses for this scheduler.
+    pub fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass: as many transactions as there are bounded batches waiting.
+    ///
+    /// # Errors
+    /// When the database fails; what was not committed is chosen in the next pass.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        self.withdraw().await?;
+        while self.choose_some().await? {}
+        Ok(())
+    }
+
+    async fn withdraw(&self) -> anyhow::Result<()> {
+        let mut tx = store::begin(&self.scheduler.pool).await.context("begin to withdraw assignments")?;
+        let withdrawn =
+            assignments::withdraw_from_lost_agents(&mut tx).await.context("withdraw assignments of lost agents")?;
+        tx.commit().await.context("commit withdrawn assignments")?;
+        if withdrawn > 0 {
+            tracing::info!(withdrawn, "tasks of lost agents are chosen for anew");
+        }
+        Ok(())
+    }
+
+    /// Chooses for one bounded batch; `true` when more may wait.
+    async fn choose_some(&self) -> anyhow::Result<bool> {
+        let mut tx = store::begin(&self.scheduler.pool).await.context("begin to assign")?;
+        let mut agents = assignments::available(&mut tx).await.context("read available agents")?;
+        let waiting = assignments::waiting(&mut tx, TASKS_PER_PASS).await.context("read located tasks")?;
+        if waiting.is_empty() {
+            return Ok(false);
+        }
+        if agents.is_empty() {
+            assignments::explain_waiting(&mut tx, "no agent is connected").await.context("explain waiting tasks")?;
+            tx.commit().await.context("commit reasons")?;
+            return Ok(false);
+        }
+        let known = Known::read(&mut tx, &waiting).await?;
+        let mut chosen = BTreeSet::new();
+        for task in &waiting {
+            let candidates = known.candidates(task.site, &agents);
+            let seed = draw_seed(task);
+            let Some(choice) = strategy::choose(task.strategy, &candidates, seed) else { continue };
+            // What kept the site from being measured says more than that no distance is known.
+            let fallback = choice.fallback.as_ref().map(|generic| task.reason.as_ref().unwrap_or(generic));
+            let strategy = if fallback.is_some() { Strategy::Random } else { task.strategy };
+            assignments::insert(&mut tx, task.task, strategy, seed, &choice, fallback.map(String::as_str))
+                .await
+                .context("record an assignment")?;
+            if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == choice.agent) {
+                agent.load = agent.load.saturating_add(1);
+            }
+            chosen.insert(choice.agent);
+        }
+        tx.commit().await.context("commit assignments")?;
+        tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
+        self.scheduler.wakes.wake_agents(chosen);
+        Ok(i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS))
+    }
+}
+
+impl Known {
+    async fn read(conn: &mut sqlx::PgConnection, waiting: &[Waiting]) -> anyhow::Result<Self> {
+        let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
+        let embedding = embeddings::latest(conn).await.context("read the newest embedding")?;
+        let placements = match &embedding {
+            Some(embedding) => {
+                placements::sites(conn, &sites, embedding.epoch()).await.context("read the sites' placements")?
+            }
+            None => HashMap::new(),
+        };
+        let measured = measurements::of_sites(conn, &sites).await.context("read the sites' measurements")?;
+        Ok(Self { embedding, placements, measured })
+    }
+
+    fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
+        let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
+        agents
+            .iter()
+            .map(|available| Candidate {
+                agent: available.agent,
+                predicted: self.predict(site, available.agent),
+                measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
+                load: available.load,
+                capacity: available.capacity,
+            })
+            .collect()
+    }
+
+    fn predict(&self, site: SiteId, agent: AgentId) -> Option<Rtt> {
+        let embedding = self.embedding.as_ref()?;
+        let placement = self.placements.get(&site)?;
+        embedding.predict(placement, embedding.placement(agent)?).ok()
+    }
+}
+
+/// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be
+/// replayed, and unrelated between neighbouring tasks (the finaliser of splitmix64, Steele et al. 2014).
+fn draw_seed(task: &Waiting) -> u64 {
+    let mut bits = task.task.get().cast_unsigned() ^ task.former.cast_unsigned().rotate_left(48);
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}

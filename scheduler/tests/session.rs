@@ -1,0 +1,258 @@
+//! The agents' stream, over real tonic on a socket and a real Postgres: what an agent meets on the wire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use landfall_proto::v1;
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_scheduler::Scheduler;
+use landfall_scheduler::config::Config;
+use landfall_scheduler::grpc::Identity;
+use landfall_scheduler::secret::Secret;
+use landfall_scheduler::store::enrolments::{self, Wanted};
+use landfall_scheduler::wake::Wakes;
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
+
+/// Longer than anything here takes; a hang fails instead of hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A scheduler with its tasks running, on a port of its own.
+struct Running {
+    pool: PgPool,
+    url: String,
+    shutdown: CancellationToken,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Running {
+    async fn start(pool: PgPool) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let url = format!("http://{}", listener.local_addr().expect("address"));
+        let config = Config { contact_url: Some("https://example.org/bot".into()), ..Config::default() };
+        let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::new(Wakes::default()), config: Arc::new(config) };
+        let identity = Identity { scheduler_url: url.clone(), ca_fingerprint: None };
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(landfall_scheduler::run(scheduler, listener, None, identity, shutdown.clone()));
+        Self { pool, url, shutdown, task }
+    }
+
+    async fn channel(&self) -> Channel {
+        Channel::from_shared(self.url.clone()).expect("a URL").connect().await.expect("connect")
+    }
+
+    /// A token for an agent of this name.
+    async fn token(&self, name: &str) -> String {
+        let mut conn = self.pool.acquire().await.expect("connect");
+        let wanted = Wanted {
+            name: Some(name.to_owned()),
+            city: "Harbin".into(),
+            carrier: "CERNET".into(),
+            country: "CN".into(),
+            valid_for: Duration::from_secs(600),
+        };
+        let token = Secret::generate().expect("randomness");
+        enrolments::create(&mut conn, &wanted, token).await.expect("make an enrolment").token.reveal().to_owned()
+    }
+
+    async fn enrol(&self, name: &str) -> v1::EnrolResponse {
+        let token = self.token(name).await;
+        AgentServiceClient::new(self.channel().await)
+            .enrol(v1::EnrolRequest { token })
+            .await
+            .expect("enrol")
+            .into_inner()
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        tokio::time::timeout(PATIENCE, self.task).await.expect("ends in time").expect("no panic").expect("no error");
+    }
+}
+
+/// An agent's end of a session.
+struct Agent {
+    outbound: mpsc::Sender<v1::SessionRequest>,
+    inbound: Streaming<v1::SessionResponse>,
+}
+
+impl Agent {
+    async fn connect(running: &Running, credential: &str, held: Vec<v1::HeldLease>) -> Result<Self, Status> {
+        let (outbound, requests) = mpsc::channel(16);
+        outbound
+            .send(request(v1::session_request::Message::Register(v1::Register {
+                name: "a".into(),
+                city: "Harbin".into(),
+                carrier: "CERNET".into(),
+                capacity: 1,
+                version: "0.1.0".into(),
+                held,
+                ..v1::Register::default()
+            })))
+            .await
+            .expect("room for one");
+        let mut request = Request::new(ReceiverStream::new(requests));
+        let bearer = format!("Bearer {credential}").parse().expect("a header value");
+        request.metadata_mut().insert("authorization", bearer);
+        let inbound = AgentServiceClient::new(running.channel().await).session(request).await?.into_inner();
+        Ok(Self { outbound, inbound })
+    }
+
+    async fn say(&self, message: v1::session_request::Message) {
+        self.outbound.send(request(message)).await.expect("the session is open");
+    }
+
+    async fn hear(&mut self) -> Result<v1::session_response::Message, Status> {
+        let response = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("an answer in time")?;
+        Ok(response.expect("the session is open").message.expect("a message"))
+    }
+
+    /// Ends the requests and waits until the scheduler has ended its answers.
+    async fn hang_up(self) {
+        let Self { outbound, mut inbound } = self;
+        drop(outbound);
+        let ended = tokio::time::timeout(PATIENCE, inbound.message()).await.expect("an end in time");
+        assert!(matches!(ended, Ok(None)), "expected the end of the session, got {ended:?}");
+    }
+
+    async fn welcome(&mut self) -> v1::Welcome {
+        match self.hear().await.expect("a welcome") {
+            v1::session_response::Message::Welcome(welcome) => welcome,
+            other => panic!("expected a welcome, got {other:?}"),
+        }
+    }
+
+    async fn crawl_order(&mut self) -> v1::CrawlOrder {
+        match self.hear().await.expect("an order") {
+            v1::session_response::Message::Crawl(order) => order,
+            other => panic!("expected a crawl order, got {other:?}"),
+        }
+    }
+
+    async fn outcome_ack(&mut self) -> v1::OutcomeAck {
+        match self.hear().await.expect("an answer") {
+            v1::session_response::Message::Outcome(ack) => ack,
+            other => panic!("expected an answer to the outcome, got {other:?}"),
+        }
+    }
+}
+
+fn request(message: v1::session_request::Message) -> v1::SessionRequest {
+    v1::SessionRequest { message: Some(message) }
+}
+
+fn outcome(order: &v1::CrawlOrder) -> v1::session_request::Message {
+    v1::session_request::Message::Outcome(v1::OutcomeReport {
+        task_id: order.task_id,
+        token: order.token,
+        kind: v1::OutcomeKind::Complete.into(),
+        pages: 3,
+        bytes: 4096,
+        started_at: Some(prost_types::Timestamp { seconds: 1_700_000_000, nanos: 0 }),
+        duration: Some(prost_types::Duration { seconds: 2, nanos: 0 }),
+        ..v1::OutcomeReport::default()
+    })
+}
+
+/// Submits one site to a batch that needs no measuring.
+async fn submit(pool: &PgPool, host: &str) {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
+        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('b', 'random', 10, 100000, 3, 60000, 1000) on conflict do nothing;
+         insert into sites (name) values ('{host}');
+         insert into tasks (batch_id, site_id) select b.id, s.id from batches b, sites s where s.name = '{host}';"
+    )))
+    .execute(pool)
+    .await
+    .expect("submit a site");
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_site_travels_from_submission_to_one_accepted_outcome(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    let welcome = agent.welcome().await;
+    assert_eq!(welcome.agent_id, enrolled.agent_id);
+    assert_eq!(welcome.contact_url, "https://example.org/bot");
+
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+    assert_eq!(order.token, 1);
+    assert_eq!(order.site.as_ref().map(|site| site.name.as_str()), Some("a.cn"));
+
+    agent.say(outcome(&order)).await;
+    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    agent.say(outcome(&order)).await;
+    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Duplicate);
+    let forged = v1::CrawlOrder { token: 9, ..order };
+    agent.say(outcome(&forged)).await;
+    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Stale);
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut first = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    let first_welcome = first.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = first.crawl_order().await;
+
+    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
+    let mut second = Agent::connect(&running, &enrolled.credential, held.clone()).await.expect("connect");
+    let welcome = second.welcome().await;
+    assert!(welcome.incarnation > first_welcome.incarnation);
+    assert_eq!(welcome.kept, held);
+    first.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 1 })).await;
+    let told = first.hear().await.expect_err("the first session has ended");
+    assert_eq!(told.code(), tonic::Code::Aborted);
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_that_leaves_gives_its_site_back_at_once(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let (leaving, staying) = (running.enrol("a").await, running.enrol("b").await);
+    let mut first = Agent::connect(&running, &leaving.credential, Vec::new()).await.expect("connect");
+    first.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = first.crawl_order().await;
+
+    let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
+    second.welcome().await;
+    let release = v1::LeaseRelease { task_id: order.task_id, token: order.token };
+    first.say(v1::session_request::Message::Release(release)).await;
+    first.hang_up().await;
+    let again = second.crawl_order().await;
+    assert_eq!((again.task_id, again.token), (order.task_id, 2));
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn strangers_and_bad_manners_are_refused(pool: PgPool) {
+    let running = Running::start(pool).await;
+    let enrolled = running.enrol("a").await;
+    let Err(status) = Agent::connect(&running, "not-a-credential", Vec::new()).await else {
+        panic!("a stranger was let in");
+    };
+    assert_eq!(status.code(), tonic::Code::Unauthenticated);
+
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    agent.say(v1::session_request::Message::Register(v1::Register::default())).await;
+    assert_eq!(agent.hear().await.expect_err("ended").code(), tonic::Code::InvalidArgument);
+
+    let token = running.token("c").await;
+    let mut client = AgentServiceClient::new(running.channel().await);
+    client.enrol(v1::EnrolRequest { token: token.clone() }).await.expect("the first use");
+    assert!(client.enrol(v1::EnrolRequest { token }).await.is_err(), "a token works once");
+    running.stop().await;
+}
