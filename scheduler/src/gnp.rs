@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 mod elect;
+#[cfg(test)]
+mod evaluate;
 mod fit;
 mod locate;
 mod mds;
@@ -210,4 +212,195 @@ fn is_coordinate(coordinate: &[f64], dimensions: usize) -> bool {
     coordinate.len() == dimensions + 1
         && coordinate.iter().all(|component| component.is_finite())
         && coordinate.last().is_some_and(|&height| height >= 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(7);
+
+    fn agent(index: usize) -> AgentId {
+        AgentId::new(i64::try_from(index).unwrap())
+    }
+
+    fn rtt(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    /// Points in a box of 200 ms with heights of 1 to 6 ms.
+    fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut host = || {
+            let mut point: Vec<f64> = (0..dimensions).map(|_| rng.random_range(0.0..200.0)).collect();
+            point.push(rng.random_range(1.0..6.0));
+            point
+        };
+        (0..count).map(|_| host()).collect()
+    }
+
+    fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
+        let mut mesh = Mesh::new();
+        for (i, a) in hosts.iter().enumerate() {
+            for (j, b) in hosts.iter().enumerate() {
+                mesh.insert(agent(i), agent(j), rtt(factor * objective::distance(a, b)));
+            }
+        }
+        mesh
+    }
+
+    fn fitted(hosts: &[Vec<f64>], landmarks: usize, dimensions: usize, seed: u64, factor: f64) -> Embedding {
+        let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();
+        fit(EPOCH, &mesh_of(hosts, factor), &landmarks, dimensions, seed).unwrap()
+    }
+
+    /// Sorted relative errors of every pair's prediction.
+    fn errors(map: &Embedding, hosts: &[Vec<f64>], factor: f64) -> Vec<f64> {
+        let mut errors = Vec::new();
+        for (i, a) in hosts.iter().enumerate() {
+            for (j, b) in hosts.iter().enumerate().skip(i + 1) {
+                let truth = factor * objective::distance(a, b);
+                let (a, b) = (map.placement(agent(i)).unwrap(), map.placement(agent(j)).unwrap());
+                errors.push((map.predict(a, b).unwrap().as_millis_f64() - truth).abs() / truth);
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        errors
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6))]
+
+        #[test]
+        fn a_map_that_exists_is_recovered_up_to_isometry_and_sites_with_it(seed in any::<u64>()) {
+            let hosts = hosts(11, 2, seed);
+            let (site, agents) = hosts.split_last().unwrap();
+            let map = fitted(agents, 6, 2, seed, 1.0);
+            let errors = errors(&map, agents, 1.0);
+            prop_assert!(errors[errors.len() / 2] < 0.02, "{errors:?}");
+            prop_assert!(map.fit_error() < 0.1, "{}", map.fit_error());
+
+            let measured: Vec<(AgentId, Rtt)> =
+                (0..6).map(|i| (agent(i), rtt(objective::distance(site, &agents[i])))).collect();
+            let placement = map.locate(&measured).unwrap();
+            let mut backwards = measured;
+            backwards.reverse();
+            prop_assert_eq!(&placement, &map.locate(&backwards).unwrap());
+            prop_assert!(placement.fit_error < 0.1, "{placement:?}");
+        }
+
+        #[test]
+        fn a_network_four_times_as_slow_has_a_map_four_times_as_large(seed in any::<u64>()) {
+            let hosts = hosts(7, 2, seed);
+            let (small, large) = (fitted(&hosts, 5, 2, 3, 1.0), fitted(&hosts, 5, 2, 3, 4.0));
+            let (mut small, mut large) = (errors(&small, &hosts, 1.0), errors(&large, &hosts, 4.0));
+            prop_assert!((small.pop().unwrap() - large.pop().unwrap()).abs() < 0.05);
+            prop_assert!((small[small.len() / 2] - large[large.len() / 2]).abs() < 0.01);
+        }
+
+        #[test]
+        fn the_same_seed_gives_the_same_map_and_predictions_are_symmetric(seed in any::<u64>()) {
+            let hosts = hosts(6, 3, seed);
+            let map = fitted(&hosts, 5, 3, seed, 1.0);
+            prop_assert_eq!(&map, &fitted(&hosts, 5, 3, seed, 1.0));
+            for a in map.agents().values() {
+                for b in map.agents().values() {
+                    prop_assert_eq!(map.predict(a, b).unwrap(), map.predict(b, a).unwrap());
+                }
+            }
+        }
+
+        #[test]
+        fn a_host_is_placed_by_however_few_and_odd_measurements(
+            micros in proptest::collection::vec(1_i64..600_000_000, 1..6),
+        ) {
+            let map = fitted(&hosts(6, 3, 1), 5, 3, 1, 1.0);
+            let measured: Vec<(AgentId, Rtt)> =
+                micros.iter().enumerate().map(|(i, &us)| (agent(i), Rtt::try_from_micros(us).unwrap())).collect();
+            let placement = map.locate(&measured).unwrap();
+            prop_assert!(is_coordinate(&placement.coordinate, 3), "{placement:?}");
+            prop_assert!(placement.fit_error.is_finite());
+        }
+    }
+
+    #[test]
+    fn a_site_that_one_landmark_measured_is_predicted_as_far_from_it() {
+        let map = fitted(&hosts(8, 3, 5), 6, 3, 5, 1.0);
+        let site = map.locate(&[(agent(2), rtt(25.0))]).unwrap();
+        let predicted = map.predict(&site, map.placement(agent(2)).unwrap()).unwrap();
+        assert!((predicted.as_millis_f64() - 25.0).abs() < 3.0, "{predicted}");
+    }
+
+    #[test]
+    fn bad_questions_are_answered_with_names_and_numbers() {
+        let hosts = hosts(9, 3, 1);
+        let mesh = mesh_of(&hosts, 1.0);
+        let nine: Vec<AgentId> = (0..9).map(agent).collect();
+        let refusal = |mesh: &Mesh, landmarks: &[AgentId], dimensions| {
+            fit(EPOCH, mesh, landmarks, dimensions, 1).unwrap_err().to_string()
+        };
+        assert_eq!(refusal(&mesh, &nine, 12), "12 dimensions need at least 13 landmarks, there are 9");
+        assert_eq!(refusal(&mesh, &nine, 9), "9 dimensions need at least 10 landmarks, there are 9");
+        assert_eq!(refusal(&mesh, &nine, 0), "a map needs at least 1 dimension");
+        assert_eq!(refusal(&mesh, &nine[..1], 1), "a map needs at least 2 landmarks, there are 1");
+        assert_eq!(refusal(&mesh, &[agent(1), agent(2), agent(1)], 2), "landmark 1 was given twice");
+        assert_eq!(
+            refusal(&mesh, &[agent(1), agent(2), agent(77)], 2),
+            "landmark 77 has no measured distance to any other landmark"
+        );
+        let mut apart = Mesh::new();
+        apart.insert(agent(1), agent(2), rtt(5.0));
+        apart.insert(agent(3), agent(4), rtt(5.0));
+        let four = [agent(1), agent(2), agent(3), agent(4)];
+        assert_eq!(refusal(&apart, &four, 1), "landmark 3 is joined to landmark 1 by no chain of measurements");
+    }
+
+    #[test]
+    fn an_agent_that_nothing_joins_to_the_landmarks_has_no_placement() {
+        let mut mesh = mesh_of(&hosts(5, 2, 3), 1.0);
+        mesh.insert(agent(20), agent(21), rtt(3.0));
+        mesh.insert(agent(30), agent(1), rtt(3.0));
+        let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
+        let map = fit(EPOCH, &mesh, &landmarks, 2, 1).unwrap();
+        assert!(map.placement(agent(20)).is_none());
+        assert!(map.placement(agent(30)).is_some());
+        assert_eq!(map.agents().len(), 6);
+        assert!(matches!(map.locate(&[(agent(20), rtt(9.0))]), Err(LocateError::NothingMeasured { measured: 1 })));
+    }
+
+    #[test]
+    fn placements_of_another_epoch_are_refused() {
+        let map = fitted(&hosts(4, 2, 3), 4, 2, 3, 1.0);
+        let here = map.placement(agent(1)).unwrap();
+        let elsewhere = Placement { epoch: EmbeddingEpoch::new(8), ..here.clone() };
+        let mismatch = EpochMismatch { expected: EPOCH, found: EmbeddingEpoch::new(8) };
+        assert_eq!(map.predict(here, &elsewhere), Err(mismatch));
+        assert_eq!(map.predict(&elsewhere, here), Err(mismatch));
+    }
+
+    #[test]
+    fn stored_parts_are_put_together_again_and_broken_ones_refused() {
+        let map = fitted(&hosts(5, 2, 3), 4, 2, 3, 1.0);
+        let again = |agents: &BTreeMap<AgentId, Placement>| {
+            Embedding::from_parts(EPOCH, 2, map.landmarks().to_vec(), agents.clone(), map.fit_error())
+        };
+        assert_eq!(again(map.agents()), Ok(map.clone()));
+        for broken in [vec![1.0, 2.0], vec![1.0, f64::NAN, 0.0], vec![1.0, 2.0, -0.5]] {
+            let mut agents = map.agents().clone();
+            agents.get_mut(&agent(1)).unwrap().coordinate = broken;
+            assert_eq!(again(&agents), Err(PartsError::Coordinate { agent: agent(1), dimensions: 2 }));
+        }
+        let mut agents = map.agents().clone();
+        agents.remove(&agent(3));
+        assert_eq!(again(&agents), Err(PartsError::UnplacedLandmark { landmark: agent(3) }));
+    }
+
+    #[test]
+    fn dimensions_default_to_eight_or_one_below_the_landmarks() {
+        assert_eq!([0, 1, 2, 5, 9, 15].map(default_dimensions), [0, 0, 1, 4, 8, 8]);
+    }
 }

@@ -221,3 +221,98 @@ impl<'a> Ballot<'a> {
         Some(format!("on {} in {}", it.carrier, it.city))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Rtt;
+
+    use super::*;
+
+    /// Agents on a line, 10 ms a place, everyone measured by everyone.
+    fn line(places: &[u32]) -> Mesh {
+        let mut mesh = Mesh::new();
+        for (i, a) in (1..).zip(places) {
+            for (j, b) in (1..).zip(places) {
+                let rtt = Rtt::try_from_millis_f64(f64::from(a.abs_diff(*b)) * 10.0 + 1.0).unwrap();
+                mesh.insert(AgentId::new(i), AgentId::new(j), rtt);
+            }
+        }
+        mesh
+    }
+
+    fn nominees(of: &[(&str, &str)]) -> Vec<Nominee> {
+        let nominee = |(i, (city, carrier)): (i64, &(&str, &str))| Nominee {
+            agent: AgentId::new(i),
+            city: (*city).to_owned(),
+            carrier: (*carrier).to_owned(),
+        };
+        (1..).zip(of).map(nominee).collect()
+    }
+
+    fn agents(elected: &[Elected]) -> BTreeSet<i64> {
+        elected.iter().map(|elected| elected.agent.get()).collect()
+    }
+
+    #[test]
+    fn the_middles_of_groups_are_elected_and_not_the_outliers() {
+        let mesh = line(&[0, 1, 2, 50, 51, 52]);
+        let elected = elect(&mesh, &nominees(&[("", ""); 6]), 2, 1).unwrap();
+        assert_eq!(agents(&elected), BTreeSet::from([2, 5]));
+        assert_eq!(elected[0].reason, "central to 2 agents around it");
+    }
+
+    #[test]
+    fn another_carrier_in_the_same_place_is_preferred_to_the_same_one() {
+        let mesh = line(&[0, 0, 0, 40, 40]);
+        let fleet = nominees(&[
+            ("Beijing", "Telecom"),
+            ("Beijing", "Telecom"),
+            ("Beijing", "Unicom"),
+            ("Harbin", "CERNET"),
+            ("Harbin", "Telecom"),
+        ]);
+        for seed in 0..20 {
+            let elected = elect(&mesh, &fleet, 3, seed).unwrap();
+            let carriers: BTreeSet<&str> = elected
+                .iter()
+                .map(|elected| fleet.iter().find(|nominee| nominee.agent == elected.agent).unwrap().carrier.as_str())
+                .collect();
+            assert_eq!(carriers.len(), 3, "{elected:?}");
+            let harbin = elected.iter().find(|elected| elected.agent == AgentId::new(4)).unwrap();
+            assert!(harbin.reason.ends_with("the only one on CERNET in Harbin"), "{}", harbin.reason);
+        }
+    }
+
+    #[test]
+    fn in_a_large_fleet_only_agents_that_two_others_reached_are_elected() {
+        let mut mesh = Mesh::new();
+        // Agents 1 to 4 can be reached; the other six sit behind address translation.
+        for (prober, target) in (1..=10).flat_map(|a| (1..=4).map(move |b| (a, b))) {
+            let millis = f64::from(u32::try_from(prober + target).unwrap());
+            mesh.insert(AgentId::new(prober), AgentId::new(target), Rtt::try_from_millis_f64(millis).unwrap());
+        }
+        let fleet = nominees(&[("", ""); 10]);
+        assert_eq!(agents(&elect(&mesh, &fleet, 4, 1).unwrap()), BTreeSet::from([1, 2, 3, 4]));
+        assert_eq!(
+            elect(&mesh, &fleet, 5, 1).unwrap_err().to_string(),
+            "5 landmarks were asked for, only 4 of 10 agents were reached by two others"
+        );
+    }
+
+    #[test]
+    fn a_small_fleet_elects_whoever_is_there() {
+        let fleet = nominees(&[("Harbin", "CERNET")]);
+        assert_eq!(elect(&Mesh::new(), &fleet, 1, 1).unwrap().len(), 1);
+        assert_eq!(elect(&Mesh::new(), &fleet, 2, 1), Err(ElectError::TooFewAgents { asked: 2, there: 1 }));
+        assert_eq!(elect(&Mesh::new(), &fleet, 0, 1), Err(ElectError::NoneAsked));
+    }
+
+    #[test]
+    fn the_order_of_the_nominees_changes_nothing() {
+        let mesh = line(&[3, 9, 12, 13, 30, 31, 44, 47, 48, 60, 61, 75]);
+        let mut fleet = nominees(&[("", ""); 12]);
+        let before = elect(&mesh, &fleet, 4, 8).unwrap();
+        fleet.reverse();
+        assert_eq!(before, elect(&mesh, &fleet, 4, 8).unwrap());
+    }
+}

@@ -18,7 +18,7 @@ use super::simplex::{SimplexError, Stop, minimise};
 use super::{Embedding, Mesh, Placement, mds, millis, softening};
 
 /// Sweeps every start gets before the best of them goes on alone.
-const FIRST_SWEEPS: usize = 6;
+const FIRST_SWEEPS: usize = 4;
 /// Sweeps at most.
 const MOST_SWEEPS: usize = 40;
 /// A sweep that lowers the cost by less than this part of it is the last.
