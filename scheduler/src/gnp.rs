@@ -1,7 +1,7 @@
 //! Global network positioning: hosts as points whose distance is the round trip between them.
 //!
-//! A few landmarks measure each other and a site; every other distance is computed (seed paper 1.1 and 2.1, after Ng and
-//! Zhang, "Towards global network positioning", IMW 2001). [`fit`] places the agents, [`Embedding::locate`] places one
+//! A few landmarks measure each other and a site; every other distance is computed (the paper 1.1 and 2.1, after Ng and
+//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002). [`fit`] places the agents, [`Embedding::locate`] places one
 //! host against them, [`Embedding::predict`] is the distance. `docs/gnp.md` has the mathematics and what was measured.
 //!
 //! A coordinate has one component a dimension and a last one, the *height*: the delay of the host's own access, which
@@ -30,7 +30,7 @@ pub use fit::{FitError, fit};
 pub use locate::LocateError;
 pub use mesh::Mesh;
 
-/// Dimensions beyond which more landmarks buy no more of them (seed paper, table 1).
+/// Dimensions beyond which more landmarks buy no more of them (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
 /// Of a log error, as a part of the scale.
 const SOFTENING: f64 = 0.005;

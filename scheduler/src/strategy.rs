@@ -27,7 +27,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Its round trip to the site: measured before predicted (seed paper 2.1, step e).
+    /// Its round trip to the site: measured before predicted (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.predicted)
     }

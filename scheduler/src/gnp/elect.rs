@@ -4,7 +4,7 @@
 //! groups in data", 1990, chapter 2: build, then swap), because a site is judged by the landmark nearest to it.
 //! Choosing the agents farthest from each other instead takes the outliers, and is the worst of all. Two landmarks of one
 //! city and carrier, or of one carrier or one city while another has none, cost as much as agents moved away from their
-//! landmark (seed paper 2.2.1: different cities, different carriers).
+//! landmark (the paper 2.2.1: different cities, different carriers).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Places the landmarks jointly, and every other agent by its mesh.
 //!
-//! Phase 1, landmarks (Ng and Zhang, section 3.1): from classical scaling of their distances, the simplex minimises the
+//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their distances, the simplex minimises the
 //! sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the landmarks' places and
 //! from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent at a time while the
 //! others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all components

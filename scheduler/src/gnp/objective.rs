@@ -20,7 +20,7 @@ pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// The relative error of GNP, `(d - g) / d` for a measured `d` and a computed `g`; its square is Ng and Zhang's
-/// normalised error (section 3, equation 6).
+/// normalised error.
 pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }

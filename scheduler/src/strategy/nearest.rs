@@ -1,4 +1,4 @@
-//! `gnp-top1` and `gnp-top3`: one of the k nearest, at random (seed paper 2.2.3: the draw among several is what spreads
+//! `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: the draw among several is what spreads
 //! the load).
 
 use rand::seq::IndexedRandom;
