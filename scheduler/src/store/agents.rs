@@ -50,10 +50,13 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
-               (select count(*) from mesh_measurements m where m.agent_id = a.id and m.rtt_us is not null)
-                   as "reached_by!",
+               coalesce(reached.times, 0) as "reached_by!",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
         from agents a
+        -- One pass over the mesh; asked per agent it would be one each.
+        left join (
+            select agent_id, count(*) as times from mesh_measurements where rtt_us is not null group by agent_id
+        ) reached on reached.agent_id = a.id
         order by a.name
         "#,
     )
