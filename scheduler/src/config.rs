@@ -2,13 +2,67 @@
 //!
 //! Unknown keys are refused. Durations are written as `10s` or `250ms`.
 
+use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use humantime_serde::re::humantime::format_duration;
 use serde::Deserialize;
+
+use crate::contact::ContactUrl;
 
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Nothing that waits on a person or a site is asked to wait less.
+const TENTH: Duration = Duration::from_millis(100);
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("read the configuration {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has a key that is not known or a value of the wrong kind.
+    #[error("{path}:{line}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value is out of its range, or contradicts another.
+    #[error("{key} must be {rule}, is {value}")]
+    Value {
+        /// The key, dotted.
+        key: &'static str,
+        /// What it must be.
+        rule: String,
+        /// What it is.
+        value: String,
+    },
+    /// Something is wrong in a file that could be read.
+    #[error("{path}")]
+    In {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: Box<ConfigError>,
+    },
+}
 
 /// Everything an operator may set.
 #[derive(Debug, Clone, Deserialize)]
@@ -38,6 +92,59 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Reads and validates a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not TOML, has an unknown key, or a value that [`Config::validate`] refuses.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let config: Self = toml::from_str(&text).map_err(|error| ConfigError::Parse {
+            path: path.to_owned(),
+            line: error.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count()),
+            message: error.message().lines().collect::<Vec<_>>().join(", "),
+        })?;
+        config.validate().map_err(|source| ConfigError::In { path: path.to_owned(), source: Box::new(source) })?;
+        Ok(config)
+    }
+
+    /// Checks every range, and what must agree with what.
+    ///
+    /// # Errors
+    /// The first value that is out of its range or contradicts another, by its key.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(url) = &self.contact_url
+            && url.parse::<ContactUrl>().is_err()
+        {
+            let rule = "an http or https URL, or mailto:name@host, of at most 200 bytes";
+            return Err(value("contact_url", rule, format!("'{url}'")));
+        }
+        self.lease.validate()?;
+        self.measure.validate()?;
+        self.crawl.validate()
+    }
+}
+
+fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> ConfigError {
+    ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
+}
+
+fn within(key: &'static str, found: Duration, range: &RangeInclusive<Duration>) -> Result<(), ConfigError> {
+    if range.contains(&found) {
+        return Ok(());
+    }
+    let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
+    Err(value(key, format!("{least} to {most}"), format_duration(found)))
+}
+
+fn counted<N: PartialOrd + Display>(key: &'static str, found: N, range: &RangeInclusive<N>) -> Result<(), ConfigError> {
+    if range.contains(&found) {
+        return Ok(());
+    }
+    Err(value(key, format!("{} to {}", range.start(), range.end()), found))
+}
+
 /// How leases live (DESIGN §8).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -61,6 +168,20 @@ impl Default for LeaseConfig {
             life: Duration::from_secs(30),
             grace: Duration::from_secs(5),
         }
+    }
+}
+
+impl LeaseConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        within("lease.heartbeat_interval", self.heartbeat_interval, &(TENTH..=MINUTE))?;
+        within("lease.life", self.life, &(2 * TENTH..=DAY))?;
+        within("lease.grace", self.grace, &(TENTH..=MINUTE))?;
+        if self.life < 2 * self.heartbeat_interval {
+            let rule =
+                format!("at least twice lease.heartbeat_interval ({})", format_duration(self.heartbeat_interval));
+            return Err(value("lease.life", rule, format_duration(self.life)));
+        }
+        Ok(())
     }
 }
 
@@ -127,6 +248,21 @@ impl Default for MeasureConfig {
     }
 }
 
+impl MeasureConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        counted("measure.site_samples", self.site_samples, &(1..=100))?;
+        counted("measure.mesh_samples", self.mesh_samples, &(1..=100))?;
+        within("measure.site_interval", self.site_interval, &(TENTH..=DAY))?;
+        within("measure.mesh_interval", self.mesh_interval, &(Duration::ZERO..=MINUTE))?;
+        within("measure.sample_timeout", self.sample_timeout, &(TENTH..=MINUTE))?;
+        counted("measure.max_site_orders", self.max_site_orders, &(1..=10_000))?;
+        counted("measure.max_mesh_orders", self.max_mesh_orders, &(1..=32))?;
+        counted("measure.max_mesh_peers", self.max_mesh_peers, &(0..=1000))?;
+        within("measure.mesh_max_age", self.mesh_max_age, &(SECOND..=YEAR))?;
+        within("measure.site_max_age", self.site_max_age, &(SECOND..=YEAR))
+    }
+}
+
 /// How far a batch without a policy of its own is crawled; see [`crate::model::CrawlPolicy`].
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -155,5 +291,71 @@ impl Default for CrawlConfig {
             max_duration: policy.max_duration,
             request_interval: policy.request_interval,
         }
+    }
+}
+
+impl CrawlConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        counted("crawl.max_pages", self.max_pages, &(1..=10_000_000))?;
+        counted("crawl.max_bytes", self.max_bytes, &(1..=1 << 50))?;
+        counted("crawl.max_depth", self.max_depth, &(0..=10_000))?;
+        within("crawl.max_duration", self.max_duration, &(SECOND..=YEAR))?;
+        within("crawl.request_interval", self.request_interval, &(Duration::ZERO..=DAY))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::load(file.path()).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
+    }
+
+    #[test]
+    fn the_example_is_the_defaults_written_down() {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/landfall.example.toml");
+        let text = std::fs::read_to_string(example).unwrap();
+        let as_written = load(&text).unwrap();
+        // What is commented out is an example too: it must parse.
+        let uncommented: String =
+            text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
+        assert!(load(&uncommented).unwrap().contact_url.is_some());
+        assert_eq!(format!("{as_written:?}"), format!("{:?}", Config::default()));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = load("[lease]\nlife = \"30s\"\nlive = \"30s\"\n").unwrap_err();
+        assert!(error.contains(":3: ") && error.contains("`live`"), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_named_by_key() {
+        for (text, key) in [
+            ("contact_url = \"example.org\"", "contact_url"),
+            ("contact_url = \"https://a/\\u0001\"", "contact_url"),
+            ("[lease]\nheartbeat_interval = \"10ms\"", "lease.heartbeat_interval"),
+            ("[lease]\ngrace = \"2m\"", "lease.grace"),
+            ("[measure]\nsite_samples = 0", "measure.site_samples"),
+            ("[measure]\nmax_mesh_orders = 33", "measure.max_mesh_orders"),
+            ("[measure]\nsample_timeout = \"0s\"", "measure.sample_timeout"),
+            ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
+        ] {
+            let error = load(text).unwrap_err();
+            assert!(error.contains(&format!("{key} must be ")), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_life_too_short_for_its_heartbeat_is_a_contradiction() {
+        let error = load("[lease]\nlife = \"15s\"").unwrap_err();
+        assert!(
+            error.ends_with(": lease.life must be at least twice lease.heartbeat_interval (10s), is 15s"),
+            "{error}"
+        );
     }
 }
