@@ -9,6 +9,8 @@ use sqlx::PgPool;
 
 pub mod config;
 pub mod contact;
+pub mod data_dir;
+pub mod exit;
 pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
@@ -19,6 +21,7 @@ pub mod site_list;
 pub mod store;
 pub mod strategy;
 pub mod tasks;
+pub mod telemetry;
 pub mod wake;
 
 pub use run::run;

@@ -1,0 +1,187 @@
+//! The data directory of one scheduler: who may use it, and where things lie in it.
+//!
+//! A directory belongs to one running scheduler at a time: a lock on [`LOCK_FILE`] is held for as long as the
+//! [`DataDir`] lives, and the kernel gives it up however the process ends. The same file marks a directory as ours, so
+//! that nothing is ever put beside a stranger's files.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The lock, and the mark of a directory that is ours. Holds the process id of its user.
+const LOCK_FILE: &str = "landfall.lock";
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// Neither root, nor `XDG_DATA_HOME`, nor `HOME`.
+    #[error("no data directory: HOME is not set, give --data-dir")]
+    NoDefault,
+    /// Another scheduler runs on it.
+    #[error("the data directory {path} is in use by process {holder}")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The process id, or what is known of it.
+        holder: String,
+    },
+    /// It holds files, and none of ours.
+    #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
+    Foreign(PathBuf),
+    /// The system refused.
+    #[error("{what} {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// A data directory that this process alone uses.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Never read: open, it holds the lock.
+    _lock: File,
+}
+
+impl DataDir {
+    /// Where it lies unless told otherwise: `/var/lib/landfall` for root, else under the user's data home.
+    ///
+    /// # Errors
+    /// When the environment says nothing of a home.
+    pub fn default_path() -> Result<PathBuf, DataDirError> {
+        if nix::unistd::geteuid().is_root() {
+            return Ok(PathBuf::from("/var/lib/landfall"));
+        }
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let data_home = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
+        data_home
+            .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+            .map(|base| base.join("landfall"))
+            .ok_or(DataDirError::NoDefault)
+    }
+
+    /// Makes it where it is missing, and takes it for this process.
+    ///
+    /// # Errors
+    /// When another process uses it, it holds a stranger's files, or the system refuses.
+    pub fn claim(path: &Path) -> Result<Self, DataDirError> {
+        let path = std::path::absolute(path).map_err(failed("find", path))?;
+        // Root's private Postgres runs as another user, who must be able to pass; secrets have modes of their own.
+        let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
+        if !path.exists() {
+            if let Some(parent) = path.parent() {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(failed("make", parent))?;
+            }
+            fs::DirBuilder::new().recursive(true).create(&path).map_err(failed("make", &path))?;
+            fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(failed("set the mode of", &path))?;
+        }
+        let path = path.canonicalize().map_err(failed("find", &path))?;
+        let lock_path = path.join(LOCK_FILE);
+        let empty = fs::read_dir(&path).map_err(failed("read", &path))?.next().is_none();
+        if !empty && !lock_path.exists() {
+            return Err(DataDirError::Foreign(path));
+        }
+        let lock = take_lock(&path, &lock_path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Its absolute path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
+    let mut lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(lock_path)
+        .map_err(failed("open", lock_path))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only the message suffers when it cannot be read.
+            let holder = match lock.read_to_string(&mut holder) {
+                Ok(_) if !holder.trim().is_empty() => holder.trim().to_owned(),
+                _ => "(unknown)".to_owned(),
+            };
+            return Err(DataDirError::InUse { path: path.to_owned(), holder });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed("lock", lock_path)(source)),
+    }
+    lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(failed("write", lock_path))?;
+    Ok(lock)
+}
+
+/// Replaces a file in one step, so that a reader or a crash sees the old content or the new, never half.
+///
+/// # Errors
+/// When the system refuses.
+pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
+    let temporary = path.with_extension("new");
+    // A left-over would keep its old mode.
+    if let Err(source) = fs::remove_file(&temporary)
+        && source.kind() != io::ErrorKind::NotFound
+    {
+        return Err(failed("remove", &temporary)(source));
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .map_err(failed("make", &temporary))?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(failed("replace", path))?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {
+    let path = path.to_owned();
+    move |source| DataDirError::Io { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_names_its_user() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("data");
+        let held = DataDir::claim(&dir).unwrap();
+        let refused = DataDir::claim(&dir).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
+        drop(held);
+        DataDir::claim(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_strangers_directory_is_left_alone() {
+        let base = tempfile::tempdir().unwrap();
+        fs::write(base.path().join("thesis.tex"), "x").unwrap();
+        assert!(matches!(DataDir::claim(base.path()), Err(DataDirError::Foreign(_))));
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_replaced_file_has_the_mode_asked_for() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("secret.toml");
+        fs::write(&path, "old").unwrap();
+        write_atomically(&path, 0o600, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}
