@@ -15,6 +15,7 @@ pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
 pub mod model;
+pub mod postgres;
 pub mod run;
 pub mod secret;
 pub mod site_list;

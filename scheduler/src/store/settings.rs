@@ -70,3 +70,15 @@ pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash)
     sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).execute(conn).await?;
     Ok(())
 }
+
+/// Makes this the operator's token unless there is one; returns the hash in force afterwards. Schedulers that start at
+/// once on one database agree on the first.
+///
+/// # Errors
+/// When the database fails or the row is inconsistent.
+pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
+    sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
+        .execute(&mut *conn)
+        .await?;
+    Ok(operator_token_hash(conn).await?.unwrap_or(*hash))
+}

@@ -1,0 +1,272 @@
+//! The private Postgres of `landfall up`: found, initialised, started, watched and stopped with its scheduler.
+//!
+//! Under the data directory it owns `postgres/` (the cluster), `run/` (the socket, mode 0700; there is no TCP) and
+//! `postgres.log` (of the newest start). It never outlives the scheduler: the kernel sends it SIGINT (a fast shutdown)
+//! when the scheduler ends, however that ends; see `postgres/server.rs`. `fsync` stays on, so that a row that was
+//! acknowledged survives. Who may use the data directory is `data_dir`'s matter, not this module's.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use sqlx::{ConnectOptions, Connection};
+
+mod account;
+mod binaries;
+mod cluster;
+mod server;
+
+use account::Account;
+use binaries::Binaries;
+use cluster::SocketDir;
+use server::Server;
+
+/// The superuser inside the cluster, and the account it runs under when the scheduler is root's.
+const USER: &str = "postgres";
+/// The scheduler's database.
+const DATABASE: &str = "landfall";
+/// A start that recovers from a crash replays at most `max_wal_size`; this is generous for it.
+const START_PATIENCE: Duration = Duration::from_secs(120);
+/// How often a starting server is tried.
+const START_POLL: Duration = Duration::from_millis(50);
+/// How long a fast shutdown may take before it is made an immediate one, which recovers at the next start.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why there is no private Postgres.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    /// No server binaries.
+    #[error(
+        "no Postgres server is installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
+         postgresql, or give --database-url"
+    )]
+    NotInstalled,
+    /// A program that the server is started with is missing.
+    #[error("run {program}")]
+    Program {
+        /// The program.
+        program: PathBuf,
+        /// Why it cannot be run.
+        source: io::Error,
+    },
+    /// A program said no.
+    #[error("{what} failed: {said}")]
+    Failed {
+        /// What was tried.
+        what: &'static str,
+        /// Its last words.
+        said: String,
+    },
+    /// The cluster was made by another major version.
+    #[error(
+        "the data directory {path} was made by Postgres {made_by}, and only Postgres {installed} is installed: install \
+         Debian's package postgresql-{made_by}, or choose another with --data-dir"
+    )]
+    Version {
+        /// The data directory.
+        path: PathBuf,
+        /// The major version that made it.
+        made_by: String,
+        /// The major versions at hand.
+        installed: String,
+    },
+    /// The place of the cluster holds something else.
+    #[error("{0} is not empty and holds no Postgres cluster: choose another with --data-dir")]
+    Foreign(PathBuf),
+    /// The cluster belongs to another account.
+    #[error(
+        "{path} belongs to user id {owner}, and Postgres would run as user id {runner}: start it as it was first started"
+    )]
+    Owner {
+        /// The cluster.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who would run it.
+        runner: u32,
+    },
+    /// Root, and nobody to run as.
+    #[error(
+        "root's private Postgres runs as the user postgres, who does not exist: install Debian's package postgresql, or run as an ordinary user"
+    )]
+    NoAccount,
+    /// The account cannot reach the data directory.
+    #[error(
+        "the user postgres cannot pass through {blocked} to reach {path}: choose another with --data-dir \
+         (/var/lib/landfall is the default), or allow it with chmod o+x {blocked}"
+    )]
+    Unreachable {
+        /// The data directory.
+        path: PathBuf,
+        /// The parent that it cannot pass.
+        blocked: PathBuf,
+    },
+    /// A former server is still on it.
+    #[error("the Postgres process {pid} still uses {path}, {waited} s after it should have ended")]
+    StillRunning {
+        /// The cluster.
+        path: PathBuf,
+        /// The process.
+        pid: i32,
+        /// How long it was waited for, in seconds.
+        waited: u64,
+    },
+    /// It ended, or never answered.
+    #[error("the private Postgres {what}, its log {log} ends with: {said}")]
+    Down {
+        /// What happened.
+        what: String,
+        /// The log.
+        log: PathBuf,
+        /// Its last lines.
+        said: String,
+    },
+    /// It answers, and not as hoped.
+    #[error("prepare the private Postgres")]
+    Database(#[from] sqlx::Error),
+    /// The system refused.
+    #[error("{what} {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PostgresError {
+    let path = path.to_owned();
+    move |source| PostgresError::Io { what, path, source }
+}
+
+/// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also waits.
+#[derive(Debug)]
+pub struct PrivatePostgres {
+    server: Server,
+    socket: SocketDir,
+    log: PathBuf,
+}
+
+impl PrivatePostgres {
+    /// Starts the server of this data directory, initialising it where there is none, and waits until it answers.
+    ///
+    /// A former server that is still shutting down is waited for. The caller sees to it that one process at a time
+    /// uses the directory.
+    ///
+    /// # Errors
+    /// [`PostgresError`] says what a person can do about each.
+    pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
+        let data_dir = std::path::absolute(data_dir).map_err(io_error("find", data_dir))?;
+        // Runs programs and waits for a former server: nothing for the runtime's own threads.
+        let prepared = tokio::task::spawn_blocking(move || Prepared::make(&data_dir)).await;
+        let prepared =
+            prepared.map_err(|error| PostgresError::Failed { what: "preparing", said: error.to_string() })??;
+        let server = prepared.spawn()?;
+        let running = Self { server, socket: prepared.socket, log: prepared.log };
+        running.wait_until_ready().await?;
+        running.ensure_database().await?;
+        Ok(running)
+    }
+
+    /// How to connect to the scheduler's database.
+    pub fn options(&self) -> PgConnectOptions {
+        self.options_for(DATABASE)
+    }
+
+    fn options_for(&self, database: &str) -> PgConnectOptions {
+        PgConnectOptions::new_without_pgpass()
+            .socket(self.socket.path())
+            .port(cluster::PORT)
+            .username(USER)
+            .database(database)
+            .ssl_mode(PgSslMode::Disable)
+    }
+
+    /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
+    pub async fn ended(&self) -> PostgresError {
+        let status = self.server.ended().await;
+        self.down(format!("ended ({status})"))
+    }
+
+    /// Stops the server and waits for its end.
+    ///
+    /// # Errors
+    /// When it had to be stopped the hard way; the next start then recovers.
+    pub async fn stop(self) -> Result<(), PostgresError> {
+        self.server.interrupt();
+        if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {
+            return Ok(());
+        }
+        self.server.quit();
+        self.server.ended().await;
+        Err(self.down("did not stop in time and was stopped hard".to_owned()))
+    }
+
+    async fn wait_until_ready(&self) -> Result<(), PostgresError> {
+        let answering = async {
+            let options = self.options_for(USER);
+            // Refused while there is no socket, then while it recovers.
+            while let Err(error) = options.connect().await.map(drop) {
+                tracing::trace!(%error, "the private Postgres does not answer yet");
+                tokio::time::sleep(START_POLL).await;
+            }
+        };
+        tokio::select! {
+            error = self.ended() => Err(error),
+            answered = tokio::time::timeout(START_PATIENCE, answering) => {
+                answered.map_err(|_| self.down(format!("does not answer after {} s", START_PATIENCE.as_secs())))
+            }
+        }
+    }
+
+    async fn ensure_database(&self) -> Result<(), PostgresError> {
+        let mut connection = self.options_for(USER).connect().await?;
+        let known: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
+            .bind(DATABASE)
+            .fetch_one(&mut connection)
+            .await?;
+        if !known {
+            sqlx::query("create database landfall").execute(&mut connection).await?;
+        }
+        Ok(connection.close().await?)
+    }
+
+    fn down(&self, what: String) -> PostgresError {
+        PostgresError::Down { what, log: self.log.clone(), said: server::last_lines(&self.log) }
+    }
+}
+
+/// Everything that is settled before the server is spawned.
+#[derive(Debug)]
+struct Prepared {
+    account: Account,
+    binaries: Binaries,
+    cluster: PathBuf,
+    socket: SocketDir,
+    log: PathBuf,
+}
+
+impl Prepared {
+    fn make(data_dir: &Path) -> Result<Self, PostgresError> {
+        let account = Account::of_server()?;
+        account.check_reach(data_dir)?;
+        let cluster = data_dir.join("postgres");
+        let installed = binaries::installed();
+        let binaries = match cluster::version(&cluster)? {
+            Some(made_by) => binaries::of_version(installed, &made_by, data_dir)?,
+            None => binaries::newest(installed)?,
+        };
+        cluster::initialise(&cluster, &binaries, &account)?;
+        cluster::await_former_server(&cluster)?;
+        let socket = SocketDir::make(data_dir, &account)?;
+        Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
+    }
+
+    fn spawn(&self) -> Result<Server, PostgresError> {
+        let settings = cluster::settings(self.socket.path());
+        Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
+    }
+}

@@ -1,0 +1,97 @@
+//! Whose account the server runs under. Postgres refuses to run as root, so root's runs as the user `postgres`.
+//!
+//! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the parent's end: what would
+//! otherwise need unsafe code between fork and exec.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::unistd::{Gid, Uid, User};
+
+use super::{PostgresError, USER, io_error};
+
+/// What the shell between `setpriv` and the program does: gives up where the parent is gone already, for then the
+/// signal that was just asked for will never come.
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
+
+/// The account of the server.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Account {
+    /// The scheduler's own.
+    Own(Uid),
+    /// The user `postgres`, for a scheduler that is root.
+    Dropped(Uid, Gid),
+}
+
+impl Account {
+    /// The one this process would run a server under.
+    pub(super) fn of_server() -> Result<Self, PostgresError> {
+        let own = Uid::effective();
+        if !own.is_root() {
+            return Ok(Self::Own(own));
+        }
+        match User::from_name(USER) {
+            Ok(Some(user)) => Ok(Self::Dropped(user.uid, user.gid)),
+            Ok(None) => Err(PostgresError::NoAccount),
+            Err(errno) => Err(io_error("look up the user postgres in", Path::new("/etc/passwd"))(errno.into())),
+        }
+    }
+
+    /// Its user id.
+    pub(super) fn uid(self) -> Uid {
+        match self {
+            Self::Own(uid) | Self::Dropped(uid, _) => uid,
+        }
+    }
+
+    /// A command under this account, in a clean environment, that receives SIGINT when the *thread* that spawns it
+    /// ends.
+    pub(super) fn command(self, program: &Path) -> Command {
+        let mut command = Command::new("setpriv");
+        if let Self::Dropped(uid, gid) = self {
+            command.arg(format!("--reuid={uid}")).arg(format!("--regid={gid}")).arg("--init-groups");
+        }
+        command.args(["--pdeathsig", "INT", "--", "/bin/sh", "-c", UNLESS_ORPHANED, "sh"]);
+        command.arg(std::process::id().to_string()).arg(program);
+        let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        command.env_clear().env("PATH", path).env("LC_ALL", "C").current_dir("/").stdin(Stdio::null());
+        command
+    }
+
+    /// Hands a directory to the account.
+    pub(super) fn give(self, path: &Path) -> Result<(), PostgresError> {
+        match self {
+            Self::Own(_) => Ok(()),
+            Self::Dropped(uid, gid) => std::os::unix::fs::chown(path, Some(uid.as_raw()), Some(gid.as_raw()))
+                .map_err(io_error("hand to the user postgres", path)),
+        }
+    }
+
+    /// Checks that the account can pass through every parent of the data directory.
+    pub(super) fn check_reach(self, data_dir: &Path) -> Result<(), PostgresError> {
+        if matches!(self, Self::Own(_)) || self.can_pass(data_dir)? {
+            return Ok(());
+        }
+        let mut downwards: Vec<PathBuf> = data_dir.ancestors().map(Path::to_owned).collect();
+        downwards.reverse();
+        for parent in downwards {
+            if !self.can_pass(&parent)? {
+                return Err(PostgresError::Unreachable { path: data_dir.to_owned(), blocked: parent });
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the kernel under the account itself, so that access lists count too.
+    fn can_pass(self, dir: &Path) -> Result<bool, PostgresError> {
+        let mut test = self.command(Path::new("test"));
+        let status = test.arg("-x").arg(dir).stderr(Stdio::null()).status().map_err(no_setpriv)?;
+        Ok(status.success())
+    }
+}
+
+/// Spawning fails only for want of `setpriv`.
+pub(super) fn no_setpriv(source: io::Error) -> PostgresError {
+    PostgresError::Program { program: PathBuf::from("setpriv"), source }
+}

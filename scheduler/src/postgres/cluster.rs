@@ -1,0 +1,218 @@
+//! The cluster's files: its version, its making, its former server, its socket and its settings.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+use super::account::{Account, no_setpriv};
+use super::binaries::Binaries;
+use super::{PostgresError, USER, io_error};
+
+/// Names the socket's file only: nothing listens on TCP.
+pub(super) const PORT: u16 = 5432;
+/// What `sockaddr_un` holds, less the closing zero.
+const LONGEST_SOCKET_PATH: usize = 107;
+/// How long a former server, told to stop by its parent's end, may take.
+const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
+/// How often a former server is looked at.
+const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
+
+/// The major version that made the cluster; none where there is none yet.
+pub(super) fn version(cluster: &Path) -> Result<Option<String>, PostgresError> {
+    let path = cluster.join("PG_VERSION");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("read", &path)(error)),
+    }
+}
+
+/// Makes the cluster where there is none; checks whose it is where there is one.
+///
+/// It is made beside its place and moved there whole, so that a crash leaves nothing that looks like a cluster.
+pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
+    match fs::metadata(cluster) {
+        Ok(metadata) if cluster.join("PG_VERSION").exists() => {
+            let (owner, runner) = (metadata.uid(), account.uid().as_raw());
+            if owner == runner {
+                return Ok(());
+            }
+            return Err(PostgresError::Owner { path: cluster.to_owned(), owner, runner });
+        }
+        Ok(_) => {
+            // Only an empty directory can be removed this way.
+            fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error("read", cluster)(error)),
+    }
+    let unfinished = cluster.with_extension("new");
+    if unfinished.exists() {
+        fs::remove_dir_all(&unfinished).map_err(io_error("remove", &unfinished))?;
+    }
+    make_dir(&unfinished, *account)?;
+    tracing::info!(path = %cluster.display(), "making the private Postgres cluster");
+    let output = account
+        .command(&binaries.initdb())
+        .arg("--pgdata")
+        .arg(&unfinished)
+        .args(["--auth=trust", "--encoding=UTF8", "--no-locale", "--data-checksums"])
+        .arg(format!("--username={USER}"))
+        .output()
+        .map_err(no_setpriv)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(PostgresError::Failed { what: "initdb", said: super::server::tail(&said) });
+    }
+    fs::rename(&unfinished, cluster).map_err(io_error("put in place", cluster))?;
+    let parent = cluster.parent().unwrap_or(Path::new("/"));
+    fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(io_error("sync", parent))
+}
+
+/// Waits until no server is on the cluster any more: after a kill of its scheduler it may still be shutting down.
+pub(super) fn await_former_server(cluster: &Path) -> Result<(), PostgresError> {
+    let begun = Instant::now();
+    while let Some(pid) = former_server(cluster)? {
+        if begun.elapsed() > FORMER_SERVER_PATIENCE {
+            let waited = FORMER_SERVER_PATIENCE.as_secs();
+            return Err(PostgresError::StillRunning { path: cluster.to_owned(), pid: pid.as_raw(), waited });
+        }
+        std::thread::sleep(FORMER_SERVER_POLL);
+    }
+    Ok(())
+}
+
+/// The server that `postmaster.pid` names, while it lives.
+///
+/// After a reboot another process may have its number, and Postgres would refuse for ever: then the file is removed.
+/// Postgres' own check of its shared memory still stands behind that.
+fn former_server(cluster: &Path) -> Result<Option<Pid>, PostgresError> {
+    let path = cluster.join("postmaster.pid");
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error("read", &path)(error)),
+    };
+    let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()).map(Pid::from_raw) else {
+        return Ok(None);
+    };
+    if kill(pid, None) == Err(nix::errno::Errno::ESRCH) {
+        return Ok(None);
+    }
+    // A server's working directory is its cluster.
+    let at_work = fs::read_link(format!("/proc/{pid}/cwd")).ok();
+    if at_work.is_some() && at_work == cluster.canonicalize().ok() {
+        return Ok(Some(pid));
+    }
+    match fs::remove_file(&path) {
+        Ok(()) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error("remove", &path)(error)),
+    }
+}
+
+/// Where the socket lies: in the data directory, or where that path is too long, in a temporary directory.
+#[derive(Debug)]
+pub(super) enum SocketDir {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl SocketDir {
+    /// Makes it, empty, for the account alone. No server may be running.
+    pub(super) fn make(data_dir: &Path, account: &Account) -> Result<Self, PostgresError> {
+        let kept = data_dir.join("run");
+        if fits(&kept) {
+            if kept.exists() {
+                // Left by a crash; the lock inside may name a process number that is another's by now.
+                fs::remove_dir_all(&kept).map_err(io_error("remove", &kept))?;
+            }
+            make_dir(&kept, *account)?;
+            return Ok(Self::Kept(kept));
+        }
+        let preferred = std::env::temp_dir();
+        let base = if fits(&preferred.join("landfall-XXXXXX")) { preferred } else { PathBuf::from("/tmp") };
+        let dir = tempfile::Builder::new()
+            .prefix("landfall-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&base)
+            .map_err(io_error("make a directory in", &base))?;
+        account.give(dir.path())?;
+        Ok(Self::Temporary(dir))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Temporary(dir) => dir.path(),
+        }
+    }
+}
+
+fn fits(socket_dir: &Path) -> bool {
+    let file = socket_dir.join(format!(".s.PGSQL.{PORT}"));
+    file.as_os_str().as_bytes().len() <= LONGEST_SOCKET_PATH
+}
+
+fn make_dir(path: &Path, account: Account) -> Result<(), PostgresError> {
+    fs::create_dir(path).map_err(io_error("make", path))?;
+    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error("set the mode of", path))?;
+    account.give(path)
+}
+
+/// The settings of a small server that nobody else can reach.
+pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
+    // The setting is a list: quoted, so that a comma or a blank in the path stays one directory.
+    let socket_dir = socket_dir.to_string_lossy().replace('"', "\"\"");
+    vec![
+        "listen_addresses=".to_owned(),
+        format!("unix_socket_directories=\"{socket_dir}\""),
+        "unix_socket_permissions=0700".to_owned(),
+        format!("port={PORT}"),
+        "cluster_name=landfall".to_owned(),
+        "max_connections=100".to_owned(),
+        "shared_buffers=64MB".to_owned(),
+        "max_wal_size=256MB".to_owned(),
+        "jit=off".to_owned(),
+        "fsync=on".to_owned(),
+        "timezone=UTC".to_owned(),
+        "log_timezone=UTC".to_owned(),
+        // The log lives from start to start: what the scheduler reports itself would only make it grow.
+        "log_min_messages=log".to_owned(),
+        "log_checkpoints=off".to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_number_that_is_anothers_by_now_does_not_hold_the_cluster() {
+        let base = tempfile::tempdir().unwrap();
+        let pid_file = base.path().join("postmaster.pid");
+        // This process lives, and is no Postgres at work in that directory.
+        fs::write(&pid_file, format!("{}\n{}\n", std::process::id(), base.path().display())).unwrap();
+        assert_eq!(former_server(base.path()).unwrap(), None);
+        assert!(!pid_file.exists());
+    }
+
+    #[test]
+    fn a_long_path_gets_a_short_socket_directory_of_its_own() {
+        let base = tempfile::tempdir().unwrap();
+        let own = Account::Own(nix::unistd::geteuid());
+        let long = base.path().join("d".repeat(100));
+        fs::create_dir(&long).unwrap();
+        let socket = SocketDir::make(&long, &own).unwrap();
+        assert!(fits(socket.path()), "{socket:?}");
+        assert_eq!(fs::metadata(socket.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        let short = SocketDir::make(base.path(), &own).unwrap();
+        assert_eq!(short.path(), base.path().join("run"));
+    }
+}

@@ -1,0 +1,137 @@
+//! The server process, tied to this one.
+//!
+//! The kernel's parent-death signal fires when the *thread* that spawned the child ends, so a thread of its own spawns
+//! the server and stays with it. The server has a process group of its own: a Ctrl-C at the terminal is for the
+//! scheduler, which needs its database while it drains.
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::sync::watch;
+
+use super::account::{Account, no_setpriv};
+use super::{PostgresError, io_error};
+
+/// How many of the log's last lines are shown.
+const SHOWN_LINES: usize = 5;
+
+/// A server process and the thread that minds it.
+#[derive(Debug)]
+pub(super) struct Server {
+    pid: Pid,
+    /// How it ended, once it has.
+    ended: watch::Receiver<Option<String>>,
+}
+
+impl Server {
+    pub(super) fn spawn(
+        account: &Account,
+        postgres: &Path,
+        cluster: &Path,
+        settings: &[String],
+        log: &Path,
+    ) -> Result<Self, PostgresError> {
+        let log_file = File::options().write(true).create(true).truncate(true).mode(0o600).open(log);
+        let log_file = log_file.map_err(io_error("open", log))?;
+        let log_again = log_file.try_clone().map_err(io_error("open", log))?;
+        let mut command = account.command(postgres);
+        command.arg("-D").arg(cluster);
+        for setting in settings {
+            command.arg("-c").arg(setting);
+        }
+        command.process_group(0).stdout(Stdio::from(log_file)).stderr(Stdio::from(log_again));
+
+        let (started, starting) = mpsc::sync_channel(1);
+        let (ending, ended) = watch::channel(None);
+        std::thread::Builder::new()
+            .name("private-postgres".to_owned())
+            .spawn(move || mind(command, &started, &ending))
+            .map_err(io_error("start a thread for", postgres))?;
+        match starting.recv() {
+            Ok(Ok(id)) => Ok(Self { pid: Pid::from_raw(id), ended }),
+            Ok(Err(error)) => Err(no_setpriv(error)),
+            Err(_) => Err(PostgresError::Failed { what: "starting Postgres", said: "its thread died".to_owned() }),
+        }
+    }
+
+    /// Resolves with how it ended.
+    pub(super) async fn ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await {
+            Ok(status) => status.clone().unwrap_or_default(),
+            Err(_) => "its thread died".to_owned(),
+        }
+    }
+
+    /// Asks for a fast shutdown: connections are cut, everything is written.
+    pub(super) fn interrupt(&self) {
+        self.signal(Signal::SIGINT);
+    }
+
+    /// Asks for an immediate shutdown; the next start recovers.
+    pub(super) fn quit(&self) {
+        self.signal(Signal::SIGQUIT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Once it was waited for, its number may be another's.
+        if self.ended.borrow().is_none()
+            && let Err(errno) = kill(self.pid, signal)
+        {
+            tracing::warn!(pid = self.pid.as_raw(), "signal the private Postgres: {errno}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.interrupt();
+    }
+}
+
+/// Spawns the server and waits for its end; the body of its thread.
+fn mind(
+    mut command: Command,
+    started: &mpsc::SyncSender<std::io::Result<i32>>,
+    ending: &watch::Sender<Option<String>>,
+) {
+    let spawned = command.spawn();
+    let mut child: Child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            // The receiver waits for exactly this message.
+            drop(started.send(Err(error)));
+            return;
+        }
+    };
+    let id = i32::try_from(child.id()).map_err(std::io::Error::other);
+    drop(started.send(id));
+    let status = match child.wait() {
+        Ok(status) => status.to_string(),
+        Err(error) => format!("wait: {error}"),
+    };
+    ending.send_replace(Some(status));
+}
+
+/// The last lines of the log.
+pub(super) fn last_lines(log: &Path) -> String {
+    match std::fs::read(log) {
+        Ok(bytes) => tail(&String::from_utf8_lossy(&bytes)),
+        Err(error) => format!("(unreadable: {error})"),
+    }
+}
+
+/// The last lines of a text, as one.
+pub(super) fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() {
+        return "(nothing)".to_owned();
+    }
+    lines[lines.len().saturating_sub(SHOWN_LINES)..].join("; ")
+}
