@@ -23,6 +23,7 @@ pub mod store;
 pub mod strategy;
 pub mod tasks;
 pub mod telemetry;
+pub mod tls;
 pub mod wake;
 
 pub use run::run;

@@ -1,0 +1,87 @@
+//! The scheduler's own authority over a real connection: who trusts it is answered, who does not is not, and the chain
+//! holds the certificate whose fingerprint agents pin.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+
+use chrono::{DateTime, Utc};
+use landfall_scheduler::tls::{self, DOMAIN};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Server};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+/// The certificates are checked against this machine's clock.
+fn today() -> DateTime<Utc> {
+    std::fs::metadata("/proc/self").unwrap().modified().unwrap().into()
+}
+
+/// Serves health over TLS; returns the URL and what was prepared.
+async fn serve(dir: &Path) -> (String, String) {
+    tls::install_crypto();
+    let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], today()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::builder().tls_config(prepared.config).unwrap().add_service(health);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    (url, prepared.ca_fingerprint)
+}
+
+async fn ask(url: &str, ca: &Path, domain: &str) -> Result<(), tonic::transport::Error> {
+    let pem = std::fs::read(ca).unwrap();
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name(domain);
+    let channel = Endpoint::from_shared(url.to_owned()).unwrap().tls_config(tls).unwrap().connect().await?;
+    HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_who_trusts_this_authority_under_this_name_is_answered() {
+    let own = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let (url, fingerprint) = serve(own.path()).await;
+    let stranger = tls::prepare(other.path(), &[], today()).unwrap();
+    ask(&url, &own.path().join("tls/ca.pem"), DOMAIN).await.unwrap();
+    assert!(ask(&url, &own.path().join("tls/ca.pem"), "elsewhere.example.org").await.is_err());
+    assert!(ask(&url, &stranger.ca_path, DOMAIN).await.is_err());
+    let pem = std::fs::read_to_string(own.path().join("tls/ca.pem")).unwrap();
+    assert_eq!(tls::fingerprint(&pem), Some(fingerprint));
+}
+
+#[tokio::test]
+async fn the_chain_holds_the_certificate_whose_fingerprint_is_pinned() {
+    let own = tempfile::tempdir().unwrap();
+    let (url, fingerprint) = serve(own.path()).await;
+    let seen = chain(url.strip_prefix("https://").unwrap(), &own.path().join("tls/ca.pem")).await;
+    assert_eq!(seen.len(), 2);
+    let last: String = {
+        use sha2::Digest;
+        sha2::Sha256::digest(&seen[1]).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    assert_eq!(last, fingerprint);
+}
+
+/// The certificates a server sends, DER, its own first. The handshake runs over blocking IO.
+async fn chain(address: &str, ca: &Path) -> Vec<Vec<u8>> {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName};
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).unwrap()).unwrap();
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from(DOMAIN).unwrap();
+    let mut connection = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+    let address = address.to_owned();
+    tokio::task::spawn_blocking(move || {
+        let mut socket = std::net::TcpStream::connect(address).unwrap();
+        while connection.is_handshaking() {
+            connection.complete_io(&mut socket).unwrap();
+        }
+        connection.peer_certificates().unwrap().iter().map(|certificate| certificate.to_vec()).collect()
+    })
+    .await
+    .unwrap()
+}
