@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sqlx::PgPool;
 
+pub mod cli;
 pub mod config;
 pub mod contact;
 pub mod data_dir;
@@ -15,6 +16,7 @@ pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
 pub mod model;
+pub mod operator;
 pub mod postgres;
 pub mod run;
 pub mod secret;
@@ -24,6 +26,7 @@ pub mod strategy;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod up;
 pub mod wake;
 
 pub use run::run;

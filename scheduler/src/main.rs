@@ -1,2 +1,14 @@
-//! The `landfall` binary.
-fn main() {}
+//! The `landfall` binary: the scheduler, and the operator's commands.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use landfall_scheduler::cli::Cli;
+use landfall_scheduler::{exit, telemetry, tls};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    telemetry::start();
+    tls::install_crypto();
+    exit::report(cli.run())
+}

@@ -1,0 +1,192 @@
+//! The command line: what may be typed, and who does it.
+//!
+//! `up` and `serve` run a scheduler; every other command is a client that talks gRPC to one. Commands print what was
+//! asked for on standard output and everything else on standard error.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use crate::contact::ContactUrl;
+use crate::exit::usage;
+use crate::up;
+
+mod agents;
+mod client;
+mod contact;
+mod landmarks;
+mod output;
+mod reports;
+mod sites;
+mod submit;
+mod watch;
+
+/// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
+#[derive(Debug, Parser)]
+#[command(
+    name = "landfall",
+    version,
+    propagate_version = true,
+    after_help = "\
+Examples:
+  landfall up                                              a scheduler with a database of its own, on this machine
+  landfall agents enrol --city Harbin --isp CERNET         prints the command to run on the remote machine
+  landfall sites submit list.txt --batch autumn --watch
+  landfall report assignments --batch autumn --format csv"
+)]
+pub struct Cli {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// How a command finds its scheduler.
+#[derive(Debug, Clone, Args)]
+struct ConnectionArgs {
+    /// The scheduler's data directory [default: /var/lib/landfall for root, else ~/.local/share/landfall]
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The scheduler to ask [default: the one of the data directory's client.toml]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Connection")]
+    scheduler: Option<String>,
+    /// The certificate of the scheduler's authority, PEM
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
+    ca: Option<PathBuf>,
+    /// A file that holds the operator's token
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a scheduler with a private Postgres
+    #[command(after_help = "\
+Examples:
+  landfall up                                                   for agents on this machine
+  landfall up --listen 0.0.0.0:7171 --advertise s.example.org:7171 --contact-url https://example.org/crawler
+
+On loopback the scheduler speaks plaintext. On any other address it speaks TLS with an authority of its own, made at the
+first start, whose fingerprint it prints.")]
+    Up(UpArgs),
+    /// Run a scheduler against a Postgres server of your own
+    Serve(ServeArgs),
+    /// Enrol and list agents
+    #[command(subcommand)]
+    Agents(agents::AgentsCommand),
+    /// Choose and list the landmarks: the agents that sites are measured from
+    #[command(subcommand)]
+    Landmarks(landmarks::LandmarksCommand),
+    /// Set the contact URL that every request carries
+    #[command(subcommand)]
+    Contact(contact::ContactCommand),
+    /// Submit, watch and show sites
+    #[command(subcommand)]
+    Sites(sites::SitesCommand),
+    /// Ask what was done
+    #[command(subcommand)]
+    Report(reports::ReportCommand),
+}
+
+/// What `up` and `serve` share.
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// Carried in the user agent of every request: an http or https URL, or mailto:
+    #[arg(long, value_name = "URL")]
+    contact_url: Option<ContactUrl>,
+    /// How agents dial this scheduler, where that is not the address it listens on
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<up::Advertised>,
+}
+
+#[derive(Debug, Args)]
+struct UpArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The configuration, TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Use this Postgres server and start none
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct ServeArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The configuration, TOML
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The Postgres server
+    #[arg(long, value_name = "URL")]
+    database_url: String,
+}
+
+impl Cli {
+    /// Does what was typed.
+    ///
+    /// # Errors
+    /// With a sentence for people; see [`crate::exit`].
+    pub fn run(self) -> anyhow::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
+        let connection = self.connection;
+        let outcome = runtime.block_on(async {
+            match self.command {
+                Command::Up(args) => up::up(options(&connection, args.run, args.config, args.database_url)?).await,
+                Command::Serve(args) => {
+                    up::up(options(&connection, args.run, Some(args.config), Some(args.database_url))?).await
+                }
+                Command::Agents(command) => command.run(&connection).await,
+                Command::Landmarks(command) => command.run(&connection).await,
+                Command::Contact(command) => command.run(&connection).await,
+                Command::Sites(command) => command.run(&connection).await,
+                Command::Report(command) => command.run(&connection).await,
+            }
+        });
+        // A read of standard input that nobody waits for any more must not hold the process.
+        runtime.shutdown_background();
+        outcome
+    }
+}
+
+fn options(
+    connection: &ConnectionArgs,
+    run: RunArgs,
+    config: Option<PathBuf>,
+    database_url: Option<String>,
+) -> anyhow::Result<up::Options> {
+    let ConnectionArgs { data_dir, scheduler, ca, token_file } = connection;
+    for (flag, given) in
+        [("--scheduler", scheduler.is_some()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())]
+    {
+        if given {
+            return Err(usage(format!("{flag} is for commands that ask a scheduler; this one runs one")));
+        }
+    }
+    Ok(up::Options {
+        data_dir: data_dir.clone(),
+        listen: run.listen,
+        config,
+        database_url,
+        contact_url: run.contact_url,
+        advertise: run.advertise,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,242 @@
+//! `landfall agents`: enrolling and listing.
+
+use std::fmt::Write;
+
+use clap::{Args, Subcommand, ValueEnum};
+use landfall_proto::v1::{Agent, CreateEnrolmentRequest, CreateEnrolmentResponse, ListAgentsRequest};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, Format, Row};
+use crate::exit::{print, usage};
+use crate::up::quoted;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AgentsCommand {
+    /// Make a one-time token; prints the command to run on the remote machine
+    #[command(
+        visible_alias = "enroll",
+        after_help = "\
+Example:
+  landfall agents enrol --city Harbin --isp CERNET --country CN"
+    )]
+    Enrol(EnrolArgs),
+    /// List the agents
+    List {
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct EnrolArgs {
+    /// The city the agent stands in
+    #[arg(long)]
+    city: String,
+    /// The carrier (ISP) it is connected to
+    #[arg(long)]
+    isp: String,
+    /// Its name [default: formed from city and carrier]
+    #[arg(long)]
+    name: Option<String>,
+    /// Its country, two letters (ISO 3166-1)
+    #[arg(long, value_name = "CC")]
+    country: Option<String>,
+    /// How to print
+    #[arg(long, value_enum, default_value_t = EnrolFormat::Text)]
+    format: EnrolFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EnrolFormat {
+    /// The command to run.
+    Text,
+    /// One object.
+    Json,
+}
+
+impl AgentsCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        match self {
+            Self::Enrol(args) => enrol(args, connection).await,
+            Self::List { format } => {
+                let client = Client::connect(connection).await?;
+                let listed = client.fleet().list_agents(ListAgentsRequest {}).await;
+                let agents = listed.map_err(|status| client.refusal(&status))?.into_inner().agents;
+                if agents.is_empty() && format == Format::Table {
+                    return print("no agents yet: landfall agents enrol --city CITY --isp ISP\n");
+                }
+                let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
+                output::print_rows(&rows, format)
+            }
+        }
+    }
+}
+
+async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    for (flag, text) in [("--city", &args.city), ("--isp", &args.isp)] {
+        if text.trim().is_empty() {
+            return Err(usage(format!("{flag} is empty")));
+        }
+    }
+    let country = args.country.unwrap_or_default().to_ascii_uppercase();
+    if !(country.is_empty() || country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
+        return Err(usage(format!("--country must be two letters, is '{country}'")));
+    }
+    let client = Client::connect(connection).await?;
+    let request = CreateEnrolmentRequest {
+        name: args.name.unwrap_or_default(),
+        city: args.city,
+        carrier: args.isp,
+        country,
+        valid_for: None,
+    };
+    let made = client.fleet().create_enrolment(request).await.map_err(|status| client.refusal(&status))?.into_inner();
+    if made.contact_url.is_empty() {
+        eprintln!(
+            "warning: no contact URL is set, and agents send no request to a site without one: landfall contact set URL"
+        );
+    }
+    let enrolment = Enrolment::new(made, client.url());
+    match args.format {
+        EnrolFormat::Text => print(&enrolment.text()),
+        EnrolFormat::Json => output::print_json(&enrolment),
+    }
+}
+
+/// What `agents enrol` prints.
+#[derive(Debug, Serialize)]
+struct Enrolment {
+    name: String,
+    token: String,
+    expires_at: Option<String>,
+    scheduler_url: String,
+    ca_fingerprint: Option<String>,
+    contact_url: Option<String>,
+    command: String,
+}
+
+impl Enrolment {
+    fn new(made: CreateEnrolmentResponse, reached_at: &str) -> Self {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let scheduler_url = some(made.scheduler_url).unwrap_or_else(|| reached_at.to_owned());
+        let ca_fingerprint = some(made.ca_fingerprint);
+        let mut command =
+            format!("landfall-agent enrol --scheduler {} --token {}", quoted(&scheduler_url), quoted(&made.token));
+        if let Some(fingerprint) = &ca_fingerprint {
+            command = format!("{command} --ca-fingerprint {}", quoted(fingerprint));
+        }
+        Self {
+            name: made.name,
+            token: made.token,
+            expires_at: output::time(made.expires_at.as_ref()),
+            scheduler_url,
+            ca_fingerprint,
+            contact_url: some(made.contact_url),
+            command,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.command);
+        let until = self.expires_at.as_deref().map(|at| format!(", once, until {at}")).unwrap_or_default();
+        // Writing to a String cannot fail.
+        writeln!(text, "# run it where {} stands{until}; then: landfall-agent run", self.name)
+            .expect("a String takes every write");
+        text
+    }
+}
+
+/// One agent, as printed.
+#[derive(Debug, Default, Serialize)]
+struct AgentRow {
+    agent_id: i64,
+    name: String,
+    city: String,
+    carrier: String,
+    country: String,
+    connected: bool,
+    landmark: bool,
+    capacity: u32,
+    leased: u32,
+    reached_by: u32,
+    seen_at: Option<String>,
+    version: String,
+    beacon_url: String,
+}
+
+impl From<Agent> for AgentRow {
+    fn from(agent: Agent) -> Self {
+        Self {
+            agent_id: agent.agent_id,
+            name: agent.name,
+            city: agent.city,
+            carrier: agent.carrier,
+            country: agent.country,
+            connected: agent.connected,
+            landmark: agent.landmark,
+            capacity: agent.capacity,
+            leased: agent.leased,
+            reached_by: agent.reached_by,
+            seen_at: output::time(agent.seen_at.as_ref()),
+            version: agent.version,
+            beacon_url: agent.beacon_url,
+        }
+    }
+}
+
+impl Row for AgentRow {
+    const COLUMNS: &'static [&'static str] = &[
+        "name",
+        "city",
+        "carrier",
+        "country",
+        "connected",
+        "landmark",
+        ">leased",
+        ">reached by",
+        "seen at",
+        "version",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.city.clone(),
+            self.carrier.clone(),
+            output::text_cell(&self.country),
+            output::yes_cell(self.connected),
+            output::yes_cell(self.landmark),
+            format!("{}/{}", self.leased, self.capacity),
+            self.reached_by.to_string(),
+            output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
+            output::text_cell(&self.version),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn enrolling_prints_one_command_and_what_comes_after() {
+        let made = CreateEnrolmentResponse {
+            name: "harbin-cernet".to_owned(),
+            token: "abc".to_owned(),
+            scheduler_url: "https://s.example.org:7171".to_owned(),
+            ca_fingerprint: "00ff".to_owned(),
+            ..CreateEnrolmentResponse::default()
+        };
+        let text = Enrolment::new(made, "https://127.0.0.1:7171").text();
+        let mut lines = text.lines();
+        assert_eq!(
+            lines.next(),
+            Some("landfall-agent enrol --scheduler https://s.example.org:7171 --token abc --ca-fingerprint 00ff")
+        );
+        assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
+        assert_eq!(lines.next(), None);
+    }
+}

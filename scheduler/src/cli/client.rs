@@ -1,0 +1,215 @@
+//! The way to a scheduler: which one, with what token, and how its refusals read.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_proto::v1::fleet_service_client::FleetServiceClient;
+use landfall_proto::v1::report_service_client::ReportServiceClient;
+use landfall_proto::v1::site_service_client::SiteServiceClient;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Status};
+use url::Url;
+
+use super::ConnectionArgs;
+use crate::data_dir::DataDir;
+use crate::exit::usage;
+use crate::operator::{CLIENT_FILE, ClientFile};
+use crate::tls::DOMAIN;
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// A connection over which nothing comes is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// A channel on which every call carries the operator's token.
+pub(super) type Authorized = InterceptedService<Channel, Bearer>;
+
+/// Adds the operator's token.
+#[derive(Clone)]
+pub(super) struct Bearer(MetadataValue<Ascii>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("authorization", self.0.clone());
+        Ok(request)
+    }
+}
+
+/// A connection to a scheduler.
+#[derive(Clone)]
+pub(super) struct Client {
+    url: String,
+    authorized: Authorized,
+}
+
+impl Client {
+    /// Finds the scheduler and connects.
+    pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
+        let settings = settings(args)?;
+        let url = checked_url(&settings.scheduler)?;
+        let mut endpoint = Endpoint::from_shared(settings.scheduler.clone())
+            .map_err(|_| usage(format!("'{}' is not a scheduler's URL", settings.scheduler)))?
+            .connect_timeout(CONNECT_PATIENCE)
+            .http2_keep_alive_interval(KEEPALIVE);
+        if url.scheme() == "https" {
+            endpoint = endpoint.tls_config(tls(settings.ca.as_deref(), &settings.scheduler)?)?;
+        }
+        let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token)
+            .parse()
+            .map_err(|_| anyhow::anyhow!("the operator's token holds characters that no token has"))?;
+        token.set_sensitive(true);
+        let channel = endpoint.connect().await.map_err(|error| nobody_answers(&settings.scheduler, &error))?;
+        Ok(Self { url: settings.scheduler, authorized: InterceptedService::new(channel, Bearer(token)) })
+    }
+
+    /// The scheduler's URL.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn fleet(&self) -> FleetServiceClient<Authorized> {
+        FleetServiceClient::new(self.authorized.clone())
+    }
+
+    pub(super) fn sites(&self) -> SiteServiceClient<Authorized> {
+        SiteServiceClient::new(self.authorized.clone())
+    }
+
+    pub(super) fn reports(&self) -> ReportServiceClient<Authorized> {
+        ReportServiceClient::new(self.authorized.clone())
+    }
+
+    /// A refusal as a sentence for people.
+    pub(super) fn refusal(&self, status: &Status) -> anyhow::Error {
+        let said = status.message().trim();
+        match status.code() {
+            Code::Unauthenticated | Code::PermissionDenied => anyhow::anyhow!(
+                "the scheduler at {} does not accept this operator's token{}: use the client.toml of its data directory",
+                self.url,
+                aside(said)
+            ),
+            Code::Unavailable if is_transport(status) => nobody_answers(&self.url, status),
+            Code::Unknown if is_transport(status) => {
+                anyhow::anyhow!("the connection to the scheduler at {} broke{}", self.url, aside(&innermost(status)))
+            }
+            Code::Unimplemented => {
+                anyhow::anyhow!(
+                    "the scheduler at {} does not know this command: is it older than this program?",
+                    self.url
+                )
+            }
+            // What was asked makes no sense as asked.
+            Code::InvalidArgument if !said.is_empty() => usage(said),
+            code if said.is_empty() => anyhow::anyhow!("the scheduler at {} refuses: {}", self.url, code.description()),
+            _ => anyhow::anyhow!("{said}"),
+        }
+    }
+}
+
+fn aside(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(" ({said})") }
+}
+
+/// Whether the status was made on this side, out of a broken connection.
+pub(super) fn is_transport(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+fn nobody_answers(url: &str, error: &dyn std::error::Error) -> anyhow::Error {
+    anyhow::anyhow!("no scheduler answers at {url}{}: is `landfall up` running?", aside(&innermost(error)))
+}
+
+/// The cause of causes: the layers above it say "transport error".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string().replace('\n', " ")
+}
+
+/// What the flags say, and the client.toml for the rest.
+fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
+    let data_dir = match &args.data_dir {
+        Some(dir) => dir.clone(),
+        None => DataDir::default_path()?,
+    };
+    // A file that cannot be read matters only where it is needed.
+    let needed = args.scheduler.is_none() || args.token_file.is_none();
+    let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };
+    let missing = || {
+        let file = data_dir.join(CLIENT_FILE);
+        format!("there is no {}: start `landfall up` first, or give --scheduler and --token-file", file.display())
+    };
+    let stored = match (stored, needed) {
+        (Ok(Some(stored)), _) => Some(stored),
+        (Ok(None), true) => return Err(usage(missing())),
+        (Err(error), true) => return Err(error),
+        (_, false) => None,
+    };
+    let token = match &args.token_file {
+        Some(file) => {
+            let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+            text.trim().to_owned()
+        }
+        None => stored.as_ref().map(|stored| stored.token.clone()).unwrap_or_default(),
+    };
+    let scheduler = args.scheduler.clone().or_else(|| stored.as_ref().map(|stored| stored.scheduler.clone()));
+    let ca = args.ca.clone().or_else(|| stored.and_then(|stored| stored.ca));
+    Ok(ClientFile { scheduler: scheduler.unwrap_or_default(), ca, token })
+}
+
+/// The token would be readable by everyone on the way: plaintext stays on this machine.
+fn checked_url(text: &str) -> anyhow::Result<Url> {
+    let refused =
+        || usage(format!("'{text}' is not a scheduler's URL: it is http://127.0.0.1:PORT or https://HOST:PORT"));
+    let url = Url::parse(text).map_err(|_| refused())?;
+    let loopback = match url.host() {
+        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(url::Host::Domain(name)) => name == "localhost",
+        None => return Err(refused()),
+    };
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if loopback => Ok(url),
+        "http" => {
+            Err(usage(format!("{text} would send the operator's token in plaintext over the network: use https://")))
+        }
+        _ => Err(refused()),
+    }
+}
+
+fn tls(ca: Option<&Path>, scheduler: &str) -> anyhow::Result<ClientTlsConfig> {
+    let ca = ca.ok_or_else(|| {
+        usage(format!("{scheduler} needs --ca FILE: the ca.pem in the tls folder of the scheduler's data directory"))
+    })?;
+    let pem = std::fs::read(ca).with_context(|| format!("read {}", ca.display()))?;
+    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name(DOMAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plaintext_is_for_loopback_alone() {
+        for good in
+            ["http://127.0.0.1:7171", "http://127.2.3.4:1", "http://[::1]:1", "http://localhost:1", "https://a.b:1"]
+        {
+            assert!(checked_url(good).is_ok(), "{good}");
+        }
+        for (bad, said) in [
+            ("http://192.0.2.7:7171", "plaintext"),
+            ("http://localhost.example.org:7171", "plaintext"),
+            ("ftp://127.0.0.1", "not a scheduler's URL"),
+            ("127.0.0.1:7171", "not a scheduler's URL"),
+        ] {
+            let error = checked_url(bad).unwrap_err().to_string();
+            assert!(error.contains(said), "{bad}: {error}");
+        }
+    }
+}

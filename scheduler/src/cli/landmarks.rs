@@ -1,0 +1,143 @@
+//! `landfall landmarks`: naming, electing and listing.
+
+use std::collections::HashSet;
+
+use clap::Subcommand;
+use landfall_proto::v1::{
+    ElectLandmarksRequest, Landmark, ListLandmarksRequest, ListLandmarksResponse, SetLandmarksRequest,
+};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, Format, Row};
+use crate::exit::{print, usage};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum LandmarksCommand {
+    /// Name the landmarks by hand; replaces the former ones
+    #[command(after_help = "Example:\n  landfall landmarks set beijing-telecom shanghai-unicom harbin-cernet")]
+    Set {
+        /// Agents, by name
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Dimensions of the map, at most landmarks - 1 [default: min(8, landmarks - 1)]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        dims: Option<u32>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// List the landmarks
+    List {
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// Choose the landmarks from what agents measured of each other; replaces the former ones
+    #[command(after_help = "Example:\n  landfall landmarks elect --count 9")]
+    Elect {
+        /// How many, 3 or more
+        #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(3..))]
+        count: u32,
+        /// Dimensions of the map, at most count - 1 [default: min(8, count - 1)]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        dims: Option<u32>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+}
+
+impl LandmarksCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let (answer, client, format) = match self {
+            Self::Set { names, dims, format } => {
+                let mut seen = HashSet::new();
+                if let Some(name) = names.iter().find(|name| !seen.insert(name.as_str())) {
+                    return Err(usage(format!("the landmark '{name}' is named twice")));
+                }
+                let dimensions = dimensions(dims, names.len())?;
+                let client = Client::connect(connection).await?;
+                let request = SetLandmarksRequest { names, dimensions };
+                (client.fleet().set_landmarks(request).await, client, format)
+            }
+            Self::List { format } => {
+                let client = Client::connect(connection).await?;
+                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
+            }
+            Self::Elect { count, dims, format } => {
+                let dimensions = dimensions(dims, usize::try_from(count)?)?;
+                let client = Client::connect(connection).await?;
+                let request = ElectLandmarksRequest { count, dimensions };
+                (client.fleet().elect_landmarks(request).await, client, format)
+            }
+        };
+        show(answer.map_err(|status| client.refusal(&status))?.into_inner(), format)
+    }
+}
+
+/// What the wire wants: 0 for the default. More dimensions than landmarks can span are a contradiction.
+fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
+    let Some(asked) = asked else { return Ok(0) };
+    let most = landmarks.saturating_sub(1);
+    if usize::try_from(asked)? > most {
+        let s = if landmarks == 1 { "" } else { "s" };
+        return Err(usage(format!("--dims {asked} asked of {landmarks} landmark{s}: they span at most {most}")));
+    }
+    Ok(asked)
+}
+
+fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
+    let map = match (answer.epoch, answer.landmarks.is_empty()) {
+        (_, true) => "no landmarks: every agent measures each site\n".to_owned(),
+        (0, false) => format!("{} dimensions, no map yet\n", answer.dimensions),
+        (epoch, false) => {
+            format!("{} dimensions, map {epoch}, relative error {:.3}\n", answer.dimensions, answer.fit_error)
+        }
+    };
+    let rows: Vec<LandmarkRow> = answer.landmarks.into_iter().map(LandmarkRow::from).collect();
+    if format == Format::Table {
+        return print(&if rows.is_empty() { map } else { output::table(&rows) + &map });
+    }
+    output::print_rows(&rows, format)
+}
+
+/// One landmark, as printed.
+#[derive(Debug, Default, Serialize)]
+struct LandmarkRow {
+    name: String,
+    city: String,
+    carrier: String,
+    connected: bool,
+    reason: String,
+}
+
+impl From<Landmark> for LandmarkRow {
+    fn from(landmark: Landmark) -> Self {
+        let Landmark { name, city, carrier, connected, reason } = landmark;
+        Self { name, city, carrier, connected, reason }
+    }
+}
+
+impl Row for LandmarkRow {
+    const COLUMNS: &'static [&'static str] = &["name", "city", "carrier", "connected", "reason"];
+
+    fn cells(&self) -> Vec<String> {
+        let connected = output::yes_cell(self.connected);
+        vec![self.name.clone(), self.city.clone(), self.carrier.clone(), connected, self.reason.clone()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_dimensions_than_landmarks_span_are_refused() {
+        assert_eq!(dimensions(None, 9).unwrap(), 0);
+        assert_eq!(dimensions(Some(8), 9).unwrap(), 8);
+        let refused = dimensions(Some(12), 9).unwrap_err().to_string();
+        assert_eq!(refused, "--dims 12 asked of 9 landmarks: they span at most 8");
+    }
+}

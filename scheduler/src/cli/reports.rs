@@ -1,0 +1,211 @@
+//! `landfall report`: what was done, by task and by agent.
+
+use clap::Subcommand;
+use landfall_proto::v1::{self, AgentsReportRequest, AssignmentsRequest};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, Format, Row};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ReportCommand {
+    /// Which agent crawled each site of a batch, and why that one
+    #[command(after_help = "Example:\n  landfall report assignments --batch autumn --format csv > autumn.csv")]
+    Assignments {
+        /// The batch
+        #[arg(long, value_name = "NAME")]
+        batch: String,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// What each agent did
+    Agents {
+        /// Only this batch
+        #[arg(long, value_name = "NAME")]
+        batch: Option<String>,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+}
+
+impl ReportCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        match self {
+            Self::Assignments { batch, format } => {
+                let asked = client.reports().assignments(AssignmentsRequest { batch }).await;
+                let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
+                let mut rows: Vec<AssignmentRow> = Vec::new();
+                while let Some(row) = stream.message().await.map_err(|status| client.refusal(&status))? {
+                    rows.push(row.into());
+                }
+                output::print_rows(&rows, format)
+            }
+            Self::Agents { batch, format } => {
+                let request = AgentsReportRequest { batch: batch.unwrap_or_default() };
+                let asked = client.reports().agents(request).await;
+                let agents = asked.map_err(|status| client.refusal(&status))?.into_inner().agents;
+                let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
+                output::print_rows(&rows, format)
+            }
+        }
+    }
+}
+
+/// One task, as printed.
+#[derive(Debug, Default, Serialize)]
+struct AssignmentRow {
+    site: String,
+    origin: String,
+    state: String,
+    reason: String,
+    agent: String,
+    city: String,
+    carrier: String,
+    strategy: String,
+    /// By distance, from 1; none when unknown.
+    rank: Option<u32>,
+    predicted_ms: Option<f64>,
+    measured_ms: Option<f64>,
+    crawled_ms: Option<f64>,
+    assignments: u32,
+    outcome: String,
+    pages: u32,
+    bytes: u64,
+    errors: u32,
+    started_at: Option<String>,
+    duration_ms: Option<f64>,
+}
+
+impl From<v1::AssignmentRow> for AssignmentRow {
+    fn from(row: v1::AssignmentRow) -> Self {
+        Self {
+            site: row.site,
+            origin: row.origin,
+            state: row.state,
+            reason: row.reason,
+            agent: row.agent,
+            city: row.city,
+            carrier: row.carrier,
+            strategy: row.strategy,
+            rank: (row.rank != 0).then_some(row.rank),
+            predicted_ms: output::millis(row.predicted.as_ref()),
+            measured_ms: output::millis(row.measured.as_ref()),
+            crawled_ms: output::millis(row.crawled.as_ref()),
+            assignments: row.assignments,
+            outcome: row.outcome,
+            pages: row.pages,
+            bytes: row.bytes,
+            errors: row.errors,
+            started_at: output::time(row.started_at.as_ref()),
+            duration_ms: output::millis(row.duration.as_ref()),
+        }
+    }
+}
+
+impl Row for AssignmentRow {
+    const COLUMNS: &'static [&'static str] = &[
+        "site",
+        "state",
+        "outcome",
+        "agent",
+        "strategy",
+        ">rank",
+        ">predicted ms",
+        ">measured ms",
+        ">crawled ms",
+        ">pages",
+        ">size",
+        "reason",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.site.clone(),
+            self.state.clone(),
+            output::text_cell(&self.outcome),
+            output::text_cell(&self.agent),
+            output::text_cell(&self.strategy),
+            output::text_cell(&self.rank.map(|rank| rank.to_string()).unwrap_or_default()),
+            output::millis_cell(self.predicted_ms),
+            output::millis_cell(self.measured_ms),
+            output::millis_cell(self.crawled_ms),
+            self.pages.to_string(),
+            output::bytes_cell(self.bytes),
+            self.reason.clone(),
+        ]
+    }
+}
+
+/// What one agent did, as printed.
+#[derive(Debug, Default, Serialize)]
+struct AgentRow {
+    agent: String,
+    city: String,
+    carrier: String,
+    landmark: bool,
+    connected: bool,
+    assigned: u64,
+    complete: u64,
+    truncated: u64,
+    failed: u64,
+    pages: u64,
+    bytes: u64,
+    mean_rtt_ms: Option<f64>,
+}
+
+impl From<v1::AgentRow> for AgentRow {
+    fn from(row: v1::AgentRow) -> Self {
+        Self {
+            agent: row.agent,
+            city: row.city,
+            carrier: row.carrier,
+            landmark: row.landmark,
+            connected: row.connected,
+            assigned: row.assigned,
+            complete: row.complete,
+            truncated: row.truncated,
+            failed: row.failed,
+            pages: row.pages,
+            bytes: row.bytes,
+            mean_rtt_ms: output::millis(row.mean_rtt.as_ref()),
+        }
+    }
+}
+
+impl Row for AgentRow {
+    const COLUMNS: &'static [&'static str] = &[
+        "agent",
+        "city",
+        "carrier",
+        "landmark",
+        "connected",
+        ">assigned",
+        ">complete",
+        ">truncated",
+        ">failed",
+        ">pages",
+        ">size",
+        ">mean rtt ms",
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.agent.clone(),
+            self.city.clone(),
+            self.carrier.clone(),
+            output::yes_cell(self.landmark),
+            output::yes_cell(self.connected),
+            self.assigned.to_string(),
+            self.complete.to_string(),
+            self.truncated.to_string(),
+            self.failed.to_string(),
+            self.pages.to_string(),
+            output::bytes_cell(self.bytes),
+            output::millis_cell(self.mean_rtt_ms),
+        ]
+    }
+}

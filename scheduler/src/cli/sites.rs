@@ -1,0 +1,303 @@
+//! `landfall sites`: what may be asked, and `sites show`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use humantime_serde::re::humantime::parse_duration;
+use landfall_proto::v1::{Candidate, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteTask};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, Row};
+use super::{submit, watch};
+use crate::exit::print;
+use crate::model::Strategy;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SitesCommand {
+    /// Submit a site list to a batch
+    #[command(after_help = "\
+A list has one site a line: a host, or a URL whose path is dropped. Blank lines and # comments are skipped.
+
+Examples:
+  landfall sites submit list.txt --batch autumn --watch
+  grep '\\.cn$' list.txt | landfall sites submit - --batch china --strategy gnp-top1")]
+    Submit(SubmitArgs),
+    /// Follow a batch until every site has ended
+    Watch {
+        /// The batch
+        #[arg(long, value_name = "NAME")]
+        batch: String,
+    },
+    /// Show all that is known of one site
+    Show {
+        /// A host, or scheme://host:port
+        #[arg(value_name = "HOST")]
+        site: String,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
+        format: ShowFormat,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SubmitArgs {
+    /// The site list; - is standard input
+    #[arg(value_name = "FILE")]
+    pub(super) list: PathBuf,
+    /// The batch, made when it is new
+    #[arg(long, value_name = "NAME")]
+    pub(super) batch: String,
+    /// How agents are chosen: random, gnp-top1 or gnp-top3 [default: gnp-top3, or what the batch has]
+    #[arg(long)]
+    pub(super) strategy: Option<Strategy>,
+    /// Follow the batch until every site has ended
+    #[arg(long)]
+    pub(super) watch: bool,
+    /// Submit the valid lines of a list that holds rubbish too
+    #[arg(long)]
+    pub(super) skip_invalid: bool,
+    #[command(flatten)]
+    pub(super) policy: PolicyArgs,
+}
+
+/// How far each site is crawled. Where one is given, the others are the built-in defaults; where none is, they are the
+/// scheduler's.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "How far each site is crawled")]
+pub(super) struct PolicyArgs {
+    /// Pages at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) max_pages: Option<u32>,
+    /// Body bytes at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) max_bytes: Option<u64>,
+    /// Links from the start page at most; 0 is the start page alone
+    #[arg(long, value_name = "N")]
+    pub(super) max_depth: Option<u32>,
+    /// Time at most, as 15m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) max_duration: Option<Duration>,
+    /// Least time between the starts of two requests to a site, as 1s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub(super) request_interval: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ShowFormat {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
+impl SitesCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        match self {
+            Self::Submit(args) => submit::submit(args, connection).await,
+            Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
+            Self::Show { site, format } => {
+                let client = Client::connect(connection).await?;
+                let asked = client.sites().show_site(ShowSiteRequest { site }).await;
+                let site = Site::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
+                match format {
+                    ShowFormat::Text => print(&site.text()?),
+                    ShowFormat::Json => output::print_json(&site),
+                }
+            }
+        }
+    }
+}
+
+/// A site, as printed.
+#[derive(Debug, Serialize)]
+struct Site {
+    site_id: i64,
+    name: String,
+    origin: Option<String>,
+    alias_of: Option<String>,
+    placement: Option<Placement>,
+    measurements: Vec<MeasurementRow>,
+    tasks: Vec<TaskRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Placement {
+    epoch: i64,
+    coordinate_ms: Vec<f64>,
+    fit_error: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct MeasurementRow {
+    prober: String,
+    rtt_ms: Option<f64>,
+    min_ms: Option<f64>,
+    median_ms: Option<f64>,
+    spread_ms: Option<f64>,
+    count: u32,
+    lost: u32,
+    address: String,
+    failure: String,
+    measured_at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskRow {
+    batch: String,
+    round: u32,
+    state: String,
+    reason: String,
+    agent: String,
+    strategy: String,
+    candidates: Vec<CandidateRow>,
+    outcome: String,
+    pages: u32,
+    bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct CandidateRow {
+    agent: String,
+    predicted_ms: Option<f64>,
+    measured_ms: Option<f64>,
+}
+
+impl From<ShowSiteResponse> for Site {
+    fn from(site: ShowSiteResponse) -> Self {
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        let place = |SitePlacement { epoch, coordinate, fit_error }| Placement {
+            epoch,
+            coordinate_ms: coordinate.iter().map(|ms| (ms * 1e3).round() / 1e3).collect(),
+            fit_error,
+        };
+        Self {
+            site_id: site.site_id,
+            name: site.name,
+            origin: some(site.origin),
+            alias_of: some(site.alias_of),
+            placement: site.placement.map(place),
+            measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
+            tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
+        }
+    }
+}
+
+impl From<SiteMeasurement> for MeasurementRow {
+    fn from(measurement: SiteMeasurement) -> Self {
+        Self {
+            prober: measurement.prober,
+            rtt_ms: output::millis(measurement.rtt.as_ref()),
+            min_ms: output::millis(measurement.min.as_ref()),
+            median_ms: output::millis(measurement.median.as_ref()),
+            spread_ms: output::millis(measurement.spread.as_ref()),
+            count: measurement.count,
+            lost: measurement.lost,
+            address: measurement.address,
+            failure: measurement.failure,
+            measured_at: output::time(measurement.measured_at.as_ref()),
+        }
+    }
+}
+
+impl From<SiteTask> for TaskRow {
+    fn from(task: SiteTask) -> Self {
+        Self {
+            batch: task.batch,
+            round: task.round,
+            state: task.state,
+            reason: task.reason,
+            agent: task.agent,
+            strategy: task.strategy,
+            candidates: task.candidates.into_iter().map(CandidateRow::from).collect(),
+            outcome: task.outcome,
+            pages: task.pages,
+            bytes: task.bytes,
+        }
+    }
+}
+
+impl From<Candidate> for CandidateRow {
+    fn from(candidate: Candidate) -> Self {
+        Self {
+            agent: candidate.agent,
+            predicted_ms: output::millis(candidate.predicted.as_ref()),
+            measured_ms: output::millis(candidate.measured.as_ref()),
+        }
+    }
+}
+
+impl Row for MeasurementRow {
+    const COLUMNS: &'static [&'static str] =
+        &["prober", ">rtt ms", ">min ms", ">median ms", ">spread ms", ">answered", ">lost", "address", "failure"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.prober.clone(),
+            output::millis_cell(self.rtt_ms),
+            output::millis_cell(self.min_ms),
+            output::millis_cell(self.median_ms),
+            output::millis_cell(self.spread_ms),
+            self.count.to_string(),
+            self.lost.to_string(),
+            output::text_cell(&self.address),
+            self.failure.clone(),
+        ]
+    }
+}
+
+impl Row for CandidateRow {
+    const COLUMNS: &'static [&'static str] = &["candidate", ">predicted ms", ">measured ms"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.agent.clone(), output::millis_cell(self.predicted_ms), output::millis_cell(self.measured_ms)]
+    }
+}
+
+impl Site {
+    fn text(&self) -> anyhow::Result<String> {
+        let mut text = String::new();
+        writeln!(text, "{} (site {})", self.name, self.site_id)?;
+        if let Some(name) = &self.alias_of {
+            writeln!(text, "  the same site as {name}")?;
+        }
+        writeln!(text, "  origin     {}", self.origin.as_deref().unwrap_or("not settled yet"))?;
+        match &self.placement {
+            Some(Placement { epoch, coordinate_ms, fit_error }) => {
+                let coordinate: Vec<String> = coordinate_ms.iter().map(|ms| format!("{ms:.1}")).collect();
+                let coordinate = coordinate.join(", ");
+                writeln!(text, "  placement  [{coordinate}] ms, fit error {fit_error:.3}, map {epoch}")?;
+            }
+            None => writeln!(text, "  placement  none")?,
+        }
+        if !self.measurements.is_empty() {
+            write!(text, "\n{}", output::table(&self.measurements))?;
+        }
+        for task in &self.tasks {
+            writeln!(text, "\n{}", task.sentence())?;
+            if !task.candidates.is_empty() {
+                text.push_str(&output::table(&task.candidates));
+            }
+        }
+        Ok(text)
+    }
+}
+
+impl TaskRow {
+    fn sentence(&self) -> String {
+        let mut parts = vec![format!("batch {} round {}: {}", self.batch, self.round, self.state)];
+        if !self.outcome.is_empty() {
+            parts.push(format!("{}, {} pages, {}", self.outcome, self.pages, output::bytes_cell(self.bytes)));
+        }
+        if !self.agent.is_empty() {
+            parts.push(format!("agent {} by {}", self.agent, self.strategy));
+        }
+        if !self.reason.is_empty() {
+            parts.push(self.reason.clone());
+        }
+        parts.join("; ")
+    }
+}

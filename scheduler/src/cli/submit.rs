@@ -1,0 +1,194 @@
+//! `landfall sites submit`: reads a list, refuses rubbish by line, and submits the rest once.
+//!
+//! A submission whose answer was lost is unknown, not failed: it is repeated under the same idempotency key, and the
+//! scheduler gives the first answer again.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_proto::v1::submit_request::Part;
+use landfall_proto::v1::{CrawlPolicy, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
+use tonic::{Code, Status};
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::sites::{PolicyArgs, SubmitArgs};
+use super::watch;
+use crate::exit::{print, usage};
+use crate::model;
+use crate::secret::Secret;
+use crate::site_list::{self, SiteList};
+
+/// Sites in one message: far below the wire's limit on a message, whatever their names.
+const CHUNK: usize = 5_000;
+/// How often a submission whose answer was lost is tried in all.
+const ATTEMPTS: u32 = 3;
+/// The pause before the second try; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Submits a list, and follows the batch where that was asked.
+pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let list = read(&args.list)?;
+    report_rejected(&args.list, &list);
+    if !list.rejected.is_empty() && !args.skip_invalid {
+        let (count, s) = counted(list.rejected.len());
+        return Err(usage(format!(
+            "{}: {count} line{s} name{} no site, nothing was submitted: mend the list, or give --skip-invalid",
+            shown(&args.list),
+            if s.is_empty() { "s" } else { "" }
+        )));
+    }
+    if list.sites.is_empty() {
+        return Err(usage(format!("{}: no sites in this list, nothing was submitted", shown(&args.list))));
+    }
+    let client = Client::connect(connection).await?;
+    let header = SubmitHeader {
+        batch: args.batch.clone(),
+        strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
+        idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
+        policy: policy(&args.policy)?,
+    };
+    let answer = send(&client, &messages(header, &list)).await?;
+    print(&summary(&args.batch, &answer, &list))?;
+    if args.watch { watch::watch(&client, &args.batch).await } else { Ok(()) }
+}
+
+fn read(path: &Path) -> anyhow::Result<SiteList> {
+    let bytes = if is_stdin(path) {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
+        bytes
+    } else {
+        std::fs::read(path).with_context(|| format!("read {}", path.display()))?
+    };
+    Ok(site_list::parse(&bytes))
+}
+
+fn report_rejected(path: &Path, list: &SiteList) {
+    for rejected in &list.rejected {
+        eprintln!("{}:{}: {}: '{}'", shown(path), rejected.line, rejected.reason, rejected.text);
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// The wire's policy; none where no flag was given, and then the scheduler's configuration decides.
+fn policy(args: &PolicyArgs) -> anyhow::Result<Option<CrawlPolicy>> {
+    let PolicyArgs { max_pages, max_bytes, max_depth, max_duration, request_interval } = args;
+    let asked = max_pages.is_some()
+        || max_bytes.is_some()
+        || max_depth.is_some()
+        || max_duration.is_some()
+        || request_interval.is_some();
+    if !asked {
+        return Ok(None);
+    }
+    let default = model::CrawlPolicy::default();
+    let time = |flag: &str, duration: Duration| {
+        prost_types::Duration::try_from(duration).map_err(|_| usage(format!("{flag} is too long")))
+    };
+    Ok(Some(CrawlPolicy {
+        max_pages: max_pages.unwrap_or(default.max_pages),
+        max_bytes: max_bytes.unwrap_or(default.max_bytes),
+        max_depth: max_depth.unwrap_or(default.max_depth),
+        max_duration: Some(time("--max-duration", max_duration.unwrap_or(default.max_duration))?),
+        request_interval: Some(time("--request-interval", request_interval.unwrap_or(default.request_interval))?),
+    }))
+}
+
+fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
+    let mut messages = vec![SubmitRequest { part: Some(Part::Header(header)) }];
+    messages.extend(list.sites.chunks(CHUNK).map(|sites| {
+        let sites = sites.iter().map(|site| site.as_str().to_owned()).collect();
+        SubmitRequest { part: Some(Part::Chunk(SubmitChunk { sites })) }
+    }));
+    messages
+}
+
+async fn send(client: &Client, messages: &[SubmitRequest]) -> anyhow::Result<SubmitResponse> {
+    let mut pause = FIRST_PAUSE;
+    let mut attempt = 1;
+    loop {
+        let status = match client.sites().submit(tokio_stream::iter(messages.to_vec())).await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) => status,
+        };
+        if attempt == ATTEMPTS || !may_have_been_lost(&status) {
+            return Err(client.refusal(&status));
+        }
+        tracing::debug!(attempt, code = ?status.code(), "the answer was lost, the submission is repeated");
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+        attempt += 1;
+    }
+}
+
+fn may_have_been_lost(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::DeadlineExceeded | Code::Cancelled)
+}
+
+fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
+    let SubmitResponse { added, already_present, batch_total, .. } = answer;
+    let mut text = if *added == 0 {
+        let (count, s) = counted(usize::try_from(*already_present).unwrap_or(usize::MAX));
+        let all = if *already_present == 1 { "this" } else { "all" };
+        format!("batch {batch} already has {all} {count} site{s}: nothing changed")
+    } else {
+        format!("batch {batch}: {added} added, {already_present} already present, {batch_total} in all")
+    };
+    // Repeats are collapsed on this side already; the scheduler counts those that are one site under two spellings.
+    let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
+    if duplicates > 0 {
+        let s = if duplicates == 1 { "" } else { "s" };
+        text.push_str(&format!("; {duplicates} duplicate{s} collapsed"));
+    }
+    if !list.rejected.is_empty() {
+        let (count, s) = counted(list.rejected.len());
+        text.push_str(&format!("; {count} line{s} skipped that name{} no site", if s.is_empty() { "s" } else { "" }));
+    }
+    text.push('\n');
+    text
+}
+
+fn counted(count: usize) -> (usize, &'static str) {
+    (count, if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_that_changes_nothing_says_so() {
+        let answer = SubmitResponse { added: 0, already_present: 203, duplicates: 0, batch_total: 203 };
+        let list = site_list::parse(b"a.cn\n");
+        assert_eq!(summary("autumn", &answer, &list), "batch autumn already has all 203 sites: nothing changed\n");
+    }
+
+    #[test]
+    fn what_was_collapsed_and_skipped_is_said() {
+        let answer = SubmitResponse { added: 2, already_present: 1, duplicates: 0, batch_total: 3 };
+        let list = site_list::parse(b"a.cn\nA.cn.\n???\n");
+        assert_eq!(
+            summary("b", &answer, &list),
+            "batch b: 2 added, 1 already present, 3 in all; 1 duplicate collapsed; 1 line skipped that names no site\n"
+        );
+    }
+
+    #[test]
+    fn long_lists_go_in_chunks_after_one_header() {
+        let text: String = (0..CHUNK + 1).map(|n| format!("s{n}.example.org\n")).collect();
+        let sent = messages(SubmitHeader::default(), &site_list::parse(text.as_bytes()));
+        assert_eq!(sent.len(), 3);
+        assert!(matches!(sent[0].part, Some(Part::Header(_))));
+        assert!(matches!(&sent[2].part, Some(Part::Chunk(chunk)) if chunk.sites.len() == 1));
+    }
+}

@@ -1,0 +1,169 @@
+//! Following a batch: a bar on a terminal, a line per change elsewhere, a summary at the end.
+//!
+//! A stream that breaks is opened again: the batch goes on while a scheduler restarts.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use landfall_proto::v1::{BatchProgress, WatchBatchRequest};
+use tonic::{Code, Status};
+
+use super::client::Client;
+use super::output::bytes_cell;
+use crate::exit::print;
+
+/// How often a broken stream is opened again without a message in between.
+const REOPENED_AT_MOST: u32 = 20;
+/// The pause before that.
+const REOPEN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Follows a batch until every task has ended.
+pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
+    let mut display = Display::new();
+    let mut last = None;
+    let mut reopened = 0;
+    loop {
+        let status = match follow(client, batch, &mut display, &mut last, &mut reopened).await {
+            Ok(()) => break,
+            Err(status) => status,
+        };
+        if reopened == REOPENED_AT_MOST || !broke(&status) {
+            display.clear();
+            return Err(client.refusal(&status));
+        }
+        reopened += 1;
+        tokio::time::sleep(REOPEN_PAUSE).await;
+    }
+    display.clear();
+    print(&summary(batch, &last.unwrap_or_default()))
+}
+
+/// One stream, to its end or its break.
+async fn follow(
+    client: &Client,
+    batch: &str,
+    display: &mut Display,
+    last: &mut Option<BatchProgress>,
+    reopened: &mut u32,
+) -> Result<(), Status> {
+    let mut stream = client.sites().watch_batch(WatchBatchRequest { batch: batch.to_owned() }).await?.into_inner();
+    while let Some(progress) = stream.message().await? {
+        *reopened = 0;
+        if last.as_ref() != Some(&progress) {
+            display.show(&progress);
+        }
+        *last = Some(progress);
+    }
+    // A scheduler that stops may end the stream in good order, and the batch is not done.
+    match last {
+        Some(progress) if ended(progress) == total(progress) => Ok(()),
+        _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
+    }
+}
+
+fn broke(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+}
+
+fn ended(progress: &BatchProgress) -> u64 {
+    progress.complete + progress.truncated + progress.failed + progress.cancelled
+}
+
+fn total(progress: &BatchProgress) -> u64 {
+    let BatchProgress { submitted, measuring, located, assigned, leased, .. } = progress;
+    submitted + measuring + located + assigned + leased + ended(progress)
+}
+
+/// Where the progress is shown: on standard error, so that standard output holds the summary alone.
+enum Display {
+    Bar(ProgressBar),
+    Lines,
+}
+
+impl Display {
+    fn new() -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines;
+        }
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self::Bar(bar)
+    }
+
+    fn show(&self, progress: &BatchProgress) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_length(total(progress));
+                bar.set_position(ended(progress));
+                bar.set_message(states(progress));
+            }
+            Self::Lines => eprintln!("{}/{} {}", ended(progress), total(progress), states(progress)),
+        }
+    }
+
+    fn clear(&self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The states that hold anything.
+fn states(progress: &BatchProgress) -> String {
+    let named = [
+        ("submitted", progress.submitted),
+        ("measuring", progress.measuring),
+        ("located", progress.located),
+        ("assigned", progress.assigned),
+        ("leased", progress.leased),
+        ("complete", progress.complete),
+        ("truncated", progress.truncated),
+        ("failed", progress.failed),
+        ("cancelled", progress.cancelled),
+    ];
+    let mut parts: Vec<String> =
+        named.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}")).collect();
+    parts.push(format!("{} pages, {}", progress.pages, bytes_cell(progress.bytes)));
+    let states = parts.join(", ");
+    if progress.waiting_for.is_empty() { states } else { format!("{states}; {}", progress.waiting_for) }
+}
+
+fn summary(batch: &str, progress: &BatchProgress) -> String {
+    let BatchProgress { complete, truncated, failed, cancelled, pages, bytes, .. } = progress;
+    format!(
+        "batch {batch}: {complete} complete, {truncated} truncated, {failed} failed, {cancelled} cancelled; \
+         {pages} pages, {}\n",
+        bytes_cell(*bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_holds_anything_and_what_is_waited_for() {
+        let progress = BatchProgress {
+            measuring: 3,
+            complete: 1,
+            truncated: 1,
+            pages: 12,
+            bytes: 3_400,
+            waiting_for: "no agent is connected".to_owned(),
+            ..BatchProgress::default()
+        };
+        assert_eq!((ended(&progress), total(&progress)), (2, 5));
+        assert_eq!(states(&progress), "3 measuring, 1 complete, 1 truncated, 12 pages, 3.4 kB; no agent is connected");
+    }
+
+    #[test]
+    fn the_summary_counts_truncated_apart() {
+        let progress = BatchProgress { complete: 200, truncated: 2, failed: 1, ..BatchProgress::default() };
+        assert_eq!(
+            summary("autumn", &progress),
+            "batch autumn: 200 complete, 2 truncated, 1 failed, 0 cancelled; 0 pages, 0 B\n"
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! The command line as a person meets it: the real binary, its exit codes and its sentences.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What a command left behind.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Runs `landfall` in an empty home, with backtraces asked for: a person's mistake must not show one.
+fn landfall(home: &Path, args: &[&str]) -> Ran {
+    let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
+        .args(args)
+        .current_dir(home)
+        .env("HOME", home)
+        .env_remove("XDG_DATA_HOME")
+        .env_remove("RUST_LOG")
+        .env("RUST_BACKTRACE", "full")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(!err.contains("backtrace") && !err.contains("panicked"), "{err}");
+    Ran { code: output.status.code().unwrap(), out: String::from_utf8(output.stdout).unwrap(), err }
+}
+
+fn home() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A port where nobody listens: it was free a moment ago.
+fn dead_end(home: &Path) -> Vec<String> {
+    fs::write(home.join("token"), "abc\n").unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    ["--scheduler".to_owned(), format!("http://127.0.0.1:{port}"), "--token-file".to_owned(), "token".to_owned()].into()
+}
+
+fn asked<'a>(connection: &'a [String], rest: &[&'a str]) -> Vec<&'a str> {
+    connection.iter().map(String::as_str).chain(rest.iter().copied()).collect()
+}
+
+#[test]
+fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
+    let home = home();
+    let list = "\u{feff}# autumn\r\n\r\nwww.example.cn\r\nhttp://\r\nWWW.Example.CN.\r\nnot a host\r\nftp://files.example.cn\r\n";
+    fs::write(home.path().join("list.txt"), list).unwrap();
+    // Nobody listens there: had it tried to submit, it would say so.
+    let connection = dead_end(home.path());
+    let ran = landfall(home.path(), &asked(&connection, &["sites", "submit", "list.txt", "--batch", "autumn"]));
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let lines: Vec<&str> = ran.err.lines().collect();
+    for (line, text) in [(4, "http://"), (6, "not a host"), (7, "ftp://files.example.cn")] {
+        let start = format!("list.txt:{line}: ");
+        assert!(
+            lines.iter().any(|said| said.starts_with(&start) && said.ends_with(&format!("'{text}'"))),
+            "{}",
+            ran.err
+        );
+    }
+    assert_eq!(
+        lines.last().copied(),
+        Some("error: list.txt: 3 lines name no site, nothing was submitted: mend the list, or give --skip-invalid")
+    );
+    assert_eq!(ran.out, "");
+}
+
+#[test]
+fn an_empty_list_is_refused() {
+    let home = home();
+    fs::write(home.path().join("list.txt"), "# nothing yet\n\n").unwrap();
+    let ran = landfall(home.path(), &["sites", "submit", "list.txt", "--batch", "autumn"]);
+    assert_eq!((ran.code, ran.err.as_str()), (2, "error: list.txt: no sites in this list, nothing was submitted\n"));
+}
+
+#[test]
+fn a_list_that_is_missing_is_named() {
+    let home = home();
+    let ran = landfall(home.path(), &["sites", "submit", "list.txt", "--batch", "autumn"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.starts_with("error: read list.txt: No such file"), "{}", ran.err);
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_is_named() {
+    let home = home();
+    let connection = dead_end(home.path());
+    for rest in [&["agents", "list"][..], &["landmarks", "list"], &["report", "agents"], &["sites", "show", "a.cn"]] {
+        let ran = landfall(home.path(), &asked(&connection, rest));
+        assert_eq!(ran.code, 1, "{}", ran.err);
+        assert!(ran.err.starts_with(&format!("error: no scheduler answers at {} (", connection[1])), "{}", ran.err);
+        assert!(ran.err.ends_with("): is `landfall up` running?\n"), "{}", ran.err);
+        assert_eq!(ran.err.lines().count(), 1);
+    }
+}
+
+#[test]
+fn without_a_scheduler_the_first_step_is_named() {
+    let home = home();
+    let ran = landfall(home.path(), &["--data-dir", "nothing-here", "agents", "list"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("nothing-here/client.toml: start `landfall up` first"), "{}", ran.err);
+}
+
+#[test]
+fn a_token_is_never_sent_in_plaintext_over_the_network() {
+    let home = home();
+    fs::write(home.path().join("token"), "abc\n").unwrap();
+    let ran =
+        landfall(home.path(), &["--scheduler", "http://192.0.2.1:7171", "--token-file", "token", "agents", "list"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(
+        ran.err,
+        "error: http://192.0.2.1:7171 would send the operator's token in plaintext over the network: use https://\n"
+    );
+}
+
+#[test]
+fn more_dimensions_than_landmarks_span_are_a_contradiction() {
+    let home = home();
+    let ran = landfall(home.path(), &["landmarks", "elect", "--count", "9", "--dims", "12"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(ran.err, "error: --dims 12 asked of 9 landmarks: they span at most 8\n");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let home = home();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = landfall(home.path(), &["up", "--data-dir", "data", "--listen", &address]);
+    assert_eq!((ran.code, ran.err), (1, format!("error: the address {address} is already in use\n")));
+}
+
+#[test]
+fn a_used_directory_is_named() {
+    let home = home();
+    fs::write(home.path().join("thesis.tex"), "x").unwrap();
+    let ran = landfall(home.path(), &["up", "--data-dir", ".", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("is not empty and was not made by landfall"), "{}", ran.err);
+}
+
+#[test]
+fn configuration_mistakes_are_named_by_key() {
+    let home = home();
+    for (text, said) in [
+        ("[lease]\nlife = \"15s\"\n", "lease.life must be at least twice lease.heartbeat_interval (10s), is 15s"),
+        ("[measure]\nsite_sample = 5\n", "landfall.toml:2: unknown field `site_sample`"),
+        ("[measure]\nsite_samples = 0\n", "measure.site_samples must be 1 to 100, is 0"),
+        ("listen = \"127.0.0.1\"\n", "landfall.toml:1: "),
+        ("[crawl\n", "landfall.toml:1: "),
+    ] {
+        fs::write(home.path().join("landfall.toml"), text).unwrap();
+        let ran = landfall(home.path(), &["up", "--config", "landfall.toml", "--data-dir", "data"]);
+        assert_eq!(ran.code, 1, "{text}");
+        assert!(ran.err.starts_with("error: landfall.toml") && ran.err.contains(said), "{text}: {}", ran.err);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    }
+    assert!(!home.path().join("data").exists(), "nothing was made");
+}
+
+#[test]
+fn a_database_that_does_not_answer_is_named_without_its_password() {
+    let home = home();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("postgres://landfall:hunter2@127.0.0.1:{port}/landfall");
+    let ran = landfall(home.path(), &["up", "--data-dir", "data", "--listen", "127.0.0.1:0", "--database-url", &url]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert!(
+        ran.err.starts_with(&format!("error: reach the database at 127.0.0.1:{port}: "))
+            && !ran.err.contains("hunter2"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn the_version_and_the_help_are_there() {
+    let home = home();
+    let ran = landfall(home.path(), &["--version"]);
+    assert_eq!((ran.code, ran.out), (0, format!("landfall {}\n", env!("CARGO_PKG_VERSION"))));
+    for command in [&["--help"][..], &["up", "--help"], &["sites", "submit", "--help"], &["agents", "enrol", "--help"]]
+    {
+        let ran = landfall(home.path(), command);
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("Example"), "{command:?}: {}", ran.out);
+    }
+    let ran = landfall(home.path(), &["agents", "enroll"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("--city"), "{}", ran.err);
+}

@@ -1,0 +1,261 @@
+//! The private Postgres on a real server: it keeps its rows, never outlives its scheduler, and refuses what it must.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use landfall_scheduler::postgres::{PostgresError, PrivatePostgres};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection};
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory that the user postgres can reach, removed at the end.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("landfall-test-").tempdir_in("/tmp").unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        Self(dir)
+    }
+
+    /// A data directory as `landfall up` would make it.
+    fn data_dir(&self) -> PathBuf {
+        let dir = self.0.path().join("data");
+        if !dir.exists() {
+            fs::create_dir(&dir).unwrap();
+            fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
+        }
+        dir
+    }
+}
+
+/// Starts it; none, with a line that says so, where no server is installed.
+async fn start(data_dir: &Path) -> Option<PrivatePostgres> {
+    match PrivatePostgres::start(data_dir).await {
+        Ok(postgres) => Some(postgres),
+        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
+            println!("skipped: no Postgres server is installed");
+            None
+        }
+        Err(error) => panic!("{:#}", anyhow::Error::new(error)),
+    }
+}
+
+async fn count(options: &PgConnectOptions) -> i64 {
+    let mut connection = options.connect().await.unwrap();
+    let count = sqlx::query_scalar("select count(*) from kept").fetch_one(&mut connection).await.unwrap();
+    connection.close().await.unwrap();
+    count
+}
+
+#[tokio::test]
+async fn rows_survive_a_stop_and_a_start() {
+    let place = Place::new();
+    let Some(postgres) = start(&place.data_dir()).await else { return };
+    let mut connection = postgres.options().connect().await.unwrap();
+    sqlx::query("create table kept (n integer)").execute(&mut connection).await.unwrap();
+    sqlx::query("insert into kept select generate_series(1, 100)").execute(&mut connection).await.unwrap();
+    postgres.stop().await.unwrap();
+    assert!(!place.data_dir().join("postgres/postmaster.pid").exists());
+
+    let postgres = start(&place.data_dir()).await.unwrap();
+    assert_eq!(count(&postgres.options()).await, 100);
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_else_can_reach_the_socket_and_nothing_listens_on_tcp() {
+    let place = Place::new();
+    let Some(postgres) = start(&place.data_dir()).await else { return };
+    let run = fs::metadata(place.data_dir().join("run")).unwrap();
+    assert_eq!(run.permissions().mode() & 0o777, 0o700);
+    let mut connection = postgres.options().connect().await.unwrap();
+    let ask = |setting: &'static str| sqlx::query_scalar::<_, String>("select current_setting($1)").bind(setting);
+    assert_eq!(ask("listen_addresses").fetch_one(&mut connection).await.unwrap(), "");
+    assert_eq!(ask("fsync").fetch_one(&mut connection).await.unwrap(), "on");
+    assert_eq!(ask("server_encoding").fetch_one(&mut connection).await.unwrap(), "UTF8");
+    drop(connection);
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cluster_of_another_major_version_is_refused_by_name() {
+    let place = Place::new();
+    let cluster = place.data_dir().join("postgres");
+    fs::create_dir(&cluster).unwrap();
+    fs::write(cluster.join("PG_VERSION"), "9\n").unwrap();
+    match PrivatePostgres::start(&place.data_dir()).await {
+        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
+            println!("skipped: no Postgres server is installed");
+        }
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.contains("was made by Postgres 9, and only Postgres 1"), "{said}");
+            assert_eq!(fs::read_dir(&cluster).unwrap().count(), 1, "nothing was touched");
+        }
+        Ok(_) => panic!("a cluster of Postgres 9 was started"),
+    }
+}
+
+#[tokio::test]
+async fn a_strangers_folder_in_the_clusters_place_is_left_alone() {
+    let place = Place::new();
+    let cluster = place.data_dir().join("postgres");
+    fs::create_dir(&cluster).unwrap();
+    fs::write(cluster.join("thesis.tex"), "x").unwrap();
+    match PrivatePostgres::start(&place.data_dir()).await {
+        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
+            println!("skipped: no Postgres server is installed");
+        }
+        Err(PostgresError::Foreign(named)) => assert_eq!(named, cluster),
+        other => panic!("{other:?}"),
+    }
+    assert!(cluster.join("thesis.tex").exists());
+}
+
+#[tokio::test]
+async fn a_parent_that_postgres_cannot_pass_is_named() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root's Postgres runs under another account");
+        return;
+    }
+    let place = Place::new();
+    let blocked = place.0.path().join("blocked");
+    fs::create_dir(&blocked).unwrap();
+    fs::set_permissions(&blocked, Permissions::from_mode(0o700)).unwrap();
+    let data_dir = blocked.join("data");
+    fs::create_dir(&data_dir).unwrap();
+    match PrivatePostgres::start(&data_dir).await {
+        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
+            println!("skipped: no Postgres server is installed");
+        }
+        Err(PostgresError::Unreachable { blocked: named, .. }) => assert_eq!(named, blocked),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A running `landfall up`, killed the hard way when a test ends early.
+struct Up(Child);
+
+impl Up {
+    /// Starts it and waits until it says that it listens; none where no server is installed.
+    fn start(data_dir: &Path) -> Option<Self> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_landfall"))
+            .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(data_dir)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        if line.contains("is listening on http://127.0.0.1:") {
+            return Some(Self(child));
+        }
+        let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+        assert!(
+            said.contains("no Postgres server is installed") || said.contains("user postgres, who does not exist"),
+            "{said}"
+        );
+        println!("skipped: {said}");
+        None
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// How a test reaches the private server of a running `landfall up`.
+fn beside(data_dir: &Path) -> PgConnectOptions {
+    let socket = data_dir.join("run");
+    PgConnectOptions::new_without_pgpass().socket(socket).username("postgres").database("landfall")
+}
+
+fn server_of(data_dir: &Path) -> i32 {
+    let text = fs::read_to_string(data_dir.join("postgres/postmaster.pid")).unwrap();
+    text.lines().next().unwrap().parse().unwrap()
+}
+
+fn wait_until_gone(pid: i32) {
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok() {
+        assert!(begun.elapsed() < PATIENCE, "Postgres {pid} outlives its scheduler");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Writes rows until the server is gone; returns how many were acknowledged.
+async fn write_until_cut(mut connection: PgConnection, first_hundred: tokio::sync::oneshot::Sender<()>) -> i64 {
+    let mut acknowledged = 0;
+    let mut first_hundred = Some(first_hundred);
+    while sqlx::query("insert into kept values (1)").execute(&mut connection).await.is_ok() {
+        acknowledged += 1;
+        if acknowledged == 100
+            && let Some(told) = first_hundred.take()
+        {
+            told.send(()).unwrap();
+        }
+    }
+    acknowledged
+}
+
+#[tokio::test]
+async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is_there_again() {
+    let place = Place::new();
+    let data_dir = place.0.path().join("own");
+    let Some(mut up) = Up::start(&data_dir) else { return };
+    let mut connection = beside(&data_dir).connect().await.unwrap();
+    sqlx::query("create table kept (n integer)").execute(&mut connection).await.unwrap();
+    let server = server_of(&data_dir);
+    let (first_hundred, written) = tokio::sync::oneshot::channel();
+    let writer = tokio::spawn(write_until_cut(connection, first_hundred));
+    written.await.unwrap();
+
+    up.0.kill().unwrap();
+    // At once: the former server is still shutting down, and must be waited for.
+    let again = Up::start(&data_dir).unwrap();
+    wait_until_gone(server);
+    let acknowledged = writer.await.unwrap();
+    assert!(acknowledged >= 100);
+    let kept = count(&beside(&data_dir)).await;
+    // The last insert may have been committed without its answer.
+    assert!(kept == acknowledged || kept == acknowledged + 1, "{acknowledged} acknowledged, {kept} kept");
+    drop(again);
+}
+
+#[test]
+fn a_data_directory_in_use_is_refused_and_free_again_after_a_signal() {
+    let place = Place::new();
+    let data_dir = place.0.path().join("own");
+    let Some(mut up) = Up::start(&data_dir) else { return };
+    let server = server_of(&data_dir);
+    let refused = Command::new(env!("CARGO_BIN_EXE_landfall"))
+        .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&data_dir)
+        .env("RUST_BACKTRACE", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(said, format!("error: the data directory {} is in use by process {}\n", data_dir.display(), up.0.id()));
+
+    let pid = nix::unistd::Pid::from_raw(up.0.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert!(up.0.wait().unwrap().success());
+    assert!(Path::new(&format!("/proc/{server}/exe")).read_link().is_err(), "it waits for Postgres' end");
+    let client: toml::Table = fs::read_to_string(data_dir.join("client.toml")).unwrap().parse().unwrap();
+    assert!(client["scheduler"].as_str().unwrap().starts_with("http://127.0.0.1:"));
+    assert_eq!(fs::metadata(data_dir.join("client.toml")).unwrap().permissions().mode() & 0o777, 0o600);
+}
