@@ -1,4 +1,4 @@
-//! `landfall up` and `landfall serve`: everything around the scheduler's own `run`.
+//! `landfall up` and `landfall serve`: everything around [`crate::run()`].
 //!
 //! The order matters: what is cheap and most often wrong is tried first (configuration, the data directory, the port),
 //! then Postgres, then the operator's token; the client's file is written when the scheduler can answer it. On the way
@@ -142,21 +142,9 @@ async fn serve(
     print(&greeting(options, &config, data_dir, &identity, address, client_file.as_deref())?)?;
 
     let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::new(wake::Wakes::default()), config: Arc::new(config) };
-    let served = run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown).await;
+    let served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown).await;
     pool.close().await;
     served
-}
-
-/// Stands in for the scheduler's own `run`: waits.
-async fn run(
-    _scheduler: Scheduler,
-    _listener: TcpListener,
-    _tls: Option<tonic::transport::ServerTlsConfig>,
-    _identity: Identity,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    shutdown.cancelled().await;
-    Ok(())
 }
 
 /// The configuration with what the command line says over it.
