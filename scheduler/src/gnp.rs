@@ -1,8 +1,9 @@
 //! Global network positioning: hosts as points whose distance is the round trip between them.
 //!
 //! A few landmarks measure each other and a site; every other distance is computed (the paper 1.1 and 2.1, after Ng and
-//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002). [`fit`] places the agents, [`Embedding::locate`] places one
-//! host against them, [`Embedding::predict`] is the distance. `docs/gnp.md` has the mathematics and what was measured.
+//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002). [`fit`] places the
+//! agents, [`Embedding::locate`] places one host against them, [`Embedding::predict`] is the distance. `docs/gnp.md` has
+//! the mathematics and what was measured.
 //!
 //! A coordinate has one component a dimension and a last one, the *height*: the delay of the host's own access, which
 //! every path to it pays (Dabek et al., "Vivaldi", SIGCOMM 2004, section 5.4). The distance is
@@ -189,8 +190,8 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh all others: a part of
-/// the scale, so that the map of a network twice as large is twice as large.
+/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh all others: a part
+/// of the scale, so that the map of a network twice as large is twice as large.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }

@@ -70,7 +70,8 @@ impl Figures {
 
     fn line(&self) -> String {
         format!(
-            "RE50 {:.3} RE90 {:.3} | stretch of top1 {:.3} | to random: top1 {:.3}, top3 {:.3} (best {:.3}, best three {:.3}) | worst fit error {:.3}",
+            "RE50 {:.3} RE90 {:.3} | stretch of top1 {:.3} | to random: top1 {:.3}, top3 {:.3} (best {:.3}, \
+             best three {:.3}) | worst fit error {:.3}",
             self.error_at(0.5),
             self.error_at(0.9),
             self.top1 / self.best,

@@ -1,7 +1,7 @@
 //! Places the landmarks jointly, and every other agent by its mesh.
 //!
-//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their distances, the simplex minimises the
-//! sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the landmarks' places and
+//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their distances, the simplex
+//! minimises the sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the landmarks' places and
 //! from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent at a time while the
 //! others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all components
 //! at once does not converge beyond a few tens of them.
@@ -79,8 +79,8 @@ pub enum FitError {
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it does not join have no
-/// placement. The same arguments give the same embedding.
+/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it does not join have
+/// no placement. The same arguments give the same embedding.
 ///
 /// # Errors
 /// When the landmarks are too few, too few for the dimensions, or not joined by measurements; the error names which.

@@ -1,4 +1,5 @@
-//! Places one host against agents whose coordinates stand still (the paper 2.1, step c; Ng and Zhang, ordinary host operations).
+//! Places one host against agents whose coordinates stand still (the paper 2.1, step c; Ng and Zhang, ordinary host
+//! operations).
 //!
 //! Nine landmarks barely determine eight dimensions and a height, so the error alone would let a host drift to where no
 //! agent lies. Two things hold it: it starts from the agents whose own position explains the measurements best, and a
