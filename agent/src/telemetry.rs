@@ -1,5 +1,7 @@
 //! Sets up tracing: lines on stderr, filtered by `--log` (default `info`).
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// A filter that cannot be read.
@@ -17,6 +19,12 @@ pub struct BadFilter {
 /// When the filter cannot be read.
 pub fn start(filter: &str) -> Result<(), BadFilter> {
     let parsed = EnvFilter::try_new(filter).map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
-    tracing_subscriber::fmt().with_env_filter(parsed).with_target(false).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(parsed)
+        .with_target(false)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }

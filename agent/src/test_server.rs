@@ -7,7 +7,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
 
 /// One request as the server saw it.
 #[derive(Debug, Clone)]
@@ -42,6 +42,50 @@ pub(crate) enum Reply {
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+/// A name server that knows a few names, and their IPv4 addresses only.
+pub(crate) struct TestNames {
+    pub(crate) addr: SocketAddr,
+}
+
+impl TestNames {
+    pub(crate) async fn start(names: &'static [(&'static str, [u8; 4])]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let addr = socket.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            loop {
+                let (length, peer) = socket.recv_from(&mut query).await.unwrap();
+                socket.send_to(&dns_answer(&query[..length], names), peer).await.unwrap();
+            }
+        });
+        Self { addr }
+    }
+}
+
+/// Answers one question (RFC 1035, 4.1): the header, the question as it came, and at most one A record.
+fn dns_answer(query: &[u8], names: &[(&str, [u8; 4])]) -> Vec<u8> {
+    let mut labels = Vec::new();
+    let mut at = 12;
+    while query[at] != 0 {
+        let length = usize::from(query[at]);
+        labels.push(String::from_utf8(query[at + 1..=at + length].to_vec()).unwrap().to_lowercase());
+        at += length + 1;
+    }
+    let question = &query[12..at + 5];
+    let wants_a = query[at + 1..at + 3] == [0, 1];
+    let known = names.iter().find(|(name, _)| *name == labels.join("."));
+    let code = if known.is_some() { 0 } else { 3 };
+    let answers = u8::from(wants_a && known.is_some());
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
+    answer.extend(question);
+    if let Some((_, address)) = known.filter(|_| wants_a) {
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(address);
+    }
+    answer
 }
 
 /// A self-signed certificate for `127.0.0.1`.

@@ -6,10 +6,11 @@ use super::*;
 use crate::context::tls_config;
 use crate::dns::Resolver;
 use crate::guard::Guard;
-use crate::test_server::{Reply, Seen, TestCertificate, TestServer, redirect, status};
+use crate::test_server::{Reply, Seen, TestCertificate, TestNames, TestServer, redirect, status};
 use crate::user_agent::UserAgent;
 
 const OK: &str = "200 OK";
+const NAMES: [(&str, [u8; 4]); 2] = [("site.example.com", [127, 0, 0, 1]), ("inside.example.com", [10, 0, 0, 1])];
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
@@ -174,7 +175,7 @@ async fn handshakes_are_samples_of_the_connect_metric() {
 async fn a_bare_host_falls_back_to_http() {
     let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
     let context = context(&["127.0.0.0/8"], None);
-    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(1)).await.unwrap();
     assert_eq!(settled.origin.to_string(), format!("http://{}", server.addr));
 }
 
@@ -217,4 +218,24 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
     assert!(server.seen().is_empty());
     let beacon = Target::beacon(&format!("http://{}/", server.addr)).unwrap();
     assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "an enrolled beacon passes");
+}
+
+#[tokio::test]
+async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
+    let names = TestNames::start(&NAMES).await;
+    let context = Context { resolver: Resolver::new(Some(names.addr)).unwrap(), ..context(&["127.0.0.0/8"], None) };
+    let plain = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let target = Target::site(&format!("http://site.example.com:{}", plain.addr.port())).unwrap();
+    let probed = measure(&context, &target, &order(2), &mut |_| {}).await.unwrap();
+    assert!(probed.phases.dns.is_some());
+    assert!(plain.seen()[0].head.contains(&format!("host: site.example.com:{}", plain.addr.port())));
+
+    let server =
+        TestServer::plain(|_: &Seen| Reply::After(Duration::ZERO, redirect("http://inside.example.com/"))).await;
+    let target = Target::site(&format!("http://site.example.com:{}", server.addr.port())).unwrap();
+    let error = measure(&context, &target, &order(2), &mut |_| {}).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Guard(_)), "{error}");
+
+    let error = measure(&context, &Target::site("absent.example.com").unwrap(), &order(1), &mut |_| {}).await;
+    assert!(matches!(error.unwrap_err(), ProbeError::Dns(DnsError::NotFound(_))));
 }
