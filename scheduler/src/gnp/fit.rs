@@ -1,10 +1,10 @@
 //! Places the landmarks jointly, and every other agent by its mesh.
 //!
 //! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their distances, the simplex
-//! minimises the sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the landmarks' places and
-//! from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent at a time while the
-//! others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all components
-//! at once does not converge beyond a few tens of them.
+//! minimises the sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the
+//! landmarks' places and from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent
+//! at a time while the others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a
+//! simplex over all components at once does not converge beyond a few tens of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
