@@ -224,6 +224,7 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
     written.await.unwrap();
 
     up.0.kill().unwrap();
+    up.0.wait().unwrap();
     // At once: the former server is still shutting down, and must be waited for.
     let again = Up::start(&data_dir).unwrap();
     wait_until_gone(server);

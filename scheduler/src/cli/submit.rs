@@ -138,9 +138,8 @@ fn may_have_been_lost(status: &Status) -> bool {
 fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
     let SubmitResponse { added, already_present, batch_total, .. } = answer;
     let mut text = if *added == 0 {
-        let (count, s) = counted(usize::try_from(*already_present).unwrap_or(usize::MAX));
-        let all = if *already_present == 1 { "this" } else { "all" };
-        format!("batch {batch} already has {all} {count} site{s}: nothing changed")
+        let sites = if *already_present == 1 { "this site".to_owned() } else { format!("all {already_present} sites") };
+        format!("batch {batch} already has {sites}: nothing changed")
     } else {
         format!("batch {batch}: {added} added, {already_present} already present, {batch_total} in all")
     };

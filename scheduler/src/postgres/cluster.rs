@@ -204,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn a_former_server_is_waited_for() {
+        let base = tempfile::tempdir().unwrap();
+        // Known by its number and by where it works, as a server is.
+        let mut former = std::process::Command::new("sleep").arg("0.3").current_dir(base.path()).spawn().unwrap();
+        fs::write(base.path().join("postmaster.pid"), format!("{}\n", former.id())).unwrap();
+        assert!(former_server(base.path()).unwrap().is_some());
+        await_former_server(base.path()).unwrap();
+        assert!(former.try_wait().unwrap().is_some());
+    }
+
+    #[test]
     fn a_long_path_gets_a_short_socket_directory_of_its_own() {
         let base = tempfile::tempdir().unwrap();
         let own = Account::Own(nix::unistd::geteuid());
