@@ -10,6 +10,7 @@ use landfall_scheduler::config::Config;
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Wanted};
+use landfall_scheduler::store::settings;
 use landfall_scheduler::wake::Wakes;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
@@ -214,6 +215,27 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     first.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 1 })).await;
     let told = first.hear().await.expect_err("the first session has ended");
     assert_eq!(told.code(), tonic::Code::Aborted);
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    // Now that the scheduler has started and stored its own.
+    sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
+    let heartbeat = || v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 0 });
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    assert_eq!(agent.welcome().await.contact_url, "");
+    agent.say(heartbeat()).await;
+    assert!(matches!(agent.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+
+    let mut conn = pool.acquire().await.expect("a connection");
+    settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("set it");
+    agent.say(heartbeat()).await;
+    assert_eq!(agent.hear().await.expect_err("asked to come again").code(), tonic::Code::Aborted);
+    let mut again = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    assert_eq!(again.welcome().await.contact_url, "https://example.org/bot");
     running.stop().await;
 }
 

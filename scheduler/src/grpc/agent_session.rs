@@ -73,6 +73,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let mut inbound = request.into_inner();
         let register = first_message(&mut inbound).await?;
         let opened = self.open(agent, peer, register).await?;
+        let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
         let session = Session {
             scheduler: self.scheduler.clone(),
@@ -81,9 +82,9 @@ impl v1::agent_service_server::AgentService for AgentDesk {
             outbound,
             wake: self.scheduler.wakes.agent(agent),
             leaving: false,
+            contact_url: contact_url.clone(),
         };
-        let welcome = self.welcome(agent, opened).await?;
-        session.send(welcome).await?;
+        session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url)).await?;
         let shutdown = self.shutdown.clone();
         self.sessions.spawn(session.run(inbound, shutdown));
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
@@ -116,10 +117,9 @@ impl AgentDesk {
         Ok(opened)
     }
 
-    async fn welcome(&self, agent: AgentId, opened: sessions::Opened) -> Result<v1::SessionResponse, Status> {
+    async fn contact_url(&self) -> Result<Option<String>, Status> {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
-        Ok(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url))
+        store::settings::contact_url(&mut conn).await.map_err(status::from_store)
     }
 }
 
@@ -142,6 +142,8 @@ struct Session {
     wake: Arc<Notify>,
     /// The agent hands its leases back: it gets no new ones.
     leaving: bool,
+    /// What the agent was told at its welcome.
+    contact_url: Option<String>,
 }
 
 impl Session {
@@ -198,9 +200,15 @@ impl Session {
         let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
         let mut conn = self.connection().await?;
         let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
+        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
         drop(conn);
         if !renewed {
             return Err(Status::aborted("this session has ended: a newer one exists, or it was not renewed in time"));
+        }
+        // It is told at the welcome alone. An agent that came before the operator set one would never send a request;
+        // coming back costs it nothing, since it keeps its leases.
+        if contact_url != self.contact_url {
+            return Err(Status::aborted("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
