@@ -1,6 +1,6 @@
 //! The data directory of one scheduler: who may use it, and where things lie in it.
 //!
-//! A directory belongs to one running scheduler at a time: a lock on [`LOCK_FILE`] is held for as long as the
+//! A directory belongs to one running scheduler at a time: a lock on `LOCK_FILE` is held for as long as the
 //! [`DataDir`] lives, and the kernel gives it up however the process ends. The same file marks a directory as ours, so
 //! that nothing is ever put beside a stranger's files.
 
