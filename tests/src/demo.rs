@@ -15,6 +15,7 @@ use crate::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::layout::{Layout, PAPER};
 use crate::machine::{self, CpuTime};
 use crate::matrix::Matrix;
+use crate::process::interrupted;
 use crate::report;
 use crate::scenario::Scenario;
 use crate::witness::Facts;
@@ -116,18 +117,11 @@ impl Narrator {
     }
 }
 
-/// Runs the demo; cleans up also when interrupted.
+/// Runs the demo; takes everything down also when it failed or was interrupted.
 ///
 /// # Errors
 /// When something broke, or the checks do not hold.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
-    tokio::select! {
-        done = run(args) => done,
-        _ = tokio::signal::ctrl_c() => bail!("interrupted: everything is being taken down"),
-    }
-}
-
-async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let narrator = Narrator(Instant::now());
     args.validate()?;
     let output = output_folder()?;
@@ -143,37 +137,50 @@ async fn run(args: DemoArgs) -> anyhow::Result<()> {
     let world = World::start(scenario).await?;
     narrator.say("the emulated network and its sites are up");
     let options = Options { scheduler: String::new(), capacity: CAPACITY, logs: Some(output.join("logs")) };
-    let mut cluster = Cluster::start(world, &options).await?;
-    narrator.say("scheduler, private Postgres and all agents are up (no lease time was shortened)");
+    let mut cluster = tokio::select! {
+        started = Cluster::start(world, &options) => started?,
+        () = interrupted() => bail!("interrupted"),
+    };
+    narrator.say("scheduler, private Postgres and all agents are up");
+    let ran = tokio::select! {
+        ran = run(&args, &mut cluster, &narrator, &output) => ran,
+        () = interrupted() => Err(anyhow::anyhow!("interrupted")),
+    };
+    let stopped = cluster.stop().await;
+    let broken = ran?;
+    stopped?;
+    narrator.say("done, everything is taken down");
+    println!("open {}", output.join("report.html").display());
+    ensure!(broken == 0, "{broken} checks do not hold: see above");
+    Ok(())
+}
+
+/// Everything between the start and the end; returns how many checks do not hold.
+async fn run(args: &DemoArgs, cluster: &mut Cluster, narrator: &Narrator, output: &Path) -> anyhow::Result<usize> {
     let idle_from = CpuTime::now();
-    let crawled = crawl(&args, &mut cluster, &narrator).await;
+    crawl(args, cluster, narrator).await?;
     let idle = CpuTime::now().zip(idle_from).map(|(now, from)| now.idle_since(from));
-    crawled?;
     let facts = cluster.facts(BATCH).await?;
-    print_reports(&cluster, &output).await?;
-    let evidence = gather(&cluster);
-    let checks = check::all(&evidence.with(&facts, &cluster), Expect::Calm);
-    let (figures, targets) = judge(&args, &cluster, &facts);
-    let void = void_reason(&cluster, idle);
-    print_verdict(&checks, &targets, &cluster, idle, void.as_deref());
+    print_reports(cluster, output).await?;
+    let gathered = gather(cluster);
+    let checks = check::all(&gathered.with(&facts, cluster), Expect::Calm);
+    let (figures, targets) = judge(args, cluster, &facts);
+    let void = void_reason(cluster, idle);
+    print_verdict(&checks, &targets, cluster, idle, void.as_deref());
     let page = report::page(&report::Run {
         scenario: cluster.world.scenario(),
         facts: &facts,
         figures: &figures,
         targets: &targets,
         checks: &checks,
-        sites: &evidence.sites,
+        sites: &gathered.sites,
         strategy: args.strategy.name(),
         took: narrator.0.elapsed(),
         void: void.as_deref(),
     });
     let file = output.join("report.html");
     std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
-    cluster.stop().await?;
-    narrator.say(&format!("done; open {}", file.display()));
-    let broken = checks.iter().filter(|check| !check.holds()).count();
-    ensure!(broken == 0, "{broken} checks do not hold: see above");
-    Ok(())
+    Ok(checks.iter().filter(|check| !check.holds()).count())
 }
 
 /// Elects, submits and follows.

@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often an awaited condition is looked at.
 const POLL: Duration = Duration::from_millis(50);
@@ -112,6 +113,18 @@ pub fn tail(log: &Path) -> String {
         shown.push_str(line);
     }
     shown
+}
+
+/// Resolves when a person or the system asks this program to end.
+pub async fn interrupted() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        // Without a handler SIGTERM ends the program anyway.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Looks until there is an answer.
