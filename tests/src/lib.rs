@@ -20,5 +20,6 @@ pub mod sites;
 pub mod timer;
 pub mod wan;
 pub mod web;
+pub mod with_postgres;
 pub mod witness;
 pub mod world;

@@ -1,9 +1,10 @@
-//! The `lab` binary: the demo, and the trials of the weighted mean.
+//! The `lab` binary: the demo, the trials of the weighted mean, and a private Postgres for tests.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use landfall_lab::demo::{DemoArgs, demo};
+use landfall_lab::with_postgres::with_postgres;
 
 /// The emulated network in which Landfall is proved.
 #[derive(Debug, Parser)]
@@ -26,6 +27,12 @@ enum Command {
         #[arg(long, default_value_t = 10_000)]
         count: u32,
     },
+    /// Run a command with DATABASE_URL set to a private Postgres
+    WithPostgres {
+        /// The command
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -45,6 +52,7 @@ fn main() -> ExitCode {
                 print!("{}", landfall_agent::probe::weighted_mean::trial::trials(seed, count));
                 Ok(ExitCode::SUCCESS)
             }
+            Command::WithPostgres { command } => with_postgres(&command).await,
         }
     });
     ended.unwrap_or_else(|error| {

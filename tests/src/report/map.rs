@@ -11,6 +11,9 @@ const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 34.0;
 /// The frame holds this share of hosts in each direction; the rest is drawn on its edge.
 const FRAMED: f64 = 0.97;
+/// Height of a line of text, and width of an average letter of a name.
+const LINE: f64 = 13.0;
+const LETTER: f64 = 6.6;
 
 /// A host on the picture.
 struct Host<'a> {
@@ -25,6 +28,8 @@ pub(super) fn figure(run: &Run<'_>, groups: &Groups) -> Markup {
         return html! { figure { h2 { "The map" } figcaption { "There is no embedding: measured distance decided." } } };
     };
     let agent_at = |name: &str| drawing.agents.iter().find(|agent| agent.name == name).map(|agent| agent.at);
+    let landmarks: Vec<&Host<'_>> =
+        drawing.agents.iter().filter(|agent| run.facts.landmarks.iter().any(|name| name == agent.name)).collect();
     html! { figure {
         h2 { "The map" }
         figcaption {
@@ -47,28 +52,63 @@ pub(super) fn figure(run: &Run<'_>, groups: &Groups) -> Markup {
                     title { (site.name) ", crawled by " (site.crawler.unwrap_or("nobody")) }
                 }
             }
-            @for agent in &drawing.agents { (agent_mark(run, groups, agent)) }
+            @for agent in &drawing.agents { (agent_mark(groups, agent, landmarks.iter().any(|host| host.name == agent.name))) }
+            @for label in labels(&landmarks) {
+                text.strong.halo x=(px(label.left)) y=(px(label.base)) { (label.name) }
+            }
             (scale_bar(drawing.px_per_ms))
         }
         (legend(&groups.legend()))
     } }
 }
 
-fn agent_mark(run: &Run<'_>, groups: &Groups, agent: &Host<'_>) -> Markup {
-    let landmark = run.facts.landmarks.iter().any(|name| name == agent.name);
+fn agent_mark(groups: &Groups, agent: &Host<'_>, landmark: bool) -> Markup {
     let [x, y] = agent.at;
-    let near_right = x > WIDTH - 140.0;
-    let anchor = if near_right { "end" } else { "start" };
-    let offset = if near_right { -11.0 } else { 11.0 };
     html! {
         circle cx=(px(x)) cy=(px(y)) r="6.5" fill=(groups.colour(agent.name)) stroke="var(--card)" stroke-width="1.5" {
             title { (agent.name) @if landmark { ", a landmark" } }
         }
-        @if landmark {
-            circle cx=(px(x)) cy=(px(y)) r="10" fill="none" stroke="var(--ink)" stroke-width="1.6" {}
-            text.strong.halo x=(px(x + offset)) y=(px(y - 9.0)) text-anchor=(anchor) { (agent.name) }
-        }
+        @if landmark { circle cx=(px(x)) cy=(px(y)) r="10" fill="none" stroke="var(--ink)" stroke-width="1.6" {} }
     }
+}
+
+/// A landmark's name beside its mark.
+struct Label<'a> {
+    name: &'a str,
+    left: f64,
+    base: f64,
+}
+
+impl Label<'_> {
+    fn width(&self) -> f64 {
+        float(self.name.len()) * LETTER
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        let beside = self.left > other.left + other.width() || other.left > self.left + self.width();
+        !beside && (self.base - other.base).abs() < LINE
+    }
+
+    fn inside(&self) -> bool {
+        self.left > 2.0 && self.left + self.width() < WIDTH - 2.0 && self.base > LINE && self.base < HEIGHT - 2.0
+    }
+}
+
+/// Names where there is room for them: to the right or left of the mark, above or below; a name without room is left to
+/// the mark's tooltip.
+fn labels<'a>(landmarks: &[&Host<'a>]) -> Vec<Label<'a>> {
+    let mut placed: Vec<Label<'a>> = Vec::new();
+    for host in landmarks {
+        let [x, y] = host.at;
+        let width = float(host.name.len()) * LETTER;
+        let places = [4.0, -10.0, 18.0, -24.0, 32.0, -38.0, 46.0]
+            .into_iter()
+            .flat_map(|down| [x + 14.0, x - 14.0 - width].map(|left| Label { name: host.name, left, base: y + down }));
+        let mut free = places.filter(|label| label.inside() && !placed.iter().any(|other| label.overlaps(other)));
+        let chosen = free.next();
+        placed.extend(chosen);
+    }
+    placed
 }
 
 fn scale_bar(px_per_ms: f64) -> Markup {
@@ -193,6 +233,17 @@ mod tests {
         let (projected, explained) = project(&places, 3);
         assert!(explained > 0.999, "{explained}");
         assert!(((projected[9][0] - projected[0][0]).abs() - 27.0).abs() < 0.2, "{projected:?}");
+    }
+
+    #[test]
+    fn names_at_one_place_are_drawn_apart() {
+        let hosts =
+            ["beijing-1", "beijing-2", "beijing-3"].map(|name| Host { name, at: [500.0, 300.0], crawler: None });
+        let placed = labels(&hosts.iter().collect::<Vec<_>>());
+        assert_eq!(placed.len(), 3);
+        for (index, label) in placed.iter().enumerate() {
+            assert!(placed[index + 1..].iter().all(|other| !label.overlaps(other)), "{}", label.name);
+        }
     }
 
     #[test]
