@@ -127,8 +127,8 @@ impl Narrator {
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     let narrator = Narrator(Instant::now());
     args.validate()?;
-    let output = output_folder()?;
     let scenario = args.scenario()?;
+    let output = output_folder()?;
     println!(
         "Landfall demo: scenario {} (seed {}), {} agents, {} sites, {}",
         scenario.name,

@@ -116,7 +116,11 @@ impl Layout {
     /// # Errors
     /// When it is not TOML of a layout, or contradicts itself.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
-        let layout: Self = toml::from_str(text).with_context(|| format!("parse the scenario {origin}"))?;
+        let layout: Self = toml::from_str(text).map_err(|error| {
+            // The error's own text draws the line it is about; one sentence names it instead.
+            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
+            anyhow::anyhow!("{origin}: line {line}: {}", error.message())
+        })?;
         layout.validate().with_context(|| format!("check the scenario {origin}"))?;
         Ok(layout)
     }

@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         }
     });
     ended.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", landfall_scheduler::exit::sentence(&error));
         ExitCode::FAILURE
     })
 }
