@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::SendRequest;
@@ -22,8 +22,9 @@ use tokio_util::task::TaskTracker;
 use crate::sites::{Body, delayed_body};
 use crate::wan::{Connection, Destination, Wan};
 
-/// The port of every beacon, and of every proxy before one.
-pub const BEACON_PORT: u16 = 7180;
+/// The port of every beacon, and of every proxy before one: the first that is free. An agent that runs on this machine
+/// has its beacon on the usual one, on every address.
+const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
 /// Bytes of a beacon's answer at most.
 const MAX_ANSWER: usize = 64 << 10;
 
@@ -31,35 +32,56 @@ const MAX_ANSWER: usize = 64 << 10;
 #[derive(Debug)]
 pub struct BeaconProxies {
     listeners: Vec<TcpListener>,
+    port: u16,
 }
 
 /// A proxy's connection to the real beacon, opened when first needed.
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {
-    /// Binds a proxy for each of the WAN's agents.
+    /// Binds a proxy for each of the WAN's agents, all on one port.
     ///
     /// # Errors
-    /// When one of the addresses is taken.
+    /// When none of the ports is free on all addresses.
     pub async fn bind(wan: &Wan) -> anyhow::Result<Self> {
+        let mut last = None;
+        for port in BEACON_PORTS {
+            match Self::bind_port(wan, port).await {
+                Ok(listeners) => return Ok(Self { listeners, port }),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) => Err(error).with_context(|| format!("the beacons need one of the ports {BEACON_PORTS:?}")),
+            None => bail!("there is no port for the beacons"),
+        }
+    }
+
+    async fn bind_port(wan: &Wan, port: u16) -> anyhow::Result<Vec<TcpListener>> {
         let mut listeners = Vec::new();
         for agent in 0..wan.scenario().agents.len() {
-            let address = SocketAddr::new(wan.lane().beacon_proxy(agent).into(), BEACON_PORT);
+            let address = SocketAddr::new(wan.lane().beacon_proxy(agent).into(), port);
             listeners
                 .push(TcpListener::bind(address).await.with_context(|| format!("listen for a beacon on {address}"))?);
         }
-        Ok(Self { listeners })
+        Ok(listeners)
+    }
+
+    /// The port of every proxy, and to be that of every beacon behind one.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Serves until `shutdown`.
     pub fn serve(self, wan: &Wan, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        let port = self.port;
         for (agent, listener) in self.listeners.into_iter().enumerate() {
             let (wan, streams, ended) = (wan.clone(), tasks.clone(), shutdown.clone());
             tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
                 loop {
                     match listener.accept().await {
                         Ok((stream, source)) => {
-                            let served = serve_connection(wan.clone(), agent, stream, source.ip());
+                            let served = serve_connection(wan.clone(), agent, port, stream, source.ip());
                             streams.spawn(ended.clone().run_until_cancelled_owned(served));
                         }
                         Err(error) => {
@@ -73,11 +95,11 @@ impl BeaconProxies {
     }
 }
 
-async fn serve_connection(wan: Wan, agent: usize, stream: TcpStream, source: IpAddr) {
+async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, source: IpAddr) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "nodelay was refused");
     }
-    let beacon = SocketAddr::new(wan.lane().agent(agent).into(), BEACON_PORT);
+    let beacon = SocketAddr::new(wan.lane().agent(agent).into(), port);
     let connection = Arc::new(wan.connect(source, Destination::Beacon(agent)));
     let upstream = Arc::new(Upstream::default());
     let service = service_fn(|request: Request<Incoming>| {

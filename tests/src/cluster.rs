@@ -17,7 +17,6 @@ use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::beacons::BEACON_PORT;
 use crate::process::{Process, until};
 use crate::witness::{self, Facts};
 use crate::world::World;
@@ -316,9 +315,10 @@ impl Cluster {
         let mut config: toml::Table = text.parse().with_context(|| format!("parse {}", file.display()))?;
         let lane = self.world.wan.lane();
         let mut beacon = toml::Table::new();
-        let listen = SocketAddr::new(lane.agent(index).into(), BEACON_PORT);
+        let port = self.world.beacon_port();
+        let listen = SocketAddr::new(lane.agent(index).into(), port);
         beacon.insert("listen".to_owned(), listen.to_string().into());
-        beacon.insert("advertise".to_owned(), format!("http://{}:{BEACON_PORT}", lane.beacon_proxy(index)).into());
+        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon_proxy(index)).into());
         config.insert("beacon".to_owned(), beacon.into());
         config.insert("bind".to_owned(), lane.agent(index).to_string().into());
         config.insert("dns".to_owned(), self.world.names().to_string().into());

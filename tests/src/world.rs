@@ -38,6 +38,7 @@ pub struct World {
     /// What reached the sites.
     pub log: AccessLog,
     site_port: u16,
+    beacon_port: u16,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -61,10 +62,11 @@ impl World {
         let sites = wan.scenario().sites.iter().enumerate();
         let hosts: Hosts = sites.map(|(index, site)| (site.host.clone(), lane.site(index))).collect();
         names.serve(hosts, &tasks, &shutdown);
+        let beacon_port = beacons.port();
         beacons.serve(&wan, &tasks, &shutdown);
         let site_port = servers.port();
         let log = servers.serve(&wan, &webs, &tasks, &shutdown);
-        Ok(Self { wan, webs, log, site_port, tasks, shutdown })
+        Ok(Self { wan, webs, log, site_port, beacon_port, tasks, shutdown })
     }
 
     /// What is emulated.
@@ -75,6 +77,11 @@ impl World {
     /// Where names are resolved.
     pub fn names(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
+    }
+
+    /// The port of the agents' beacons, and of the proxies before them.
+    pub fn beacon_port(&self) -> u16 {
+        self.beacon_port
     }
 
     /// A site as it is submitted.
