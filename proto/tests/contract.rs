@@ -196,7 +196,9 @@ fn message_elements(path: &[i32], name: &str, message: &DescriptorProto, element
     for (index, field) in (0..).zip(&message.field) {
         elements.push((below(2, index), format!("{name}.{}", field.name())));
     }
-    for (index, oneof) in (0..).zip(&message.oneof_decl) {
+    let unwritten =
+        |index| message.field.iter().any(|field| field.proto3_optional() && field.oneof_index == Some(index));
+    for (index, oneof) in (0..).zip(&message.oneof_decl).filter(|(index, _)| !unwritten(*index)) {
         elements.push((below(8, index), format!("{name}.{}", oneof.name())));
     }
     for (index, nested) in (0..).zip(&message.nested_type) {

@@ -74,9 +74,9 @@ fn crawl_order(server: &TestServer) -> CrawlOrder {
         token: LEASE.token,
         site: Some(site(server)),
         policy: Some(CrawlPolicy {
-            max_pages: 5,
-            max_bytes: 1 << 20,
-            max_depth: 1,
+            max_pages: Some(5),
+            max_bytes: Some(1 << 20),
+            max_depth: Some(1),
             max_duration: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
             request_interval: Some(prost_types::Duration::default()),
         }),

@@ -114,7 +114,7 @@ pub(super) fn release(key: LeaseKey) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token })
 }
 
-/// Reads a granted lease; `None` when it names no site or no policy.
+/// Reads a granted lease; `None` when it names no site or no whole policy.
 pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);
@@ -122,9 +122,9 @@ pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
         name: site.name,
         origin,
         policy: crawl::Policy {
-            max_pages: policy.max_pages.max(1),
-            max_bytes: policy.max_bytes.max(1),
-            max_depth: policy.max_depth,
+            max_pages: policy.max_pages?.max(1),
+            max_bytes: policy.max_bytes?.max(1),
+            max_depth: policy.max_depth?,
             max_duration: duration(policy.max_duration)?,
             request_interval: duration(policy.request_interval)?,
         },

@@ -17,7 +17,6 @@ use super::client::Client;
 use super::sites::{PolicyArgs, SubmitArgs};
 use super::watch;
 use crate::exit::{print, usage};
-use crate::model;
 use crate::secret::Secret;
 use crate::site_list::{self, SiteList};
 
@@ -80,28 +79,20 @@ fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// The wire's policy; none where no flag was given, and then the scheduler's configuration decides.
+/// The wire's policy; where no flag was given, the scheduler's configuration decides.
 fn policy(args: &PolicyArgs) -> anyhow::Result<Option<CrawlPolicy>> {
     let PolicyArgs { max_pages, max_bytes, max_depth, max_duration, request_interval } = args;
-    let asked = max_pages.is_some()
-        || max_bytes.is_some()
-        || max_depth.is_some()
-        || max_duration.is_some()
-        || request_interval.is_some();
-    if !asked {
-        return Ok(None);
-    }
-    let default = model::CrawlPolicy::default();
-    let time = |flag: &str, duration: Duration| {
-        prost_types::Duration::try_from(duration).map_err(|_| usage(format!("{flag} is too long")))
+    let time = |flag: &str, asked: &Option<Duration>| {
+        asked.map(prost_types::Duration::try_from).transpose().map_err(|_| usage(format!("{flag} is too long")))
     };
-    Ok(Some(CrawlPolicy {
-        max_pages: max_pages.unwrap_or(default.max_pages),
-        max_bytes: max_bytes.unwrap_or(default.max_bytes),
-        max_depth: max_depth.unwrap_or(default.max_depth),
-        max_duration: Some(time("--max-duration", max_duration.unwrap_or(default.max_duration))?),
-        request_interval: Some(time("--request-interval", request_interval.unwrap_or(default.request_interval))?),
-    }))
+    let policy = CrawlPolicy {
+        max_pages: *max_pages,
+        max_bytes: *max_bytes,
+        max_depth: *max_depth,
+        max_duration: time("--max-duration", max_duration)?,
+        request_interval: time("--request-interval", request_interval)?,
+    };
+    Ok(Some(policy).filter(|policy| *policy != CrawlPolicy::default()))
 }
 
 fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
@@ -180,6 +171,20 @@ mod tests {
             summary("b", &answer, &list),
             "batch b: 2 added, 1 already present, 3 in all; 1 duplicate collapsed; 1 line skipped that names no site\n"
         );
+    }
+
+    #[test]
+    fn what_no_flag_says_of_the_policy_is_left_to_the_scheduler() {
+        let none = PolicyArgs {
+            max_pages: None,
+            max_bytes: None,
+            max_depth: None,
+            max_duration: None,
+            request_interval: None,
+        };
+        assert_eq!(policy(&none).unwrap(), None);
+        let asked = policy(&PolicyArgs { max_depth: Some(0), ..none }).unwrap();
+        assert_eq!(asked, Some(CrawlPolicy { max_depth: Some(0), ..CrawlPolicy::default() }));
     }
 
     #[test]

@@ -145,9 +145,9 @@ pub(super) fn crawl_order(grant: Grant) -> v1::SessionResponse {
 
 fn crawl_policy(policy: &CrawlPolicy) -> v1::CrawlPolicy {
     v1::CrawlPolicy {
-        max_pages: policy.max_pages,
-        max_bytes: policy.max_bytes,
-        max_depth: policy.max_depth,
+        max_pages: Some(policy.max_pages),
+        max_bytes: Some(policy.max_bytes),
+        max_depth: Some(policy.max_depth),
         max_duration: Some(duration(policy.max_duration)),
         request_interval: Some(duration(policy.request_interval)),
     }

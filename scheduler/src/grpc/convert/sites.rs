@@ -118,29 +118,32 @@ fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
     text.parse().map(Some).map_err(InvalidField::of("strategy"))
 }
 
-/// A policy; its absent durations are the scheduler's.
+/// A policy; what is absent of it is the scheduler's.
 fn policy(asked: &v1::CrawlPolicy, default: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
+    let max_pages = asked.max_pages.unwrap_or(default.max_pages);
+    let max_bytes = asked.max_bytes.unwrap_or(default.max_bytes);
+    let max_depth = asked.max_depth.unwrap_or(default.max_depth);
     let at_least_one = |field: &str, given: bool| {
         if given { Ok(()) } else { Err(InvalidField::new(field, "must be 1 or more")) }
     };
-    at_least_one("policy.max_pages", asked.max_pages > 0)?;
-    at_least_one("policy.max_bytes", asked.max_bytes > 0)?;
+    at_least_one("policy.max_pages", max_pages > 0)?;
+    at_least_one("policy.max_bytes", max_bytes > 0)?;
     // The store counts with a sign.
-    if i32::try_from(asked.max_pages).is_err() {
+    if i32::try_from(max_pages).is_err() {
         return Err(InvalidField::new("policy.max_pages", format!("more than {}", i32::MAX)));
     }
-    if i64::try_from(asked.max_bytes).is_err() {
+    if i64::try_from(max_bytes).is_err() {
         return Err(InvalidField::new("policy.max_bytes", format!("more than {}", i64::MAX)));
     }
-    if i32::try_from(asked.max_depth).is_err() {
+    if i32::try_from(max_depth).is_err() {
         return Err(InvalidField::new("policy.max_depth", format!("more than {}", i32::MAX)));
     }
     let max_duration = bounded("policy.max_duration", asked.max_duration, Duration::from_secs(1), MAX_CRAWL)?;
     let request_interval = bounded("policy.request_interval", asked.request_interval, Duration::ZERO, MAX_INTERVAL)?;
     Ok(CrawlPolicy {
-        max_pages: asked.max_pages,
-        max_bytes: asked.max_bytes,
-        max_depth: asked.max_depth,
+        max_pages,
+        max_bytes,
+        max_depth,
         max_duration: max_duration.unwrap_or(default.max_duration),
         request_interval: request_interval.unwrap_or(default.request_interval),
     })
