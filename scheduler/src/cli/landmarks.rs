@@ -7,6 +7,7 @@ use landfall_proto::v1::{
     ElectLandmarksRequest, Landmark, ListLandmarksRequest, ListLandmarksResponse, SetLandmarksRequest,
 };
 use serde::Serialize;
+use tonic::Response;
 
 use super::ConnectionArgs;
 use super::client::Client;
@@ -60,7 +61,7 @@ impl LandmarksCommand {
                 let dimensions = dimensions(dims, names.len())?;
                 let client = Client::connect(connection).await?;
                 let request = SetLandmarksRequest { names, dimensions };
-                (client.fleet().set_landmarks(request).await, client, format)
+                (client.fleet().set_landmarks(request).await.map(without_map), client, format)
             }
             Self::List { format } => {
                 let client = Client::connect(connection).await?;
@@ -70,7 +71,7 @@ impl LandmarksCommand {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
                 let client = Client::connect(connection).await?;
                 let request = ElectLandmarksRequest { count, dimensions };
-                (client.fleet().elect_landmarks(request).await, client, format)
+                (client.fleet().elect_landmarks(request).await.map(without_map), client, format)
             }
         };
         show(answer.map_err(|status| client.refusal(&status))?.into_inner(), format)
@@ -88,14 +89,28 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     Ok(asked)
 }
 
-fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
-    let map = match (answer.epoch, answer.landmarks.is_empty()) {
-        (_, true) => "no landmarks: every agent measures each site\n".to_owned(),
-        (0, false) => format!("{} dimensions, no map yet\n", answer.dimensions),
-        (epoch, false) => {
-            format!("{} dimensions, map {epoch}, relative error {:.3}\n", answer.dimensions, answer.fit_error)
+/// Landmarks that were only just chosen: the map in the answer is that of the former ones.
+fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmarksResponse> {
+    answer.map(|answer| ListLandmarksResponse { epoch: 0, ..answer })
+}
+
+/// What is said below the table.
+fn map_text(answer: &ListLandmarksResponse) -> String {
+    let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error } = answer;
+    let s = if *dimensions == 1 { "" } else { "s" };
+    match (epoch, landmarks.is_empty()) {
+        (_, true) => "no landmarks: up to nine agents all measure each site; ten or more need landmarks, as \
+                      `landfall landmarks elect --count 9` chooses\n"
+            .to_owned(),
+        (0, false) => {
+            format!("{dimensions} dimension{s}, not mapped yet: `landfall landmarks list` shows when it is\n")
         }
-    };
+        (epoch, false) => format!("{dimensions} dimension{s}, map {epoch}, relative error {fit_error:.3}\n"),
+    }
+}
+
+fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
+    let map = map_text(&answer);
     let rows: Vec<LandmarkRow> = answer.landmarks.into_iter().map(LandmarkRow::from).collect();
     if format == Format::Table {
         return print(&if rows.is_empty() { map } else { output::table(&rows) + &map });
@@ -132,6 +147,19 @@ impl Row for LandmarkRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_choice_does_not_show_the_map_of_the_former_one() {
+        let answer = ListLandmarksResponse {
+            landmarks: vec![Landmark::default(), Landmark::default()],
+            dimensions: 1,
+            epoch: 4,
+            fit_error: 0.05,
+        };
+        assert_eq!(map_text(&answer), "1 dimension, map 4, relative error 0.050\n");
+        let chosen = without_map(Response::new(answer)).into_inner();
+        assert!(map_text(&chosen).starts_with("1 dimension, not mapped yet"), "{}", map_text(&chosen));
+    }
 
     #[test]
     fn more_dimensions_than_landmarks_span_are_refused() {
