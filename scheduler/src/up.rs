@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -127,9 +127,7 @@ async fn serve(
     let address = listener.local_addr().context("ask for the listening address")?;
     let database = if options.database_url.is_some() { Database::Given } else { Database::Private };
     if database == Database::Given {
-        // The pool would try again and again, and then say only that it gave up.
-        let reached = format!("reach the database at {}:{}", connect.get_host(), connect.get_port());
-        connect.connect().await.context(reached)?;
+        reach(&connect).await?;
     }
     let pool = store::open(connect).await.context("open the database")?;
     let tls = match address.ip().is_loopback() {
@@ -139,7 +137,9 @@ async fn serve(
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
     let token = operator::token(&pool, data_dir, database).await?;
     let client_file = write_client_file(data_dir, address, tls.as_ref(), token)?;
-    print(&greeting(options, &config, data_dir, &identity, address, client_file.as_deref())?)?;
+    let has_contact =
+        config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
+    print(&greeting(options, has_contact, data_dir, &identity, address, client_file.as_deref())?)?;
 
     let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::new(wake::Wakes::default()), config: Arc::new(config) };
     let served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown).await;
@@ -179,7 +179,23 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 
 /// The URL may hold a password: it is never repeated.
 fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
-    url.parse().map_err(|_| usage("--database-url is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
+    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let options = if postgres { url.parse().ok() } else { None };
+    options.ok_or_else(|| usage("--database-url is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
+}
+
+/// Tries a server of the operator's own once: the pool would try again and again, and then say only that it gave up.
+async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
+    let at = match connect.get_socket() {
+        Some(directory) => directory.display().to_string(),
+        None => format!("{}:{}", connect.get_host(), connect.get_port()),
+    };
+    match connect.connect().await {
+        Ok(_) => Ok(()),
+        // The library adds the line of Postgres' own source.
+        Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
+    }
 }
 
 /// Cancels at the first SIGINT or SIGTERM; the second ends the process at once, and with it the private Postgres.
@@ -270,7 +286,7 @@ fn write_client_file(
 /// What a person reads at the start.
 fn greeting(
     options: &Options,
-    config: &Config,
+    has_contact: bool,
     data_dir: &DataDir,
     identity: &Identity,
     address: SocketAddr,
@@ -295,7 +311,7 @@ fn greeting(
         .map(|dir| format!(" --data-dir {}", quoted(&dir.to_string_lossy())))
         .unwrap_or_default();
     writeln!(text, "next, in another terminal:")?;
-    if config.contact_url.is_none() {
+    if !has_contact {
         writeln!(text, "  landfall{elsewhere} contact set URL    (agents send no request to a site without one)")?;
     }
     writeln!(text, "  landfall{elsewhere} agents enrol --city CITY --isp ISP")?;
@@ -341,6 +357,15 @@ mod tests {
         assert_eq!(local("0.0.0.0:7171".parse().unwrap()).to_string(), "127.0.0.1:7171");
         assert_eq!(local("[::]:7171".parse().unwrap()).to_string(), "[::1]:7171");
         assert_eq!(local("192.0.2.7:7171".parse().unwrap()).to_string(), "192.0.2.7:7171");
+    }
+
+    #[test]
+    fn only_a_postgres_url_names_a_database() {
+        assert!(database_options("postgres://u@db.example.org/landfall").is_ok());
+        assert!(database_options("postgresql:///landfall?host=/run/postgresql").is_ok());
+        for url in ["mysql://u@db.example.org/landfall", "landfall", "postgres://u@db:port/x", ""] {
+            assert!(database_options(url).is_err(), "{url}");
+        }
     }
 
     #[test]
