@@ -209,7 +209,8 @@ impl Row for AgentRow {
             output::text_cell(&self.country),
             output::yes_cell(self.connected),
             output::yes_cell(self.landmark),
-            format!("{}/{}", self.leased, self.capacity),
+            // Its capacity is known only from its first session on.
+            self.seen_at.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
             self.reached_by.to_string(),
             output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
             output::text_cell(&self.version),
