@@ -17,7 +17,7 @@ mod probe;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
-#[command(name = "landfall-agent", version)]
+#[command(name = "landfall-agent", version, propagate_version = true)]
 pub struct Cli {
     /// What is logged: a level, or a tracing filter.
     #[arg(long, default_value = "info", global = true)]
@@ -39,11 +39,11 @@ enum Command {
 /// Where an agent's files are, and what may be connected beside public addresses.
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The agent's folder.
-    #[arg(long)]
+    /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The configuration file; agent.toml in the agent's folder by default.
-    #[arg(long)]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A network that may be probed and crawled though it is not public; may be repeated.
     #[arg(long, value_name = "CIDR")]
@@ -61,8 +61,8 @@ struct EnrolArgs {
     /// SHA-256 of the scheduler's authority, as it was printed; needed for https.
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
-    /// The agent's folder.
-    #[arg(long)]
+    /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
+    #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Where site owners reach you; goes into every request. The scheduler's by default.
     #[arg(long, value_name = "URL")]

@@ -84,6 +84,11 @@ impl Default for BeaconConfig {
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// There is no such file.
+    #[error(
+        "there is no {0}: enrol this agent first, with the command that `landfall agents enrol` prints, or give --dir"
+    )]
+    Missing(PathBuf),
     /// The file cannot be read.
     #[error("read {path}")]
     Read {
@@ -116,8 +121,10 @@ impl Config {
     /// # Errors
     /// When it cannot be read, or says something that is not understood.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
+            _ => ConfigError::Read { path: path.to_owned(), source },
+        })?;
         let mut config: Self = toml::from_str(&text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(&text, &error) })?;
         let folder = path.parent().unwrap_or(Path::new("."));

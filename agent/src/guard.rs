@@ -16,7 +16,7 @@ use crate::dns::{DnsError, Resolver};
 
 /// An address that may not be connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the guard refuses {addr}: {why}")]
+#[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]
 pub struct Refused {
     /// The address.
     pub addr: IpAddr,

@@ -138,7 +138,7 @@ fn print_summary(probed: &Probed, summary: &Summary) {
     let count = probed.samples.len();
     let mean = mean(&probed.samples).map(millis).unwrap_or_default();
     println!();
-    println!("{count} answered, {} lost", probed.lost);
+    println!("{}: {count} answered, {} lost", probed.address, probed.lost);
     println!(
         "min {}  median {}  mean {mean}  spread {}",
         millis(summary.min),

@@ -175,7 +175,9 @@ impl Work {
         }
         if self.means.user_agent.is_none() {
             let user_agent = UserAgent::new(&welcome.contact_url);
-            if let Err(error) = &user_agent {
+            if welcome.contact_url.is_empty() {
+                tracing::warn!("no contact URL is set at the scheduler, so nothing is sent to any site");
+            } else if let Err(error) = &user_agent {
                 tracing::warn!(%error, "no usable contact URL, so nothing is sent to any site");
             }
             self.context = user_agent.ok().map(|user_agent| Arc::new(self.means.context(user_agent)));
