@@ -20,9 +20,15 @@ use rand::rngs::SysRng;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+/// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
+/// second, and every pass looks at everything that is due: one pass answers all of these reports.
+const LEAST_REST: Duration = Duration::from_millis(100);
+
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until `shutdown`.
 ///
-/// The first pass waits a random part of `period / 10`, so that schedulers started together do not work in lockstep.
+/// After a pass it rests for [`LEAST_REST`], and for as long as the pass took: a task that has much to look at keeps the
+/// database busy for half of the time at most. A signal that comes meanwhile is answered after the rest. The first
+/// pass waits a random part of `period / 10`, so that schedulers started together do not work in lockstep.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Duration,
@@ -37,16 +43,56 @@ pub async fn run_periodic<F, Fut>(
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.mul_f64(phase);
     loop {
-        // Registered before the pass, so that a signal during the pass is not lost.
-        let woken = wake.notified();
+        // A signal during the pass or the rest is not lost: it is kept until somebody waits for it.
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = woken => {}
+            () = wake.notified() => {}
             () = tokio::time::sleep_until(next) => {}
         }
+        let began = tokio::time::Instant::now();
         if let Err(error) = run_once().await {
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }
-        next = tokio::time::Instant::now() + period;
+        let rest = began.elapsed().max(LEAST_REST).min(period);
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(rest) => {}
+        }
+        next = tokio::time::Instant::now() + (period - rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::watch;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_of_signals_is_answered_by_few_passes_and_the_last_is_not_lost() {
+        let (wake, stop, (passed, mut passes)) = (Arc::new(Notify::new()), CancellationToken::new(), watch::channel(0));
+        let (woken, stopped) = (Arc::clone(&wake), stop.clone());
+        let running = tokio::spawn(async move {
+            let pass = || async {
+                passed.send_modify(|passes| *passes += 1);
+                Ok(())
+            };
+            run_periodic("test", Duration::from_secs(3600), &woken, stopped, pass).await;
+        });
+        let began = Instant::now();
+        while *passes.borrow() < 4 {
+            wake.notify_one();
+            tokio::task::yield_now().await;
+        }
+        assert!(began.elapsed() >= 3 * LEAST_REST, "four passes within {:?}", began.elapsed());
+        // The fourth pass rests now; nothing else would begin a fifth for an hour.
+        wake.notify_one();
+        let fifth = tokio::time::timeout(Duration::from_secs(20), passes.wait_for(|passes| *passes == 5)).await;
+        fifth.expect("the signal was answered").expect("the task runs");
+        stop.cancel();
+        running.await.expect("no panic");
     }
 }
