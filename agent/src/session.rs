@@ -12,7 +12,7 @@ use std::time::Duration;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{Heartbeat, HeldLease, Register, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{Heartbeat, HeldLease, Leave, Register, SessionRequest, SessionResponse, Welcome};
 use rand::{Rng, RngExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -323,6 +323,8 @@ impl Serving {
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> Ended {
         tracing::info!(crawls = work.active_crawls(), "handing back what is not finished");
         work.stop_all();
+        // First, so that nothing handed back is granted to it again.
+        self.pending.push_front(up(Up::Leave(Leave {})));
         let outbound = self.outbound.clone();
         let drained = async {
             loop {

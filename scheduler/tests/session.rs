@@ -161,6 +161,10 @@ fn outcome(order: &v1::CrawlOrder) -> v1::session_request::Message {
     })
 }
 
+fn release(order: &v1::CrawlOrder) -> v1::session_request::Message {
+    v1::session_request::Message::Release(v1::LeaseRelease { task_id: order.task_id, token: order.token })
+}
+
 /// Submits one site to a batch that needs no measuring.
 async fn submit(pool: &PgPool, host: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
@@ -212,7 +216,7 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let welcome = second.welcome().await;
     assert!(welcome.incarnation > first_welcome.incarnation);
     assert_eq!(welcome.kept, held);
-    first.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 1 })).await;
+    // Without a heartbeat of its own: until it is told, it crawls what is another's.
     let told = first.hear().await.expect_err("the first session has ended");
     assert_eq!(told.code(), tonic::Code::Aborted);
     running.stop().await;
@@ -250,11 +254,30 @@ async fn an_agent_that_leaves_gives_its_site_back_at_once(pool: PgPool) {
 
     let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
     second.welcome().await;
-    let release = v1::LeaseRelease { task_id: order.task_id, token: order.token };
-    first.say(v1::session_request::Message::Release(release)).await;
+    first.say(v1::session_request::Message::Leave(v1::Leave {})).await;
+    first.say(release(&order)).await;
     first.hang_up().await;
     let again = second.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2));
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+    agent.say(release(&order)).await;
+    let again = agent.crawl_order().await;
+    assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
+    // Neither does a broken stream take what it still holds from it.
+    agent.hang_up().await;
+    let held = vec![v1::HeldLease { task_id: again.task_id, token: again.token }];
+    let mut returned = Agent::connect(&running, &enrolled.credential, held.clone()).await.expect("connect");
+    assert_eq!(returned.welcome().await.kept, held);
     running.stop().await;
 }
 

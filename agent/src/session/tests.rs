@@ -3,7 +3,7 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget,
+    CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget,
     measure_order, outcome_ack,
 };
 use rand::SeedableRng;
@@ -127,7 +127,8 @@ async fn an_agent_registers_heartbeats_and_measures() {
         other => panic!("{other:?}"),
     }
     agent.stop.cancel();
-    assert_eq!(session.next_but_heartbeats().await, None, "the agent says goodbye");
+    assert_eq!(session.next_but_heartbeats().await, Some(Up::Leave(Leave {})), "the agent says goodbye");
+    assert_eq!(session.next_but_heartbeats().await, None);
     drop(session);
     agent.running.await.unwrap();
 }
@@ -223,6 +224,7 @@ async fn an_agent_that_stops_hands_its_leases_back() {
         tokio::task::yield_now().await;
     }
     agent.stop.cancel();
+    assert!(matches!(session.next().await, Some(Up::Leave(_))), "before anything that could be granted again");
     match session.next().await {
         Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token)),
         other => panic!("{other:?}"),

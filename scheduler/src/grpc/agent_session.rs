@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::Stream;
 use landfall_proto::v1;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the store is looked at without being woken.
 const POLL: Duration = Duration::from_secs(1);
+/// How long an agent that handed a lease back is granted nothing: it has no room, or could not begin. At once it would
+/// get the same lease again.
+const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Serves `landfall.v1.AgentService`.
 #[derive(Debug, Clone)]
@@ -82,6 +86,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
             outbound,
             wake: self.scheduler.wakes.agent(agent),
             leaving: false,
+            grants_from: Instant::now(),
             contact_url: contact_url.clone(),
         };
         session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url)).await?;
@@ -111,6 +116,8 @@ impl AgentDesk {
             "an agent connected"
         );
         let wakes = &self.scheduler.wakes;
+        // A stream that this session supersedes learns it now.
+        wakes.wake_agents([agent]);
         wakes.measure.notify_one();
         wakes.fit.notify_one();
         wakes.assign.notify_one();
@@ -121,6 +128,10 @@ impl AgentDesk {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         store::settings::contact_url(&mut conn).await.map_err(status::from_store)
     }
+}
+
+fn ended() -> Status {
+    Status::aborted("this session has ended: a newer one exists, or it was not renewed in time")
 }
 
 async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1::Register, Status> {
@@ -140,8 +151,10 @@ struct Session {
     session: SessionId,
     outbound: Outbound,
     wake: Arc<Notify>,
-    /// The agent hands its leases back: it gets no new ones.
+    /// The agent stops: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
+    /// Before this it gets no new leases.
+    grants_from: Instant,
     /// What the agent was told at its welcome.
     contact_url: Option<String>,
 }
@@ -193,6 +206,10 @@ impl Session {
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
             Some(Message::Outcome(report)) => self.record_outcome(report).await,
             Some(Message::Release(release)) => self.release(&release).await,
+            Some(Message::Leave(_)) => {
+                self.leaving = true;
+                Ok(())
+            }
         }
     }
 
@@ -203,7 +220,7 @@ impl Session {
         let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
         drop(conn);
         if !renewed {
-            return Err(Status::aborted("this session has ended: a newer one exists, or it was not renewed in time"));
+            return Err(ended());
         }
         // It is told at the welcome alone. An agent that came before the operator set one would never send a request;
         // coming back costs it nothing, since it keeps its leases.
@@ -260,22 +277,37 @@ impl Session {
     }
 
     async fn release(&mut self, release: &v1::LeaseRelease) -> Result<(), Status> {
-        self.leaving = true;
         let (task, token) = convert::lease_key(release.task_id, release.token);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        leases::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))
+        let released = leases::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        // One that was not its own any more says nothing of its room.
+        if released {
+            self.grants_from = Instant::now() + REFUSAL_PAUSE;
+        }
+        Ok(())
     }
 
-    /// Sends what the store holds for this agent.
+    /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
     async fn push(&mut self) -> Result<(), Status> {
+        let mut conn = self.connection().await?;
+        let waiting = sessions::waiting(&mut conn, self.agent, self.session).await.map_err(status::from_store)?;
+        drop(conn);
+        // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
+        // another's by now.
+        let Some(waiting) = waiting else { return Err(ended()) };
+        let grants = waiting.leases && !self.leaving && Instant::now() >= self.grants_from;
+        if waiting.orders || grants { self.hand_out(grants).await } else { Ok(()) }
+    }
+
+    async fn hand_out(&self, grants: bool) -> Result<(), Status> {
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let orders =
             measurement_orders::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
-        let grants = if self.leaving {
-            Vec::new()
-        } else {
+        let grants = if grants {
             leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?
+        } else {
+            Vec::new()
         };
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         for order in orders {

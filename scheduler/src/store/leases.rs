@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::Error;
+use super::{Error, unsigned};
 
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,11 +82,15 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
                 name: row.name,
                 origin: row.origin,
                 policy: CrawlPolicy {
-                    max_pages: stored(row.max_pages, "max_pages")?,
-                    max_bytes: stored(row.max_bytes, "max_bytes")?,
-                    max_depth: stored(row.max_depth, "max_depth")?,
-                    max_duration: Duration::from_millis(stored(row.max_duration_ms, "max_duration_ms")?),
-                    request_interval: Duration::from_millis(stored(row.request_interval_ms, "request_interval_ms")?),
+                    max_pages: unsigned("batches", "max_pages", row.max_pages)?,
+                    max_bytes: unsigned("batches", "max_bytes", row.max_bytes)?,
+                    max_depth: unsigned("batches", "max_depth", row.max_depth)?,
+                    max_duration: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
+                    request_interval: Duration::from_millis(unsigned(
+                        "batches",
+                        "request_interval_ms",
+                        row.request_interval_ms,
+                    )?),
                 },
             })
         })
@@ -179,10 +183,20 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
 pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, Error> {
     let released = sqlx::query!(
         r#"
-        with lost as (
+        -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
+        with held as (
+            select t.id, l.token
+            from tasks t
+            join leases l on l.task_id = t.id and l.state = 'active'
+            join sessions s on s.id = l.session_id and s.state <> 'active'
+            order by t.id
+            for update of t
+        ), lost as (
             update leases l set state = 'expired', ended_at = now()
-            from sessions s
-            where s.id = l.session_id and s.state <> 'active' and l.state = 'active'
+            from held
+            where l.task_id = held.id and l.token = held.token and l.state = 'active'
+              -- Meanwhile its agent may have come back and taken it into a new session.
+              and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
             returning l.task_id
         )
         update tasks t set state = 'assigned', reason = 'its agent was lost', state_since = now()
@@ -192,14 +206,6 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, E
     .execute(conn)
     .await?;
     Ok(released.rows_affected())
-}
-
-fn stored<N, T>(value: N, column: &'static str) -> Result<T, Error>
-where
-    N: Copy + ToString,
-    T: TryFrom<N>,
-{
-    T::try_from(value).map_err(|_| Error::inconsistent("batches", column, &value))
 }
 
 #[cfg(test)]
@@ -239,6 +245,30 @@ mod tests {
         }
         assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 1);
         assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_for_an_agent_is_what_it_would_be_given(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let waiting = |leases| Some(sessions::Waiting { orders: false, leases });
+        let mut seen = Vec::new();
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            seen.push(sessions::waiting(&mut conn, agent, session).await.expect("look"));
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        grant(&mut conn, agent, session).await.expect("grant");
+        seen.push(sessions::waiting(&mut conn, agent, session).await.expect("look"));
+        assert_eq!(
+            seen,
+            [waiting(false), waiting(true), waiting(true), waiting(false)],
+            "both slots are taken at last"
+        );
+        fixtures::session(&mut conn, agent).await;
+        assert_eq!(sessions::waiting(&mut conn, agent, session).await.expect("look"), None, "superseded");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

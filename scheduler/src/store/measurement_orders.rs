@@ -1,7 +1,9 @@
 //! Measurement orders: what probers were asked and have not answered.
 //!
 //! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one a
-//! pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`.
+//! pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
+//! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
+//! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -80,6 +82,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         with taken as (
             update measurement_orders set session_id = $2
             where prober_id = $1 and session_id is null and expires_at > now()
+              -- A stream that outlived its session must not swallow the orders of the one that took its place.
+              and exists (select from sessions where id = $2 and state = 'active')
             returning id, site_id, agent_id
         )
         select taken.id, site_id, agent_id, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?"

@@ -108,6 +108,41 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
     Ok(renewed.rows_affected() == 1)
 }
 
+/// What waits to be sent on a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Orders to measure.
+    pub orders: bool,
+    /// Tasks assigned to the agent while it has a free slot.
+    pub leases: bool,
+}
+
+/// What waits to be sent on this session; `None` when it has ended. Reads only: a commit that has written nothing does
+/// not wait for the disk, and this is asked every second for every agent.
+///
+/// # Errors
+/// When the database fails.
+pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Waiting>, Error> {
+    let waiting = sqlx::query_as!(
+        Waiting,
+        r#"
+        select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
+               (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
+               and exists (
+                   select from tasks t join assignments c on c.id = t.assignment_id
+                   where t.state = 'assigned' and c.agent_id = $1
+               ) as "leases!"
+        from sessions s join agents a on a.id = s.agent_id
+        where s.id = $2 and s.agent_id = $1 and s.state = 'active'
+        "#,
+        agent.get(),
+        session.get(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(waiting)
+}
+
 /// Ends a session whose agent said goodbye.
 ///
 /// # Errors
