@@ -206,6 +206,34 @@ pub struct CrawlPolicy {
     pub request_interval: Duration,
 }
 
+/// What somebody asks of a policy; the rest is left to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PolicyRequest {
+    /// As in [`CrawlPolicy`].
+    pub max_pages: Option<u32>,
+    /// As in [`CrawlPolicy`].
+    pub max_bytes: Option<u64>,
+    /// As in [`CrawlPolicy`].
+    pub max_depth: Option<u32>,
+    /// As in [`CrawlPolicy`].
+    pub max_duration: Option<Duration>,
+    /// As in [`CrawlPolicy`].
+    pub request_interval: Option<Duration>,
+}
+
+impl PolicyRequest {
+    /// What was asked for, and of `otherwise` what was not.
+    pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
+        CrawlPolicy {
+            max_pages: self.max_pages.unwrap_or(otherwise.max_pages),
+            max_bytes: self.max_bytes.unwrap_or(otherwise.max_bytes),
+            max_depth: self.max_depth.unwrap_or(otherwise.max_depth),
+            max_duration: self.max_duration.unwrap_or(otherwise.max_duration),
+            request_interval: self.request_interval.unwrap_or(otherwise.request_interval),
+        }
+    }
+}
+
 impl Default for CrawlPolicy {
     fn default() -> Self {
         Self {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, CrawlPolicy, Strategy};
+use crate::model::{BatchId, CrawlPolicy, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
 use super::{Error, batches, settings, unsigned};
@@ -25,8 +25,8 @@ pub struct Submission {
     pub batch: String,
     /// The strategy; none: the default for a new batch, an old one's own.
     pub strategy: Option<Strategy>,
-    /// How far each site is crawled; none: `default_policy` for a new batch, an old one's own.
-    pub policy: Option<CrawlPolicy>,
+    /// What is asked of the policy; the rest is `default_policy` for a new batch, an old one's own.
+    pub policy: PolicyRequest,
     /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
     /// The client's name for this submission; none: it cannot be repeated safely.
@@ -187,12 +187,13 @@ async fn remember(
 /// The batch, when it is new or agrees with what is asked.
 async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
     let strategy = submission.strategy.unwrap_or_default();
-    let policy = submission.policy.unwrap_or(submission.default_policy);
+    let policy = submission.policy.or(&submission.default_policy);
     let batch = batches::lock_or_create(conn, &submission.batch, strategy, &policy).await?;
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
-    if let Some(asked) = submission.policy.filter(|asked| *asked != batch.policy) {
+    let asked = submission.policy.or(&batch.policy);
+    if asked != batch.policy {
         return Err(SubmitError::OtherPolicy { batch: batch.name, has: batch.policy, asked });
     }
     Ok(batch.id)
@@ -259,7 +260,7 @@ mod tests {
         Submission {
             batch: "autumn".into(),
             strategy: None,
-            policy: None,
+            policy: PolicyRequest::default(),
             default_policy: CrawlPolicy::default(),
             idempotency_key: None,
             sites,
@@ -331,10 +332,12 @@ mod tests {
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
         assert!(refused.contains("gnp-top3") && refused.contains("random was asked"), "{refused}");
         other.strategy = Some(Strategy::GnpTop3);
-        other.policy = Some(CrawlPolicy { max_pages: 7, ..CrawlPolicy::default() });
+        other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
         assert!(refused.contains("(200 pages") && refused.contains("(7 pages"), "{refused}");
-        other.policy = Some(CrawlPolicy::default());
+        other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
+        // What the scheduler would give a new batch by now is not asked of an old one.
+        other.default_policy.max_depth = 1;
         assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
     }
 

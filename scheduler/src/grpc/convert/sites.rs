@@ -1,12 +1,13 @@
 //! Messages of the sites' service.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::time::Duration;
 
 use landfall_proto::v1;
 
 use crate::config::CrawlConfig;
-use crate::model::{CrawlPolicy, Strategy};
+use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 use crate::store::batches::Progress;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
@@ -53,7 +54,7 @@ impl Intake {
             submission: Submission {
                 batch: name("batch", header.batch, MAX_BATCH)?,
                 strategy: strategy(&header.strategy)?,
-                policy: header.policy.map(|asked| policy(&asked, &default_policy)).transpose()?,
+                policy: header.policy.as_ref().map(policy).transpose()?.unwrap_or_default(),
                 default_policy,
                 idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
                 sites: Vec::new(),
@@ -118,35 +119,30 @@ fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
     text.parse().map(Some).map_err(InvalidField::of("strategy"))
 }
 
-/// A policy; what is absent of it is the scheduler's.
-fn policy(asked: &v1::CrawlPolicy, default: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
-    let max_pages = asked.max_pages.unwrap_or(default.max_pages);
-    let max_bytes = asked.max_bytes.unwrap_or(default.max_bytes);
-    let max_depth = asked.max_depth.unwrap_or(default.max_depth);
-    let at_least_one = |field: &str, given: bool| {
-        if given { Ok(()) } else { Err(InvalidField::new(field, "must be 1 or more")) }
-    };
-    at_least_one("policy.max_pages", max_pages > 0)?;
-    at_least_one("policy.max_bytes", max_bytes > 0)?;
+/// What is asked of a policy, each value within its bounds.
+fn policy(asked: &v1::CrawlPolicy) -> Result<PolicyRequest, InvalidField> {
     // The store counts with a sign.
-    if i32::try_from(max_pages).is_err() {
-        return Err(InvalidField::new("policy.max_pages", format!("more than {}", i32::MAX)));
-    }
-    if i64::try_from(max_bytes).is_err() {
-        return Err(InvalidField::new("policy.max_bytes", format!("more than {}", i64::MAX)));
-    }
-    if i32::try_from(max_depth).is_err() {
-        return Err(InvalidField::new("policy.max_depth", format!("more than {}", i32::MAX)));
-    }
-    let max_duration = bounded("policy.max_duration", asked.max_duration, Duration::from_secs(1), MAX_CRAWL)?;
-    let request_interval = bounded("policy.request_interval", asked.request_interval, Duration::ZERO, MAX_INTERVAL)?;
-    Ok(CrawlPolicy {
-        max_pages,
-        max_bytes,
-        max_depth,
-        max_duration: max_duration.unwrap_or(default.max_duration),
-        request_interval: request_interval.unwrap_or(default.request_interval),
+    let most_pages = i32::MAX.unsigned_abs();
+    Ok(PolicyRequest {
+        max_pages: counted("policy.max_pages", asked.max_pages, 1, most_pages)?,
+        max_bytes: counted("policy.max_bytes", asked.max_bytes, 1, i64::MAX.unsigned_abs())?,
+        max_depth: counted("policy.max_depth", asked.max_depth, 0, most_pages)?,
+        max_duration: bounded("policy.max_duration", asked.max_duration, Duration::from_secs(1), MAX_CRAWL)?,
+        request_interval: bounded("policy.request_interval", asked.request_interval, Duration::ZERO, MAX_INTERVAL)?,
     })
+}
+
+fn counted<N: PartialOrd + Display + Copy>(
+    field: &str,
+    value: Option<N>,
+    least: N,
+    most: N,
+) -> Result<Option<N>, InvalidField> {
+    match value {
+        Some(value) if value < least => Err(InvalidField::new(field, format!("must be {least} or more"))),
+        Some(value) if value > most => Err(InvalidField::new(field, format!("more than {most}"))),
+        within => Ok(within),
+    }
 }
 
 impl From<Submitted> for v1::SubmitResponse {
@@ -241,5 +237,35 @@ impl From<SiteTask> for v1::SiteTask {
 impl From<Candidate> for v1::Candidate {
     fn from(candidate: Candidate) -> Self {
         Self { agent: candidate.agent, predicted: rtt(candidate.predicted), measured: rtt(candidate.measured) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(policy: v1::CrawlPolicy, config: &CrawlConfig) -> Result<CrawlPolicy, InvalidField> {
+        let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };
+        let submission = Intake::new(header, config)?.submission;
+        Ok(submission.policy.or(&submission.default_policy))
+    }
+
+    #[test]
+    fn what_a_policy_leaves_out_is_the_schedulers_configuration() {
+        let config = CrawlConfig { max_pages: 7, max_depth: 3, ..CrawlConfig::default() };
+        let asked = v1::CrawlPolicy { max_bytes: Some(9), max_depth: Some(0), ..v1::CrawlPolicy::default() };
+        let policy = intake(asked, &config).expect("a policy");
+        assert_eq!((policy.max_pages, policy.max_bytes, policy.max_depth), (7, 9, 0), "a depth of 0 means something");
+    }
+
+    #[test]
+    fn a_policy_out_of_its_bounds_is_refused_by_field() {
+        let pages = v1::CrawlPolicy { max_pages: Some(0), ..v1::CrawlPolicy::default() };
+        let depth = v1::CrawlPolicy { max_depth: Some(u32::MAX), ..v1::CrawlPolicy::default() };
+        for (asked, message) in
+            [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: more than 2147483647")]
+        {
+            assert_eq!(intake(asked, &CrawlConfig::default()).expect_err("refused").to_string(), message);
+        }
     }
 }
