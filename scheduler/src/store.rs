@@ -26,8 +26,10 @@ pub mod tasks;
 #[cfg(test)]
 pub(crate) mod fixtures;
 
+use std::time::Duration;
+
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
 use crate::model::Rtt;
 
@@ -36,6 +38,12 @@ pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
 /// Connections a scheduler holds at most. Postgres' default limit is 100; two schedulers and the tools fit.
 const MAX_CONNECTIONS: u32 = 24;
+
+/// How long somebody waits for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What Postgres ends by itself. A statement that takes longer than the longest there is (ten thousand sites) should
+/// take is waiting for somebody who will not come; a scheduler that stops in mid-transaction must not hold its locks.
+const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 /// What can go wrong between the domain and the database.
 #[derive(Debug, thiserror::Error)]
@@ -53,9 +61,21 @@ pub enum Error {
         /// The offending value.
         value: String,
     },
-    /// The schema could not be brought up to date, or is newer than this program.
+    /// The schema could not be brought up to date.
     #[error("migrate the schema")]
-    Migrate(#[from] sqlx::migrate::MigrateError),
+    Migrate(sqlx::migrate::MigrateError),
+    /// A newer program has been here.
+    #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
+    NewerSchema(i64),
+}
+
+impl From<sqlx::migrate::MigrateError> for Error {
+    fn from(error: sqlx::migrate::MigrateError) -> Self {
+        match error {
+            sqlx::migrate::MigrateError::VersionMissing(version) => Self::NewerSchema(version),
+            other => Self::Migrate(other),
+        }
+    }
 }
 
 impl Error {
@@ -70,12 +90,15 @@ impl Error {
 /// # Errors
 /// When the database cannot be reached, or its schema is newer than this program.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
+    // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
+    let mut conn = options.connect().await?;
+    MIGRATOR.run(&mut conn).await?;
+    conn.close().await?;
     let pool = PgPoolOptions::new()
         .max_connections(MAX_CONNECTIONS)
-        .acquire_timeout(std::time::Duration::from_secs(10))
-        .connect_with(options)
+        .acquire_timeout(ACQUIRE_TIMEOUT)
+        .connect_with(options.options(LIMITS))
         .await?;
-    MIGRATOR.run(&pool).await?;
     Ok(pool)
 }
 
@@ -98,7 +121,10 @@ where
 
 /// A stored round trip, in microseconds.
 fn round_trip(table: &'static str, column: &'static str, micros: Option<i64>) -> Result<Option<Rtt>, Error> {
-    micros
-        .map(|micros| Rtt::try_from_micros(micros).map_err(|_| Error::inconsistent(table, column, &micros)))
-        .transpose()
+    micros.map(|micros| known_round_trip(table, column, micros)).transpose()
+}
+
+/// The same of a column that is never null.
+fn known_round_trip(table: &'static str, column: &'static str, micros: i64) -> Result<Rtt, Error> {
+    Rtt::try_from_micros(micros).map_err(|_| Error::inconsistent(table, column, &micros))
 }

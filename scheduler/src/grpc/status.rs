@@ -30,7 +30,7 @@ pub enum Unknown {
 pub fn from_store(error: store::Error) -> Status {
     let passing = match &error {
         store::Error::Database(cause) => passes(cause),
-        store::Error::Inconsistent { .. } | store::Error::Migrate(_) => false,
+        store::Error::Inconsistent { .. } | store::Error::Migrate(_) | store::Error::NewerSchema(_) => false,
     };
     let chain = format!("{:#}", anyhow::Error::from(error));
     if passing {
