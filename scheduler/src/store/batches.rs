@@ -182,7 +182,8 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
                count(*) filter (where t.state = 'failed') as "failed!",
                count(*) filter (where t.state = 'cancelled') as "cancelled!",
                coalesce(sum(o.pages), 0)::bigint as "pages!",
-               coalesce(sum(o.bytes), 0)::bigint as "bytes!",
+               -- An agent may report any number; the sum of a few need not fit.
+               least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!",
                exists (select from sessions where state = 'active') as "connected!"
         from tasks t left join outcomes o on o.task_id = t.id
         where t.batch_id = $1

@@ -256,6 +256,26 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn absurd_numbers_do_not_break_the_reports(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "liar").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for host in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+            leases::grant(&mut conn, agent, session).await.expect("grant");
+            let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, Ending::Complete) };
+            record(&mut conn, agent, &absurd).await.expect("record");
+        }
+        let most = i64::MAX.unsigned_abs();
+        let progress = crate::store::batches::progress(&mut conn, batch).await.expect("the progress");
+        assert_eq!((progress.complete, progress.bytes), (2, most));
+        let agents = crate::store::reports::agents(&mut conn, None).await.expect("the agents' report");
+        assert_eq!(agents[0].bytes, most);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_unreachable_site_fails_with_the_reason(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;

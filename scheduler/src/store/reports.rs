@@ -264,7 +264,9 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                    count(*) filter (where o.kind = 'complete') as complete,
                    count(*) filter (where o.kind = 'truncated') as truncated,
                    count(*) filter (where o.kind not in ('complete', 'truncated')) as failed,
-                   sum(o.pages)::bigint as pages, sum(o.bytes)::bigint as bytes,
+                   sum(o.pages)::bigint as pages,
+                   -- An agent may report any number; the sum of a few need not fit.
+                   least(sum(o.bytes), 9223372036854775807)::bigint as bytes,
                    ceil(avg(o.rtt_us))::bigint as mean_rtt_us
             from outcomes o join tasks t on t.id = o.task_id
             where $1::bigint is null or t.batch_id = $1
