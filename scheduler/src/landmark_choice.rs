@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::{self, ElectError, Mesh, Nominee};
 use crate::model::AgentId;
-use crate::store::{agents, landmarks, measurements, roll, settings};
+use crate::store::{agents, landmarks, measurements, settings};
 
 /// One mesh gives one set of landmarks, whoever asks and however often.
 const ELECTION_SEED: u64 = 1;
@@ -106,7 +106,7 @@ pub async fn elect(
         return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
     }
     let ids: Vec<AgentId> = nominees.iter().map(|nominee| nominee.agent).collect();
-    let coverage = roll::coverage(conn, &ids, peers).await?;
+    let coverage = measurements::coverage(conn, &ids, peers).await?;
     if coverage.measured < coverage.pairs {
         return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
     }

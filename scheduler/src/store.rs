@@ -15,7 +15,6 @@ pub mod measurements;
 pub mod outcomes;
 pub mod placements;
 pub mod reports;
-pub mod roll;
 pub mod sessions;
 pub mod settings;
 pub mod sites;

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::landmark_choice;
 use crate::secret::Secret;
-use crate::store::{self, agents, enrolments, roll, settings};
+use crate::store::{self, agents, embeddings, enrolments, landmarks, settings};
 
 use super::convert::fleet as convert;
 use super::{Identity, auth, status};
@@ -114,5 +114,8 @@ impl FleetDesk {
 }
 
 async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-    Ok(Response::new(roll::read(conn).await.map_err(status::from_store)?.into()))
+    let landmarks = landmarks::list(conn).await.map_err(status::from_store)?;
+    let dimensions = settings::dimensions(conn).await.map_err(status::from_store)?;
+    let embedding = embeddings::latest(conn).await.map_err(status::from_store)?;
+    Ok(Response::new(convert::landmarks(landmarks, dimensions, embedding.as_ref())))
 }

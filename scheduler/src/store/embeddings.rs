@@ -108,15 +108,6 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// The dimensions the operator asked for.
-///
-/// # Errors
-/// When the database fails.
-pub async fn wanted_dimensions(conn: &mut PgConnection) -> Result<Option<usize>, Error> {
-    let dimensions = sqlx::query_scalar!("select dimensions from settings").fetch_one(conn).await?;
-    Ok(dimensions.and_then(|dimensions| usize::try_from(dimensions).ok()))
-}
-
 /// Draws the number of the next embedding. Numbers may be skipped.
 ///
 /// # Errors

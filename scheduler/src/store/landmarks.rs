@@ -1,7 +1,6 @@
 //! Landmarks: the agents that others, and sites, are measured from; and who is connected to take their place in a
 //! small fleet.
 
-use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::AgentId;
@@ -13,10 +12,16 @@ use super::Error;
 pub struct Landmark {
     /// The agent.
     pub agent: AgentId,
+    /// Its name.
+    pub name: String,
+    /// Its city.
+    pub city: String,
+    /// Its carrier.
+    pub carrier: String,
+    /// Whether a session is active.
+    pub connected: bool,
     /// Why it was chosen, for people.
     pub reason: String,
-    /// When.
-    pub chosen_at: DateTime<Utc>,
 }
 
 /// One agent with an active session.
@@ -55,11 +60,26 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)]) -> R
 /// # Errors
 /// When the database fails.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
-    let rows =
-        sqlx::query!("select agent_id, reason, chosen_at from landmarks order by position").fetch_all(conn).await?;
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.name, a.city, a.carrier, l.reason,
+               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!"
+        from landmarks l join agents a on a.id = l.agent_id
+        order by l.position
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Landmark { agent: AgentId::new(row.agent_id), reason: row.reason, chosen_at: row.chosen_at })
+        .map(|row| Landmark {
+            agent: AgentId::new(row.id),
+            name: row.name,
+            city: row.city,
+            carrier: row.carrier,
+            connected: row.connected,
+            reason: row.reason,
+        })
         .collect())
 }
 

@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
-use super::{Error, sites_origin};
+use super::{Error, known_round_trip, sites_origin, unsigned};
 
 /// One target's samples from one prober, summed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +58,15 @@ pub struct MeshMeasurement {
     pub target: AgentId,
     /// The round trip.
     pub rtt: Rtt,
+}
+
+/// How far the mesh among some agents is, in directed pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coverage {
+    /// Measured, or tried in vain.
+    pub measured: u64,
+    /// To be measured.
+    pub pairs: u64,
 }
 
 /// Records the answer to an order, ends the order, and for a site settles the origin the prober saw.
@@ -216,7 +225,7 @@ pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error
     .await?;
     rows.into_iter()
         .map(|row| {
-            let rtt = round_trip("mesh_measurements", row.rtt_us)?;
+            let rtt = known_round_trip("mesh_measurements", "rtt_us", row.rtt_us)?;
             Ok(MeshMeasurement { prober: AgentId::new(row.prober_id), target: AgentId::new(row.agent_id), rtt })
         })
         .collect()
@@ -253,6 +262,34 @@ pub async fn mesh_gaps(
     Ok(rows.into_iter().map(|row| (AgentId::new(row.prober), AgentId::new(row.target))).collect())
 }
 
+/// How much of the mesh among these agents is measured, when each measures at most `peers` others.
+///
+/// # Errors
+/// When the database fails.
+pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -> Result<Coverage, Error> {
+    let ids = raw_agents(agents);
+    let others = i64::try_from(ids.len().saturating_sub(1)).unwrap_or(i64::MAX).min(i64::from(peers));
+    let measured = sqlx::query_scalar!(
+        r#"
+        select coalesce(sum(least(rows_of_one, $2)), 0)::bigint as "measured!"
+        from (
+            select count(*) as rows_of_one from mesh_measurements
+            where prober_id = any($1) and agent_id = any($1)
+            group by prober_id
+        ) by_prober
+        "#,
+        &ids,
+        others,
+    )
+    .fetch_one(conn)
+    .await?;
+    let pairs = others.saturating_mul(i64::try_from(ids.len()).unwrap_or(i64::MAX));
+    Ok(Coverage {
+        measured: unsigned("mesh_measurements", "count", measured)?,
+        pairs: unsigned("mesh_measurements", "count", pairs)?,
+    })
+}
+
 /// The round trips known of these sites; sites without any are absent.
 ///
 /// # Errors
@@ -273,14 +310,10 @@ pub async fn of_sites(
     .await?;
     let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
     for row in rows {
-        let rtt = round_trip("site_measurements", row.rtt_us)?;
+        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
         measured.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
     }
     Ok(measured)
-}
-
-pub(super) fn round_trip(table: &'static str, rtt_us: i64) -> Result<Rtt, Error> {
-    Rtt::try_from_micros(rtt_us).map_err(|_| Error::inconsistent(table, "rtt_us", &rtt_us))
 }
 
 pub(super) fn raw_agents(agents: &[AgentId]) -> Vec<i64> {
@@ -343,7 +376,7 @@ mod tests {
         assert_eq!(stolen, Recorded::Unknown);
         assert!(of_sites(&mut conn, &[site]).await.expect("read").is_empty());
 
-        let origin = Some("https://a.cn:443");
+        let origin = Some("https://a.cn");
         let first = record(&mut conn, ours, order, &measured(), origin, Some(address)).await.expect("record");
         assert_eq!(first, Recorded::Site(site));
         let known = of_sites(&mut conn, &[site]).await.expect("read");
@@ -356,6 +389,6 @@ mod tests {
             .fetch_one(&mut *conn)
             .await
             .expect("read");
-        assert_eq!(stored, ("https://a.cn:443".into(), "2001:db8::1".into()));
+        assert_eq!(stored, ("https://a.cn".into(), "2001:db8::1".into()));
     }
 }

@@ -8,8 +8,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 
-use super::Error;
-use super::measurements::{raw_agents, raw_sites, round_trip};
+use super::measurements::{raw_agents, raw_sites};
+use super::{Error, known_round_trip};
 
 /// A site whose measuring tasks have heard from every prober there is.
 #[derive(Debug, Clone)]
@@ -100,15 +100,21 @@ pub async fn hold(conn: &mut PgConnection, reason: &str, limit: i64) -> Result<(
     Ok(())
 }
 
-/// Takes back the reasons that no longer hold from tasks that are being measured.
+/// Takes back the reasons that no longer hold, from tasks that are being measured and from those that wait their turn.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn unhold(conn: &mut PgConnection, reasons: &[&str]) -> Result<(), Error> {
     let reasons: Vec<String> = reasons.iter().map(|reason| (*reason).to_owned()).collect();
-    sqlx::query!("update tasks set reason = null where state = 'measuring' and reason = any($1)", &reasons)
-        .execute(conn)
-        .await?;
+    sqlx::query!(
+        r#"
+        update tasks set reason = null
+        where state in ('submitted', 'measuring') and reason is not null and reason = any($1)
+        "#,
+        &reasons,
+    )
+    .execute(conn)
+    .await?;
     Ok(())
 }
 
@@ -164,7 +170,9 @@ pub async fn heard(
                 .unwrap_or_default()
                 .into_iter()
                 .zip(row.rtts_us.unwrap_or_default())
-                .map(|(prober, rtt_us)| Ok((AgentId::new(prober), round_trip("site_measurements", rtt_us)?)))
+                .map(|(prober, rtt_us)| {
+                    Ok((AgentId::new(prober), known_round_trip("site_measurements", "rtt_us", rtt_us)?))
+                })
                 .collect::<Result<_, Error>>()?;
             Ok(Heard { site: SiteId::new(row.site_id), measured, failure: row.failure, overdue: row.overdue })
         })

@@ -13,7 +13,7 @@ use crate::gnp::{self, Embedding, Mesh};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::Newest;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{self, embeddings};
+use crate::store::{self, embeddings, settings};
 
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 
@@ -53,7 +53,8 @@ impl Fit {
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut conn, max_age).await.context("read the newest embedding")?;
-        let wanted = embeddings::wanted_dimensions(&mut conn).await.context("read the settings")?;
+        let wanted = settings::dimensions(&mut conn).await.context("read the settings")?;
+        let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = dimensions(ground.landmarks.len(), wanted);
         if !is_due(&ground, dimensions, newest.as_ref()) {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -5,12 +5,13 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use crate::contact::ContactUrl;
+use crate::gnp::Embedding;
+use crate::grpc::Identity;
 use crate::store::agents::Agent;
 use crate::store::enrolments::{Enrolment, Wanted};
-use crate::store::roll::{Entry, Roll};
+use crate::store::landmarks::Landmark;
 
 use super::{InvalidField, bounded, line, name, timestamp};
-use crate::grpc::Identity;
 
 /// The longest name of an agent.
 const MAX_AGENT: usize = 63;
@@ -108,27 +109,29 @@ impl From<Agent> for v1::Agent {
     }
 }
 
-impl From<Roll> for v1::ListLandmarksResponse {
-    fn from(roll: Roll) -> Self {
-        let most = u32::try_from(roll.entries.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let (epoch, fit_error) = roll.embedding.unwrap_or_default();
-        Self {
-            dimensions: roll.dimensions.unwrap_or(DEFAULT_DIMENSIONS).min(most),
-            landmarks: roll.entries.into_iter().map(Into::into).collect(),
-            epoch,
-            fit_error,
-        }
+/// The landmarks and the embedding they carry.
+pub(in crate::grpc) fn landmarks(
+    landmarks: Vec<Landmark>,
+    dimensions: Option<u32>,
+    embedding: Option<&Embedding>,
+) -> v1::ListLandmarksResponse {
+    let most = u32::try_from(landmarks.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    v1::ListLandmarksResponse {
+        dimensions: dimensions.unwrap_or(DEFAULT_DIMENSIONS).min(most),
+        landmarks: landmarks.into_iter().map(Into::into).collect(),
+        epoch: embedding.map_or(0, |embedding| embedding.epoch().get()),
+        fit_error: embedding.map_or(0.0, Embedding::fit_error),
     }
 }
 
-impl From<Entry> for v1::Landmark {
-    fn from(entry: Entry) -> Self {
+impl From<Landmark> for v1::Landmark {
+    fn from(landmark: Landmark) -> Self {
         Self {
-            name: entry.name,
-            city: entry.city,
-            carrier: entry.carrier,
-            connected: entry.connected,
-            reason: entry.reason,
+            name: landmark.name,
+            city: landmark.city,
+            carrier: landmark.carrier,
+            connected: landmark.connected,
+            reason: landmark.reason,
         }
     }
 }
