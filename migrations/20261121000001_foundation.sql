@@ -88,6 +88,7 @@ create table sites (
     created_at timestamptz not null default now()
 );
 create unique index sites_one_per_origin on sites (origin) where alias_of is null;
+create index sites_aliases on sites (id) where alias_of is not null;
 
 create table batches (
     id bigint primary key generated always as identity,
@@ -143,6 +144,7 @@ create table tasks (
 );
 create index tasks_open on tasks (state, id) where state in ('submitted', 'measuring', 'located', 'assigned', 'leased');
 create index tasks_by_site on tasks (site_id);
+create index tasks_held on tasks (reason) where state in ('submitted', 'measuring') and reason is not null;
 
 -- One choice of an agent for a task; a new choice is a new row.
 create table assignments (

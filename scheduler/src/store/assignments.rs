@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, SiteId, Strategy, TaskId};
 use crate::strategy::Choice;
 
-use super::Error;
+use super::{Error, unsigned};
 
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
@@ -60,9 +60,8 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
         .map(|row| {
             Ok(Available {
                 agent: AgentId::new(row.id),
-                capacity: u32::try_from(row.capacity)
-                    .map_err(|_| Error::inconsistent("agents", "capacity", &row.capacity))?,
-                load: u32::try_from(row.load).unwrap_or(u32::MAX),
+                capacity: unsigned("agents", "capacity", row.capacity)?,
+                load: unsigned("tasks", "count", row.load)?,
             })
         })
         .collect()
@@ -128,7 +127,8 @@ pub async fn insert(
             values ($1, $2, $3, $4, $5, $6, $7, $8)
             returning id
         )
-        update tasks set state = 'assigned', assignment_id = made.id, state_since = now() from made where tasks.id = $1
+        update tasks set state = 'assigned', reason = null, assignment_id = made.id, state_since = now()
+        from made where tasks.id = $1
         "#,
         task.get(),
         choice.agent.get(),
@@ -151,7 +151,8 @@ pub async fn insert(
 pub async fn withdraw_from_lost_agents(conn: &mut PgConnection) -> Result<u64, Error> {
     let withdrawn = sqlx::query!(
         r#"
-        update tasks t set state = 'located', reason = null, state_since = now()
+        -- What kept the site from being measured is true for the next choice as well.
+        update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
         from assignments a
         where a.id = t.assignment_id and t.state = 'assigned'
           and not exists (select from sessions s where s.agent_id = a.agent_id and s.state = 'active')
@@ -162,7 +163,7 @@ pub async fn withdraw_from_lost_agents(conn: &mut PgConnection) -> Result<u64, E
     Ok(withdrawn.rows_affected())
 }
 
-/// Says of located tasks why they wait. Tasks that already say why keep their reason.
+/// Says of located tasks why they wait. Tasks that say why their site has no distance keep their reason.
 ///
 /// # Errors
 /// When the database fails.

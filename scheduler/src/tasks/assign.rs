@@ -14,6 +14,8 @@ use crate::store::assignments::{self, Available, Waiting};
 use crate::store::{self, embeddings, measurements, placements};
 use crate::strategy::{self, Candidate};
 
+use super::fleet::NO_AGENT_CONNECTED;
+
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
@@ -66,7 +68,7 @@ impl Assign {
             return Ok(false);
         }
         if agents.is_empty() {
-            assignments::explain_waiting(&mut tx, "no agent is connected").await.context("explain waiting tasks")?;
+            assignments::explain_waiting(&mut tx, NO_AGENT_CONNECTED).await.context("explain waiting tasks")?;
             tx.commit().await.context("commit reasons")?;
             return Ok(false);
         }
@@ -77,7 +79,8 @@ impl Assign {
             let seed = draw_seed(task);
             let Some(choice) = strategy::choose(task.strategy, &candidates, seed) else { continue };
             // What kept the site from being measured says more than that no distance is known.
-            let fallback = choice.fallback.as_ref().map(|generic| task.reason.as_ref().unwrap_or(generic));
+            let unmeasured = task.reason.as_ref().filter(|reason| *reason != NO_AGENT_CONNECTED);
+            let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
             let strategy = if fallback.is_some() { Strategy::Random } else { task.strategy };
             assignments::insert(&mut tx, task.task, strategy, seed, &choice, fallback.map(String::as_str))
                 .await

@@ -219,6 +219,28 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_that_waits_its_turn_does_not_blame_landmarks_that_are_there(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(10).await;
+        let (task, _) = trial.task("a.cn").await;
+        pass(&trial).await;
+        trial.set_landmarks(&agents).await;
+        tasks::unhold(&mut *trial.conn().await, &[NO_LANDMARKS]).await.expect("take reasons back");
+        assert_eq!(trial.state(task).await, ("submitted".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_is_not_swallowed_by_a_stream_that_outlived_its_session(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(1).await;
+        trial.task("a.cn").await;
+        let newer = trial.session(agents[0].0).await;
+        pass(&trial).await;
+        assert_eq!(trial.answer(agents[0], |_| Some(took(10))).await, [], "the former stream");
+        assert_eq!(trial.answer((agents[0].0, newer), |_| Some(took(10))).await.len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_that_need_no_distance_are_passed_on(pool: PgPool) {
         let trial = Trial::new(pool);
         let batch = trial.batch("b", "random").await;
