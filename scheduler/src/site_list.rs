@@ -128,6 +128,29 @@ impl SiteName {
         }
     }
 
+    /// Whether the site may prove to lie at this origin: at its own host, or elsewhere in its registrable domain (public
+    /// suffix list). An address has no domain.
+    pub fn may_settle_at(&self, origin: &Self) -> bool {
+        if origin.split().0.is_none() {
+            return false;
+        }
+        let (ours, theirs) = (self.host(), origin.host());
+        let is_address = |host: &str| matches!(Host::parse(host), Ok(Host::Ipv4(_) | Host::Ipv6(_)));
+        ours == theirs
+            || !is_address(ours)
+                && !is_address(theirs)
+                && psl::domain_str(ours).is_some_and(|domain| psl::domain_str(theirs) == Some(domain))
+    }
+
+    /// The host, without scheme and port.
+    fn host(&self) -> &str {
+        let (_, authority) = self.split();
+        match authority.rsplit_once(':') {
+            Some((host, _)) if has_port(authority) => host,
+            _ => authority,
+        }
+    }
+
     /// Every spelling under which the same site may be known, likeliest first: this one, then for a bare host its two
     /// origins, and for an origin on its scheme's own port the bare host.
     pub fn spellings(&self) -> Vec<String> {
@@ -347,6 +370,33 @@ mod tests {
         match text.parse::<SiteName>() {
             Ok(site) => panic!("'{text}' became '{site}'"),
             Err(error) => error.reason,
+        }
+    }
+
+    #[test]
+    fn a_site_settles_inside_its_registrable_domain_only() {
+        let may = |site: &str, origin: &str| {
+            let parse = |text: &str| text.parse::<SiteName>().expect("a name");
+            parse(site).may_settle_at(&parse(origin))
+        };
+        for (site, origin) in [
+            ("a.com.cn", "https://a.com.cn"),
+            ("a.com.cn", "http://www.a.com.cn:8080"),
+            ("http://www.a.com.cn:81", "https://a.com.cn"),
+            ("192.0.2.1", "http://192.0.2.1:8080"),
+            ("[2001:db8::1]", "https://[2001:db8::1]"),
+        ] {
+            assert!(may(site, origin), "{site} at {origin}");
+        }
+        for (site, origin) in [
+            ("a.com.cn", "https://b.com.cn"),
+            ("a.com.cn", "a.com.cn"),
+            ("com.cn", "https://a.com.cn"),
+            ("a.cn", "http://192.0.2.1"),
+            ("192.0.2.1", "http://192.0.2.2"),
+            ("[2001:db8::1]", "https://[2001:db8::2]"),
+        ] {
+            assert!(!may(site, origin), "{site} at {origin}");
         }
     }
 

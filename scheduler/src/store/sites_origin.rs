@@ -2,11 +2,12 @@
 //!
 //! Invariants: an origin once set stays; the site that was settled first at an origin stays itself, so that nothing
 //! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
-//! never points at an alias. Whoever settles holds a lock on the origin until the transaction ends.
+//! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on the origin until the transaction ends.
 
 use sqlx::{Connection, PgConnection};
 
 use crate::model::SiteId;
+use crate::site_list::SiteName;
 
 use super::Error;
 
@@ -21,16 +22,27 @@ const MOVE_TRIES: u32 = 3;
 /// # Errors
 /// When the database fails.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let Ok(origin) = origin.parse::<SiteName>() else {
+        tracing::warn!(site.id = %site, origin, "an agent reported an origin that is none");
+        return Ok(site);
+    };
     let mut tx = conn.begin().await?;
     // A statement of its own: the next one must see what the former holder of the lock committed.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin).fetch_one(&mut *tx).await?;
-    let known = sqlx::query!("select origin, alias_of from sites where id = $1 for no key update", site.get())
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str())
+        .fetch_one(&mut *tx)
+        .await?;
+    let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .fetch_optional(&mut *tx)
         .await?;
     let stands = match known {
         None => site,
         Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.map_or(site, SiteId::new),
-        Some(_) => settle_new(&mut tx, site, origin).await?,
+        // An agent's word is not enough to make one site another: everything of the one would be cancelled.
+        Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
+            tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
+            site
+        }
+        Some(_) => settle_new(&mut tx, site, origin.as_str()).await?,
     };
     tx.commit().await?;
     Ok(stands)
@@ -194,6 +206,24 @@ mod tests {
 
         assert_eq!(settle(&mut conn, www, "https://elsewhere:443").await.expect("settle"), bare, "settled once");
         assert_eq!(settle(&mut conn, bare, ORIGIN).await.expect("settle"), bare);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_cannot_make_one_site_another(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let (victim, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
+        let kept = fixtures::task(&mut conn, batch, victim, "measuring").await;
+        fixtures::task(&mut conn, batch, other, "measuring").await;
+        settle(&mut conn, other, "https://b.cn").await.expect("settle");
+        for origin in ["https://b.cn", "http://10.0.0.1", "b.cn", "nonsense here"] {
+            assert_eq!(settle(&mut conn, victim, origin).await.expect("settle"), victim, "{origin}");
+        }
+        assert_eq!(task(&mut conn, kept).await, (victim.get(), "measuring".into(), None));
+        let settled = "select origin from sites where id = $1";
+        let origin: Option<String> =
+            sqlx::query_scalar(settled).bind(victim.get()).fetch_one(&mut *conn).await.expect("read a site");
+        assert_eq!(origin, None, "an honest prober may still settle it");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -307,7 +307,7 @@ mod tests {
         let batch = trial.batch("b", "gnp-top3").await;
         for index in 0..SITES {
             let mut conn = trial.conn().await;
-            let site = crate::store::fixtures::site(&mut conn, &format!("{index}.cn")).await;
+            let site = crate::store::fixtures::site(&mut conn, &format!("s{index}.a.cn")).await;
             crate::store::fixtures::task(&mut conn, batch, site, "submitted").await;
         }
         let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
@@ -315,7 +315,7 @@ mod tests {
             // Two names lead to each origin, whichever agent looks.
             let answers = agents.iter().map(|agent| {
                 trial.answer_at(*agent, |target| match target {
-                    OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://{}:80", id.get() / 2)))),
+                    OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),
                     OrderTarget::Beacon { .. } => Some((took(10), None)),
                 })
             });
