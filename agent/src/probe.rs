@@ -19,7 +19,7 @@ pub mod schedule;
 pub mod settle;
 pub mod weighted_mean;
 
-/// What is taken for distance (DESIGN §5).
+/// What is taken for distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Metric {
     /// From sending a request on a warm connection to the first byte of the answer.

@@ -145,7 +145,7 @@ fn counted<N: PartialOrd + Display>(key: &'static str, found: N, range: &RangeIn
     Err(value(key, format!("{} to {}", range.start(), range.end()), found))
 }
 
-/// How leases live (DESIGN §8).
+/// How leases live.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeaseConfig {
@@ -185,7 +185,7 @@ impl LeaseConfig {
     }
 }
 
-/// What is taken for distance (DESIGN §5).
+/// What is taken for distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
@@ -197,7 +197,7 @@ pub enum Metric {
     Icmp,
 }
 
-/// How hosts are measured (DESIGN §5).
+/// How hosts are measured.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MeasureConfig {

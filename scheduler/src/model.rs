@@ -141,7 +141,7 @@ impl fmt::Display for Rtt {
     }
 }
 
-/// How an agent is chosen for a site (DESIGN §7).
+/// How an agent is chosen for a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Strategy {
     /// Any agent, evenly.

@@ -1,4 +1,4 @@
-//! Choosing an agent for a task: one pure function a strategy (DESIGN §7).
+//! Choosing an agent for a task: one pure function a strategy.
 //!
 //! A choice is a function of the candidates as a set and the seed: the order in which they are given changes nothing, and
 //! the same seed chooses the same agent. Who may be a candidate (online, country, quota) is decided before.

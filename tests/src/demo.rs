@@ -299,7 +299,7 @@ fn memory_targets(cluster: &Cluster) -> Vec<Target> {
     ]
 }
 
-/// Why the run's timing proves nothing (DESIGN §10); `None` when it does.
+/// Why the run's timing proves nothing; `None` when it does.
 fn void_reason(cluster: &Cluster, idle: Option<f64>) -> Option<String> {
     if let Some(late) = cluster.world.too_late() {
         return Some(late);

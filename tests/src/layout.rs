@@ -1,4 +1,4 @@
-//! An emulated country: cities, carriers and the rule that turns them into round trips (DESIGN §11).
+//! An emulated country: cities, carriers and the rule that turns them into round trips.
 //!
 //! A layout is read from TOML and, with its seed, fully determines a [`Scenario`]. Pure but for reading the file.
 
@@ -222,7 +222,7 @@ impl Layout {
             .collect()
     }
 
-    /// The rule of DESIGN §11.
+    /// The rule: path, exchange, penalty, access.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;

@@ -180,7 +180,7 @@ struct End {
     access: f64,
 }
 
-/// The rule of DESIGN §11 over the committed layout; the seed draws the sites.
+/// The rule of the committed layout; the seed draws the sites.
 fn paper(seed: u64) -> World {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();

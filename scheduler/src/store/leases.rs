@@ -1,4 +1,4 @@
-//! Leases: an agent session's right to crawl a task's site, fenced by a token (DESIGN §8).
+//! Leases: an agent session's right to crawl a task's site, fenced by a token.
 //!
 //! Invariants: a task's token rises by one per grant and never otherwise; at most one active lease a site (a unique
 //! index); a lease is active only while its task is `leased` with the same token.

@@ -1,7 +1,7 @@
 //! Outcomes: what a finished crawl reported; at most one per task.
 //!
 //! An outcome is accepted only with the task's newest token and from the agent that was granted it. A repeat is
-//! recognised; everything else is stale and changes nothing (DESIGN §8).
+//! recognised; everything else is stale and changes nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Sessions: one row per connection of an agent, renewed by heartbeats (DESIGN §8).
+//! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
 //! Invariants: at most one active session an agent (a unique index); the newest incarnation wins; only Postgres'
 //! clock expires anything; a session is marked before its leases move, never after.

@@ -1,7 +1,7 @@
 //! Expires sessions that were not renewed, then takes back their leases.
 //!
 //! Two transactions, in this order: the session is marked under its row's lock first, so that a late heartbeat finds
-//! it ended; only then do its tasks move (DESIGN §8). While the database was away no heartbeat could be recorded: then
+//! it ended; only then do its tasks move. While the database was away no heartbeat could be recorded: then
 //! every session is extended once before any may expire.
 
 use std::sync::{Mutex, PoisonError};
