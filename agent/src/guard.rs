@@ -5,7 +5,8 @@
 //! connection goes only to an address that was vetted: nothing resolves the name a second time.
 //!
 //! Only public unicast addresses pass. Two exceptions: networks the operator allows (`--allow-net`), and the exact
-//! address of an enrolled beacon, which may be private but never link-local, multicast or unspecified.
+//! address of an enrolled beacon, which may be private but never link-local, multicast, unspecified or a cloud's metadata
+//! service, which does not always lie in a link-local network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -101,6 +102,7 @@ const UNIQUE_LOCAL: &str = "unique local";
 const DOCUMENTATION: &str = "documentation";
 const BENCHMARKING: &str = "benchmarking";
 const LINK_LOCAL: &str = "link-local, where clouds keep their metadata";
+const METADATA: &str = "a cloud's metadata service";
 const MULTICAST: &str = "multicast";
 const RESERVED: &str = "reserved";
 const UNSPECIFIED: &str = "unspecified";
@@ -109,8 +111,11 @@ const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 /// What the address of an enrolled beacon may be beside public.
 const ENROLLED_MAY_BE: [&str; 4] = [PRIVATE, LOOPBACK, SHARED, UNIQUE_LOCAL];
 
-/// The IPv4 networks that are refused (IANA special-purpose registry).
-const V4: [(Ipv4Net, &str); 15] = [
+/// The IPv4 networks that are refused: the IANA special-purpose registry, and before it what clouds keep for themselves in
+/// networks of another kind (Alibaba's metadata service, Azure's host). The first that contains an address names it.
+const V4: [(Ipv4Net, &str); 17] = [
+    (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),
+    (Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32), METADATA),
     (v4(0, 0, 0, 8), UNSPECIFIED),
     (v4(10, 0, 0, 8), PRIVATE),
     (v4(100, 64, 0, 10), SHARED),
@@ -132,7 +137,10 @@ const V4: [(Ipv4Net, &str); 15] = [
 const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 3);
 
 /// The IPv6 networks that are refused; the first that contains an address names it.
-const V6: [(Ipv6Net, &str); 13] = [
+const V6: [(Ipv6Net, &str); 15] = [
+    // Amazon's and Google's metadata services.
+    (Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128), METADATA),
+    (Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128), METADATA),
     (Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128), UNSPECIFIED),
     (Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), LOOPBACK),
     (Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96), "an IPv4 address in an IPv6 one"),
@@ -206,7 +214,11 @@ mod tests {
             ("3fff::1", DOCUMENTATION),
             ("5f00::1", RESERVED),
             ("fc00::1", UNIQUE_LOCAL),
-            ("fd00:ec2::254", UNIQUE_LOCAL),
+            ("fd00:ec2::254", METADATA),
+            ("fd20:ce::254", METADATA),
+            ("fd20:ce::255", UNIQUE_LOCAL),
+            ("100.100.100.200", METADATA),
+            ("168.63.129.16", METADATA),
             ("fe80::1", LINK_LOCAL),
             ("fec0::1", RESERVED),
             ("ff02::1", MULTICAST),
@@ -232,10 +244,14 @@ mod tests {
     fn an_enrolled_beacon_may_be_private_but_not_the_metadata_service() {
         let guard = Guard::new(Vec::new());
         let private: IpAddr = "10.0.0.7".parse().unwrap();
-        let metadata: IpAddr = "169.254.169.254".parse().unwrap();
         assert!(guard.with_enrolled(private).vet(private).is_ok());
         assert!(guard.with_enrolled(private).vet("10.0.0.8".parse().unwrap()).is_err());
-        assert!(guard.with_enrolled(metadata).vet(metadata).is_err());
+        for metadata in
+            ["169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "::ffff:169.254.169.254"]
+        {
+            let metadata: IpAddr = metadata.parse().unwrap();
+            assert!(guard.with_enrolled(metadata).vet(metadata).is_err(), "{metadata}");
+        }
     }
 
     #[tokio::test]
