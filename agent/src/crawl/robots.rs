@@ -47,11 +47,11 @@ impl Rules {
     /// # Errors
     /// When it cannot be understood; the sentence says why.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
-        let anchored = text.split(|byte| *byte == b'\n').filter(|line| line.contains(&b'$')).count();
-        if anchored > MAX_ANCHORED {
+        let lines = lines(text);
+        if lines.iter().filter(|line| line.contains(&b'$')).count() > MAX_ANCHORED {
             return Err(format!("it holds more than {MAX_ANCHORED} patterns with '$'"));
         }
-        let robot = Robot::new(UserAgent::PRODUCT, text).map_err(|error| error.to_string())?;
+        let robot = Robot::new(UserAgent::PRODUCT, &lines.join(&b'\n')).map_err(|error| error.to_string())?;
         Ok(Self { robot: Some(robot) })
     }
 
@@ -65,6 +65,26 @@ impl Rules {
         // Infinity and what no clock can hold is as long as anything can be.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
+}
+
+/// The lines that say something, split wherever the parser would split them. Where our product token is followed by a
+/// version or anything else, only the token is left: it alone counts (RFC 9309, 2.2.1), and the parser compares the whole.
+fn lines(text: &[u8]) -> Vec<&[u8]> {
+    const OURS: &[u8] = b"User-agent: landfall-agent";
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let lines = text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)).map(<[u8]>::trim_ascii);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    lines.map(|line| if names_us(line) { OURS } else { line }).collect()
+}
+
+/// Whether a line begins a group of rules for this agent.
+fn names_us(line: &[u8]) -> bool {
+    let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
+    let (key, value) = line.split_at(colon);
+    let value = value.get(1..).unwrap_or_default().trim_ascii();
+    let token = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_')).count();
+    key.trim_ascii().eq_ignore_ascii_case(b"user-agent")
+        && value.get(..token).is_some_and(|token| token.eq_ignore_ascii_case(UserAgent::PRODUCT.as_bytes()))
 }
 
 /// Fetches and reads a site's robots.txt.
@@ -164,9 +184,26 @@ mod tests {
     }
 
     #[test]
-    fn too_many_regular_expressions_are_refused() {
-        let robots = "User-agent: *\n".to_owned() + &"Disallow: /*.x$\n".repeat(MAX_ANCHORED + 1);
-        assert!(Rules::parse(robots.as_bytes()).is_err());
+    fn too_many_regular_expressions_are_refused_however_lines_end() {
+        for end in ["\n", "\r\n", "\r", "\0"] {
+            let rules = |number: usize| format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(number);
+            assert!(Rules::parse(rules(MAX_ANCHORED + 1).as_bytes()).is_err(), "{end:?}");
+            assert!(!allows(&rules(MAX_ANCHORED), "/y.x"), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn our_token_counts_whatever_follows_it_and_no_other_that_begins_like_it() {
+        let group = |agent: &str| format!("User-agent: *\nDisallow:\n\nUser-Agent : {agent}\nDisallow: /x\n");
+        for agent in
+            ["landfall-agent", "Landfall-Agent/0.1", "landfall-agent/0.1 (+https://a.cn/)", "landfall-agent # x"]
+        {
+            assert!(!allows(&group(agent), "/x"), "{agent}");
+        }
+        for agent in ["landfall", "landfall-agents", "landfall-agent-news/1", "other landfall-agent"] {
+            assert!(allows(&group(agent), "/x"), "{agent}");
+        }
+        assert!(!allows("\u{feff}User-agent: landfall-agent/2\nDisallow: /x\n", "/x"));
     }
 
     proptest! {

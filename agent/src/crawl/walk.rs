@@ -3,6 +3,8 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
+use std::time::{Duration, Instant};
+
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
@@ -16,8 +18,8 @@ pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// Redirects followed from one page.
 pub(super) const MAX_REDIRECTS: usize = 5;
-/// Links looked at before other tasks get their turn: robots.txt may hold thousands of rules.
-const LINKS_PER_TURN: usize = 100;
+/// How long links are looked at before other tasks get their turn: robots.txt may hold thousands of rules.
+const TURN: Duration = Duration::from_millis(5);
 
 /// Why a walk ended.
 pub(super) enum End {
@@ -189,12 +191,14 @@ impl Walk<'_> {
         if links.cut {
             self.frontier.note_dropped();
         }
-        for (number, path) in links.paths.into_iter().enumerate() {
+        let mut turn = Instant::now();
+        for path in links.paths {
             if self.frontier.is_new(&path) && self.rules.allow(&path) {
                 self.frontier.offer(path, depth);
             }
-            if number % LINKS_PER_TURN == LINKS_PER_TURN - 1 {
+            if turn.elapsed() >= TURN {
                 tokio::task::yield_now().await;
+                turn = Instant::now();
             }
         }
     }
