@@ -10,6 +10,9 @@ use tokio::time::Instant;
 /// The longest crawl-delay that is honoured; a longer one would make a crawl pointless, not polite.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
 
+/// The longest pause between two requests: what is longer ends a crawl as surely, and a clock must hold it.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
+
 /// Keeps the starts of a site's requests apart.
 #[derive(Debug)]
 pub(super) struct Pacer {
@@ -18,8 +21,8 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) const fn new(interval: Duration) -> Self {
-        Self { interval, last_start: None }
+    pub(super) fn new(interval: Duration) -> Self {
+        Self { interval: interval.min(LONGEST_INTERVAL), last_start: None }
     }
 
     /// Honours a crawl-delay: the larger of it and the interval counts.
@@ -54,6 +57,14 @@ mod tests {
         pacer.start(begin);
         assert_eq!(pacer.next_start(begin + ms(30)), begin + ms(100));
         assert_eq!(pacer.next_start(begin + ms(130)), begin + ms(130));
+    }
+
+    #[test]
+    fn a_pause_that_no_clock_holds_is_cut() {
+        let begin = Instant::now();
+        let mut pacer = Pacer::new(Duration::MAX);
+        pacer.start(begin);
+        assert_eq!(pacer.next_start(begin), begin + LONGEST_INTERVAL);
     }
 
     #[test]
