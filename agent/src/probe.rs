@@ -70,12 +70,13 @@ impl Target {
         Self { candidates: vec![origin], path: "/".to_owned(), may_move: false, enrolled: false }
     }
 
-    /// Another agent's beacon.
+    /// Another agent's beacon. Only its origin counts: its address may be private, so that a path would let one agent
+    /// make the others ask a machine beside them for anything.
     ///
     /// # Errors
     /// When its URL is not http or https.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
-        Ok(Self { enrolled: true, ..Self::url(url)? })
+        Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }
 
     /// Whether it is another agent's beacon.

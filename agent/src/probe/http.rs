@@ -119,19 +119,25 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and stays with its address.
+    /// Opens a TCP connection, and stays with its address. The time-out is for all addresses together, each getting an equal
+    /// share of what is left: a host that drops packets costs no more for having many.
     pub(crate) async fn tcp(&mut self) -> Result<Connected, ProbeError> {
         let mut failure = None;
-        for address in self.addresses.iter().copied().take(ADDRESSES_TRIED) {
+        let mut left = self.timeout;
+        let tried = self.addresses.len().min(ADDRESSES_TRIED);
+        for (address, to_try) in self.addresses.iter().copied().zip((1..=tried).rev()) {
             let started = Instant::now();
-            match timeout(self.timeout, connect(address, self.origin.port, self.context.bind)).await {
+            let share = left / u32::try_from(to_try).unwrap_or(u32::MAX);
+            let connecting = timeout(share, connect(address, self.origin.port, self.context.bind)).await;
+            left = left.saturating_sub(started.elapsed());
+            match connecting {
                 Ok(Ok(stream)) => {
                     let took = started.elapsed();
                     self.addresses = vec![address];
                     return Ok(Connected { stream, address, took });
                 }
                 Ok(Err(error)) => failure = Some((address, error.to_string())),
-                Err(_) => failure = Some((address, format!("no answer within {:?}", self.timeout))),
+                Err(_) => failure = Some((address, format!("no answer within {share:?}"))),
             }
         }
         let (address, reason) = failure.expect("an endpoint has addresses");

@@ -239,3 +239,33 @@ async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
     let error = measure(&context, &Target::site("absent.example.com").unwrap(), &order(1), &mut |_| {}).await;
     assert!(matches!(error.unwrap_err(), ProbeError::Dns(DnsError::NotFound(_))));
 }
+
+#[tokio::test]
+async fn an_agent_chooses_no_path_that_others_ask_its_neighbours_for() {
+    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let beacon = Target::beacon(&format!("http://{}/delete?everything", server.addr)).unwrap();
+    measure(&context(&[], None), &beacon, &order(1), &mut |_| {}).await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.head.starts_with("HEAD / HTTP/1.1\r\n")));
+}
+
+#[tokio::test]
+async fn addresses_that_swallow_packets_share_one_time_out() {
+    // A listener that accepts nothing drops what comes once its queue is full.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = socket.listen(0).unwrap();
+    let addr = full.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(stream) = tokio::time::timeout(100 * MILLISECOND, tokio::net::TcpStream::connect(addr)).await {
+        queued.push(stream.unwrap());
+    }
+    let (context, timeout) = (context(&["127.0.0.0/8"], None), 300 * MILLISECOND);
+    let origin = format!("http://{addr}").parse().unwrap();
+    let mut endpoint = http::Endpoint::resolve(&context, &context.guard, origin, "/", timeout).await.unwrap();
+    endpoint.addresses = vec![addr.ip(); 3];
+    let started = std::time::Instant::now();
+    assert!(endpoint.tcp().await.is_err());
+    let took = started.elapsed();
+    assert!(took >= 280 * MILLISECOND && took < 2 * timeout, "{took:?}");
+    drop((full, queued));
+}
