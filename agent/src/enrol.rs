@@ -24,6 +24,8 @@ use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, SchedulerUrl};
 /// The name the scheduler's certificate is issued to, whatever address it is reached by.
 pub const DOMAIN: &str = "landfall-scheduler";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the scheduler may take to answer: it commits to its database first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CREDENTIAL_FILE: &str = "credential";
 const CA_FILE: &str = "ca.pem";
 
@@ -111,7 +113,11 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     Config { name: "-".into(), city: "-".into(), carrier: "-".into(), ..config.clone() }.validate()?;
     let channel = connect(&scheduler, ca.as_deref()).await?;
     let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
-    let response = AgentServiceClient::new(channel).enrol(request).await;
+    let mut client = AgentServiceClient::new(channel);
+    let response = tokio::time::timeout(ANSWER_TIMEOUT, client.enrol(request)).await.map_err(|_| {
+        let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token is used up, ask for another");
+        EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
+    })?;
     let response = response.map_err(|status| EnrolError::Refused(status.message().to_owned()))?.into_inner();
     config = config_of(enrolment, ca.is_some(), &response);
     if let Some(ca) = &ca {
