@@ -1,5 +1,6 @@
 //! `landfall-agent probe`: every sample as it comes, its phases, then the weighted mean.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::{config_file, name_server};
 use crate::config::Config;
@@ -78,23 +80,31 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         MetricArg::Icmp => Metric::Icmp,
     };
     let order = Order { metric, samples: args.count, interval: args.interval, timeout: args.timeout };
+    let unread = CancellationToken::new();
     let mut number = 0;
     let text = args.format == Format::Text;
     let mut observe = |seen: Observation| {
         if matches!(seen, Observation::Sample(_) | Observation::Lost(_)) {
             number += 1;
         }
-        if text {
-            println!("{}", line(&seen, number));
+        if text && writeln!(std::io::stdout(), "{}", line(&seen, number)).is_err() {
+            unread.cancel();
         }
     };
-    let probed = probe::measure(&context, &target, &order, &mut observe).await?;
+    let probed = tokio::select! {
+        // Whoever read this has gone (`| head`), so no more requests are sent for it.
+        () = unread.cancelled() => return Ok(()),
+        probed = probe::measure(&context, &target, &order, &mut observe) => probed?,
+    };
     let summary = weighted_mean(&probed.samples).context("sum up the samples")?;
-    match args.format {
-        Format::Text => print_summary(&probed, &summary),
-        Format::Json => println!("{}", as_json(&args.url, &probed, &summary)),
+    let printed = match args.format {
+        Format::Text => summary_text(&probed, &summary),
+        Format::Json => as_json(&args.url, &probed, &summary).to_string(),
+    };
+    match writeln!(std::io::stdout(), "{printed}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("print the result"),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 fn context(args: &ProbeArgs) -> anyhow::Result<Context> {
@@ -134,18 +144,15 @@ fn phases_text(phases: &Phases) -> String {
     seen.collect()
 }
 
-fn print_summary(probed: &Probed, summary: &Summary) {
-    let count = probed.samples.len();
+fn summary_text(probed: &Probed, summary: &Summary) -> String {
+    let (address, count, lost) = (probed.address, probed.samples.len(), probed.lost);
     let mean = mean(&probed.samples).map(millis).unwrap_or_default();
-    println!();
-    println!("{}: {count} answered, {} lost", probed.address, probed.lost);
-    println!(
-        "min {}  median {}  mean {mean}  spread {}",
-        millis(summary.min),
-        millis(summary.median),
-        millis(summary.spread)
-    );
-    println!("weighted mean {}", millis(summary.rtt));
+    let [min, median, spread, rtt] = [summary.min, summary.median, summary.spread, summary.rtt].map(millis);
+    format!(
+        "\n{address}: {count} answered, {lost} lost\n\
+         min {min}  median {median}  mean {mean}  spread {spread}\n\
+         weighted mean {rtt}"
+    )
 }
 
 fn as_json(url: &str, probed: &Probed, summary: &Summary) -> Value {
