@@ -20,6 +20,10 @@ use crate::probe::{Metric, Order, ProbeError, Probed, Target};
 const MAX_SAMPLES: u32 = 1000;
 /// How long one sample may take when the order does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest pause and time-out of an order: a longer one would hold its place for nothing.
+const LONGEST: Duration = Duration::from_secs(86_400);
+/// The longest sentence sent up, in bytes. Sites have a say in it: the target of a redirect may be 64 KiB.
+const MAX_SENTENCE: usize = 500;
 
 /// An order that is not understood.
 #[derive(Debug)]
@@ -45,8 +49,10 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failur
         None => return Err(Failure("the order has no target".to_owned())),
     };
     let target = target.map_err(|error| Failure(error.to_string()))?;
-    let interval = duration(order.interval).unwrap_or_default();
-    let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT);
+    // A pause of zero is said, not guessed.
+    let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
+    let interval = interval.ok_or_else(|| Failure(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
+    let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
     Ok((target, Order { metric, samples: order.samples, interval, timeout }))
 }
 
@@ -92,8 +98,21 @@ pub(super) fn measured(order_id: i64, target: &Target, result: Result<Probed, Pr
 
 /// Reports that nothing could be measured.
 pub(super) fn failed(order_id: i64, reason: Reason, message: &str) -> MeasurementReport {
-    let failure = MeasurementFailure { reason: reason.into(), message: message.to_owned() };
+    let failure = MeasurementFailure { reason: reason.into(), message: sentence(message) };
     MeasurementReport { order_id, result: Some(Reported::Failure(failure)), ..MeasurementReport::default() }
+}
+
+/// What may be kept and printed of a sentence that a site had a say in.
+fn sentence(text: &str) -> String {
+    let mut kept = String::new();
+    for character in text.chars().filter(|character| !character.is_control()) {
+        if kept.len() + character.len_utf8() > MAX_SENTENCE {
+            kept.push('…');
+            break;
+        }
+        kept.push(character);
+    }
+    kept
 }
 
 const fn reason(error: &ProbeError) -> Reason {
@@ -154,6 +173,50 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         duration: to_wire(outcome.duration),
         rtt: outcome.rtt.and_then(to_wire),
         origin: outcome.origin.unwrap_or_default(),
-        message: outcome.message,
+        message: sentence(&outcome.message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(samples: u32, interval: Option<prost_types::Duration>) -> MeasureOrder {
+        let site = SiteTarget { site_id: 1, name: "example.cn".to_owned(), origin: String::new() };
+        MeasureOrder {
+            order_id: 1,
+            target: Some(measure_order::Target::Site(site)),
+            samples,
+            interval,
+            timeout: Some(prost_types::Duration { seconds: i64::MAX, nanos: 0 }),
+            metric: DistanceMetric::Ttfb.into(),
+        }
+    }
+
+    fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+        Some(prost_types::Duration { seconds, nanos: 0 })
+    }
+
+    #[test]
+    fn absurd_orders_are_not_carried_out() {
+        let (_, read) = measurement(order(5, seconds(1))).unwrap();
+        assert_eq!((read.interval, read.timeout), (Duration::from_secs(1), LONGEST));
+        assert!(measurement(order(5, seconds(0))).is_ok(), "beacons may be asked without a pause");
+        for absurd in [
+            order(0, seconds(1)),
+            order(u32::MAX, seconds(1)),
+            order(5, seconds(365 * 86_400)),
+            order(5, seconds(-1)),
+            order(5, None),
+        ] {
+            assert!(measurement(absurd.clone()).is_err(), "{absurd:?}");
+        }
+    }
+
+    #[test]
+    fn a_site_does_not_choose_how_long_a_sentence_is() {
+        assert_eq!(sentence("no answer\0\n"), "no answer");
+        let long = sentence(&"é".repeat(40_000));
+        assert!(long.len() <= MAX_SENTENCE + '…'.len_utf8() && long.ends_with("é…"), "{}", long.len());
     }
 }
