@@ -1,8 +1,8 @@
 //! Outcomes that the scheduler has not acknowledged yet.
 //!
 //! An outcome stays here until it is answered, across sessions, and is offered again in each. It is held in memory: an
-//! agent that dies loses what it has not handed over, and the lease's expiry gives the site to another. There is at most
-//! one outcome a lease, so the agent's capacity bounds what is held.
+//! agent that dies loses what it has not handed over, and the lease's expiry gives the site to another. Who fills it takes no
+//! lease while too much waits here, so that a scheduler that grants and never answers does not fill the memory.
 
 use std::collections::BTreeMap;
 
@@ -54,6 +54,11 @@ impl Outbox {
     /// Every outcome that waits here.
     pub fn offers(&self) -> impl Iterator<Item = &OutcomeReport> {
         self.outcomes.values()
+    }
+
+    /// How many outcomes wait here.
+    pub fn len(&self) -> usize {
+        self.outcomes.len()
     }
 
     /// Whether everything was acknowledged.

@@ -33,8 +33,9 @@ pub mod work;
 
 /// Messages on their way to the transport; more wait in [`Serving::pending`].
 const OUTBOUND_MESSAGES: usize = 64;
-/// Messages that may wait for the transport before no more measurements are collected.
-const PENDING_MESSAGES: usize = 1024;
+/// Messages that may wait for the transport: what an agent of the largest capacity can owe, and some more. A scheduler
+/// that orders and orders and never reads gets no further.
+const PENDING_MESSAGES: usize = 32_768;
 /// Heartbeats that may wait for their acknowledgement; older ones no longer matter.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
 /// How long the scheduler may take to welcome an agent.
@@ -43,8 +44,6 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How far a heartbeat strays from its interval, each way.
 const JITTER: f64 = 0.2;
-/// Heartbeats nearer to each other than this are a mistake of the scheduler's.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
 /// How long stopped crawls may take to end, and outcomes to be acknowledged, when the agent stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
@@ -227,11 +226,7 @@ impl Serving {
         work: &mut Work,
         rng: &mut impl Rng,
     ) -> Self {
-        let duration = |wire: Option<prost_types::Duration>, otherwise: Duration| {
-            wire.and_then(|wire| Duration::try_from(wire).ok()).unwrap_or(otherwise)
-        };
-        let interval = duration(welcome.heartbeat_interval, Duration::from_secs(10)).max(SHORTEST_INTERVAL);
-        let life = duration(welcome.lease_life, Duration::from_secs(30)).max(interval);
+        let (interval, life) = wire::rhythm(welcome);
         tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "session opened");
         work.welcome(welcome, registered.after(life));
         let pending = work.offers().map(|outcome| up(Up::Outcome(outcome))).collect();
@@ -249,11 +244,15 @@ impl Serving {
     ) -> Result<Streaming<SessionResponse>, Ended> {
         let outbound = self.outbound.clone();
         loop {
+            if self.pending.len() > PENDING_MESSAGES {
+                return Err(Ended::Broken("the scheduler does not read".to_owned()));
+            }
             tokio::select! {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                finished = work.next(), if self.pending.len() < PENDING_MESSAGES => {
+                // Whatever waits already: the deadline is in it.
+                finished = work.next() => {
                     if matches!(finished, Finished::DeadlinePassed) {
                         return Err(Ended::Silent);
                     }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget,
-    measure_order, outcome_ack,
+    BeaconTarget, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind,
+    SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -211,6 +211,81 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held, []);
     drop(session);
+}
+
+#[tokio::test]
+async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (session, _) = scheduler.session().await;
+    session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    // Each is answered at once, at length, until the transport takes no more.
+    let url = "x".repeat(450);
+    for order_id in 0..6000 {
+        let target = Some(measure_order::Target::Beacon(BeaconTarget { agent_id: 1, url: url.clone() }));
+        session.send(Down::Measure(MeasureOrder { order_id, target, ..measure_order(&server) })).await;
+    }
+    let (_next, register) = scheduler.session().await;
+    assert_eq!(register.held, []);
+    drop(session);
+}
+
+#[tokio::test]
+async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_is_not_taken() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    for (token, handed_back) in [(2, None), (3, Some(2)), (1, Some(1)), (4, Some(3)), (5, Some(4))] {
+        session.send(Down::Crawl(CrawlOrder { token, ..crawl_order(&server) })).await;
+        if let Some(expected) = handed_back {
+            match session.next().await {
+                Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (LEASE.task_id, expected)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_scheduler_that_never_acknowledges_cannot_fill_the_memory() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let mut outcomes = 0;
+    for task_id in 1..1000 {
+        session.send(Down::Crawl(CrawlOrder { task_id, ..crawl_order(&server) })).await;
+        match session.next().await {
+            Some(Up::Outcome(_)) => outcomes += 1,
+            Some(Up::Release(_)) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(outcomes > 60 && outcomes < 100, "{outcomes} are kept");
+}
+
+#[tokio::test]
+async fn absurd_terms_and_orders_do_not_end_the_agent() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = scheduler.session().await;
+    let ever = Duration::from_secs(i64::MAX.unsigned_abs());
+    session.welcome(ever, ever, Vec::new(), CONTACT).await;
+    let absurd = Some(prost_types::Duration { seconds: i64::MAX, nanos: 0 });
+    session.send(Down::Measure(MeasureOrder { samples: u32::MAX, ..measure_order(&server) })).await;
+    let Some(Up::Measurement(report)) = session.next().await else { panic!("no report") };
+    assert!(matches!(report.result, Some(Reported::Failure(failure)) if failure.reason() == Reason::Order));
+    let mut order = crawl_order(&server);
+    let policy = order.policy.as_mut().unwrap();
+    (policy.max_duration, policy.max_pages) = (absurd, Some(u32::MAX));
+    (policy.max_bytes, policy.max_depth) = (Some(u64::MAX), Some(u32::MAX));
+    session.send(Down::Crawl(order)).await;
+    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    assert_eq!(outcome.kind(), OutcomeKind::Complete);
 }
 
 #[tokio::test]

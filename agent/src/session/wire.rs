@@ -7,7 +7,7 @@ use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
     Budget, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement, MeasurementFailure, MeasurementReport,
-    OutcomeKind, OutcomeReport, SiteTarget, measure_order,
+    OutcomeKind, OutcomeReport, SiteTarget, Welcome, measure_order,
 };
 
 use crate::crawl;
@@ -25,9 +25,23 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// The longest sentence sent up, in bytes. Sites have a say in it: the target of a redirect may be 64 KiB.
 const MAX_SENTENCE: usize = 500;
 
+/// Heartbeats nearer to each other than this are a mistake of the scheduler's.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
+/// No lease lives longer, whatever the scheduler says: this long at most an agent crawls without hearing of it.
+const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
+
 /// An order that is not understood.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) String);
+
+/// The mean time between heartbeats, and how long one keeps the leases alive. Whatever the welcome says, several
+/// heartbeats fit into a life, and both into a clock.
+pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
+    let said = |wire, otherwise| duration(wire).filter(|said| !said.is_zero()).unwrap_or(otherwise);
+    let life = said(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
+    let interval = said(welcome.heartbeat_interval, life / 3).clamp(SHORTEST_INTERVAL, life / 2);
+    (interval, life)
+}
 
 /// Reads an order to measure.
 pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failure> {
@@ -218,5 +232,24 @@ mod tests {
         assert_eq!(sentence("no answer\0\n"), "no answer");
         let long = sentence(&"é".repeat(40_000));
         assert!(long.len() <= MAX_SENTENCE + '…'.len_utf8() && long.ends_with("é…"), "{}", long.len());
+    }
+
+    #[test]
+    fn several_heartbeats_fit_into_a_life_whatever_the_welcome_says() {
+        let said = |interval: i64, life: i64| {
+            let duration = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+            rhythm(&Welcome {
+                heartbeat_interval: duration(interval),
+                lease_life: duration(life),
+                ..Welcome::default()
+            })
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(said(10, 30), (seconds(10), seconds(30)));
+        assert_eq!(said(31_536_000, 30), (seconds(15), seconds(30)), "a life is never prolonged to the interval");
+        assert_eq!(said(0, 0), (seconds(10), seconds(30)));
+        assert_eq!(said(-5, -5), (seconds(10), seconds(30)));
+        assert_eq!(said(i64::MAX, i64::MAX), (LONGEST_LIFE / 2, LONGEST_LIFE));
+        assert_eq!(rhythm(&Welcome::default()), (seconds(10), seconds(30)));
     }
 }

@@ -1,6 +1,7 @@
 //! What an agent does for the scheduler: crawls and measurements, and the outcomes it still owes. It outlives sessions.
 //!
-//! Invariants: at most `capacity` crawls run; a lease is crawled once; when the deadline passes every crawl is stopped.
+//! Invariants: at most `capacity` crawls run; a lease is crawled once, and of one task only the newest; outcomes are bounded;
+//! when the deadline passes every crawl is stopped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ const SITE_ORDERS: usize = 512;
 const BEACON_ORDERS: usize = 4;
 /// Orders held at all.
 const MAX_ORDERS: usize = 2048;
+/// Outcomes that may wait for their answer beside one for every slot: answers lag behind the grants that follow them.
+const SPARE_OUTCOMES: usize = 64;
 /// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
@@ -84,7 +87,8 @@ pub struct Work {
     /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
     keys: HashMap<tokio::task::Id, LeaseKey>,
     measures: JoinSet<MeasurementReport>,
-    orders: HashSet<i64>,
+    /// Which order a measurement's task is for, as with crawls.
+    orders: HashMap<tokio::task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
     outbox: Outbox,
@@ -102,7 +106,7 @@ impl Work {
             crawls: JoinSet::new(),
             keys: HashMap::new(),
             measures: JoinSet::new(),
-            orders: HashSet::new(),
+            orders: HashMap::new(),
             site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
             beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
             outbox: Outbox::default(),
@@ -128,19 +132,33 @@ impl Work {
                         return finished;
                     }
                 }
-                Some(joined) = self.measures.join_next() => match joined {
-                    Ok(report) => {
-                        self.orders.remove(&report.order_id);
+                Some(joined) = self.measures.join_next_with_id() => {
+                    if let Some(report) = self.measurement_ended(joined) {
                         return Finished::Measured(report);
                     }
-                    Err(error) if error.is_panic() => tracing::error!(%error, "a measurement panicked"),
-                    Err(_) => {}
-                },
+                }
                 () = passed(self.deadline) => {
                     self.deadline = None;
                     self.stop_crawls();
                     return Finished::DeadlinePassed;
                 }
+            }
+        }
+    }
+
+    fn measurement_ended(
+        &mut self,
+        joined: Result<(tokio::task::Id, MeasurementReport), tokio::task::JoinError>,
+    ) -> Option<MeasurementReport> {
+        match joined {
+            Ok((id, report)) => {
+                self.orders.remove(&id);
+                Some(report)
+            }
+            Err(error) => {
+                let order_id = self.orders.remove(&error.id())?;
+                tracing::error!(%error, order.id = order_id, "a measurement panicked");
+                Some(wire::failed(order_id, Reason::Order, "the measurement failed for a mistake of the agent's"))
             }
         }
     }
@@ -204,9 +222,25 @@ impl Work {
         self.outbox.acknowledge(key);
     }
 
-    /// Sites being crawled.
+    /// Sites being crawled, those whose crawl is being stopped among them.
     pub(super) fn active_crawls(&self) -> u32 {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether another crawl may begin. One that is being stopped holds no slot: it ends without another request.
+    fn has_room(&self) -> bool {
+        let going_on = self.running.values().filter(|stop| !stop.is_cancelled()).count();
+        going_on < self.capacity && self.outbox.len() < self.capacity.saturating_add(SPARE_OUTCOMES)
+    }
+
+    /// Stops former leases of a task; a newer one proves that they are lost. `false` when `key` is itself the older.
+    fn supersede(&self, key: LeaseKey) -> bool {
+        let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
+        if same_task().any(|(other, _)| other.token > key.token) {
+            return false;
+        }
+        same_task().for_each(|(_, stop)| stop.cancel());
+        true
     }
 
     /// Stops every crawl; each still ends by itself.
@@ -236,7 +270,7 @@ impl Work {
         let Some(context) = self.context.clone() else {
             return Some(wire::failed(order_id, Reason::NoContactUrl, "no contact URL is configured"));
         };
-        if self.orders.contains(&order_id) {
+        if self.orders.values().any(|held| *held == order_id) {
             return None;
         }
         if self.orders.len() >= MAX_ORDERS {
@@ -248,12 +282,12 @@ impl Work {
         };
         let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
         let places = Arc::clone(places);
-        self.orders.insert(order_id);
-        self.measures.spawn(async move {
+        let measuring = self.measures.spawn(async move {
             let _place = places.acquire().await.expect("the semaphore is never closed");
             let result = probe::measure(&context, &target, &order, &mut |_| {}).await;
             wire::measured(order_id, &target, result)
         });
+        self.orders.insert(measuring.id(), order_id);
         None
     }
 
@@ -270,7 +304,7 @@ impl Work {
             tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site in it");
             return Some(wire::release(key));
         };
-        if self.running.len() >= self.capacity {
+        if !self.supersede(key) || !self.has_room() {
             return Some(wire::release(key));
         }
         let stop = CancellationToken::new();
@@ -294,5 +328,29 @@ async fn passed(deadline: Option<BootTime>) {
             return;
         }
         tokio::time::sleep(left.min(DEADLINE_POLL)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use landfall_proto::v1::measurement_report::Result as Reported;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_measurement_that_panics_is_answered_and_its_order_forgotten() {
+        let means = Means {
+            guard: Guard::new(Vec::new()),
+            resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
+            bind: None,
+            tls: crate::context::tls_config(None).unwrap(),
+            user_agent: None,
+        };
+        let mut work = Work::new(means, 1);
+        let measuring = work.measures.spawn(async { panic!("on purpose") });
+        work.orders.insert(measuring.id(), 7);
+        let Finished::Measured(report) = work.next().await else { panic!("no report") };
+        assert!(matches!((report.order_id, report.result), (7, Some(Reported::Failure(_)))));
+        assert!(work.orders.is_empty());
     }
 }
