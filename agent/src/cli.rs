@@ -1,4 +1,4 @@
-//! The command line: `run`, `enrol` and `probe`.
+//! The command line: `run`, `enrol`, `probe` and `crawl`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,7 +13,9 @@ use crate::config::{self, Config, parse_name_server};
 use crate::enrol::{Enrolment, enrol};
 use crate::telemetry;
 
+mod crawl;
 mod probe;
+mod request;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
@@ -34,6 +36,8 @@ enum Command {
     Enrol(EnrolArgs),
     /// Measure a URL: httping for people.
     Probe(probe::ProbeArgs),
+    /// Crawl one site, and print the outcome.
+    Crawl(crawl::CrawlArgs),
 }
 
 /// Where an agent's files are, and what may be connected beside public addresses.
@@ -83,6 +87,7 @@ impl Cli {
             Command::Run(args) => run(args).await,
             Command::Enrol(args) => enrol_agent(args).await,
             Command::Probe(args) => probe::run(args).await,
+            Command::Crawl(args) => crawl::run(args).await,
         }
     }
 }

@@ -1,0 +1,90 @@
+//! What `probe` and `crawl` must be told before they may send a request; agent.toml says what the command line does not.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use ipnet::IpNet;
+
+use super::{config_file, name_server};
+use crate::config::Config;
+use crate::context::{Context, tls_config};
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::user_agent::UserAgent;
+
+/// Who sends the requests, and where they may go.
+#[derive(Debug, Args)]
+pub(super) struct RequestArgs {
+    /// Where site owners reach you; from agent.toml by default.
+    #[arg(long, value_name = "URL")]
+    contact_url: Option<String>,
+    /// A network that may be probed and crawled though it is not public; may be repeated.
+    #[arg(long, value_name = "CIDR")]
+    allow_net: Vec<IpNet>,
+    /// The name server to ask.
+    #[arg(long, value_name = "ADDR", value_parser = name_server)]
+    dns: Option<SocketAddr>,
+    /// Certificates (PEM) to trust beside the public web's.
+    #[arg(long, value_name = "FILE")]
+    extra_ca: Option<PathBuf>,
+    /// The agent's folder, whose agent.toml gives what is not said here.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+}
+
+impl RequestArgs {
+    /// What the requests need.
+    pub(super) fn context(&self) -> anyhow::Result<Context> {
+        let file = config_file(self.dir.clone(), None);
+        let config = if file.exists() { Some(Config::load(&file)?) } else { None };
+        let config = config.as_ref();
+        let contact = self.contact_url.as_deref().or(config.and_then(|config| config.contact_url.as_deref()));
+        let Some(contact) = contact else {
+            bail!(
+                "no request leaves without a contact URL: give --contact-url, or set contact_url in {}",
+                file.display()
+            );
+        };
+        let mut allowed = self.allow_net.clone();
+        allowed.extend(config.iter().flat_map(|config| config.allow_net.iter().copied()));
+        let extra_ca = self.extra_ca.as_deref().or(config.and_then(|config| config.extra_ca.as_deref()));
+        Ok(Context {
+            guard: Guard::new(allowed),
+            resolver: Resolver::new(self.dns.or(config.and_then(|config| config.dns)))?,
+            user_agent: UserAgent::new(contact)?,
+            bind: config.and_then(|config| config.bind),
+            tls: tls_config(extra_ca)?,
+        })
+    }
+}
+
+/// Reads `250ms`, `1s` or `2m`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "s" | "" => 1.0,
+        "m" => 60.0,
+        unit => return Err(format!("'{unit}' is not ms, s or m")),
+    };
+    let number: f64 = digits.parse().map_err(|_| format!("'{digits}' is not a number"))?;
+    Duration::try_from_secs_f64(number * unit).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_with_their_unit() {
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        for text in ["", "s", "1h", "-1s", "1 s x", "NaNs"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}
