@@ -50,9 +50,10 @@ lint: ## clippy, the purity of the core, and the rules of style
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-bench: ## Print how well the statistical weighted mean does beside other means
+bench: ## Print every figure that has a target beside it; ARGS="--only NAME" for one section
 	$(OFFLINE) cargo build --release --workspace
-	$(TARGET)/release/lab trials $(ARGS)
+	$(TARGET)/release/lab trials
+	$(TARGET)/release/lab bench $(ARGS)
 
 sqlx-prepare: setup ## Write .sqlx anew from the migrations and the queries
 	ops/sqlx-prepare.sh

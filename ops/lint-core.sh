@@ -15,6 +15,7 @@ core=(
     scheduler/src/gnp
     scheduler/src/strategy.rs
     scheduler/src/strategy
+    scheduler/src/simulate/draw.rs
     scheduler/src/site_list.rs
     agent/src/probe/weighted_mean.rs
 )

@@ -20,6 +20,7 @@ pub mod operator;
 pub mod postgres;
 pub mod run;
 pub mod secret;
+pub mod simulate;
 pub mod site_list;
 pub mod store;
 pub mod strategy;

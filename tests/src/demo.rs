@@ -14,12 +14,12 @@ use crate::cluster::{Cluster, Options};
 use crate::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::layout::{Layout, PAPER};
 use crate::machine::{self, CpuTime};
-use crate::matrix::Matrix;
 use crate::process::interrupted;
 use crate::report;
 use crate::scenario::Scenario;
 use crate::witness::Facts;
 use crate::world::World;
+use landfall_scheduler::simulate::Matrix;
 
 const BATCH: &str = "demo";
 /// Agents crawl this many sites at once.

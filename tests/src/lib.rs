@@ -4,13 +4,13 @@
 //! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
 
 pub mod beacons;
+pub mod bench;
 pub mod check;
 pub mod cluster;
 pub mod demo;
 pub mod figures;
 pub mod layout;
 pub mod machine;
-pub mod matrix;
 pub mod names;
 pub mod process;
 pub mod reno;

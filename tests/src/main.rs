@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::demo::{DemoArgs, demo};
 use landfall_lab::with_postgres::with_postgres;
 
@@ -27,6 +28,8 @@ enum Command {
         #[arg(long, default_value_t = 10_000)]
         count: u32,
     },
+    /// Measure what has a target, and print each figure beside it
+    Bench(BenchArgs),
     /// Run a command with DATABASE_URL set to a private Postgres
     WithPostgres {
         /// The command
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
                 print!("{}", landfall_agent::probe::weighted_mean::trial::trials(seed, count));
                 Ok(ExitCode::SUCCESS)
             }
+            Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),
             Command::WithPostgres { command } => with_postgres(&command).await,
         }
     });

@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
-use crate::matrix::Matrix;
+use landfall_scheduler::simulate::Matrix;
 
 /// One emulated world.
 #[derive(Debug, Clone)]

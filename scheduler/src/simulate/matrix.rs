@@ -103,7 +103,10 @@ impl Matrix {
     }
 
     /// Parses the plain text of `file`.
-    fn parse(file: &Path, bytes: &[u8]) -> Result<Self, MatrixError> {
+    ///
+    /// # Errors
+    /// When it is not a square matrix of round trips.
+    pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, MatrixError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);

@@ -1,0 +1,164 @@
+//! One drawing: some nodes of a matrix are agents, every other is a site.
+//!
+//! The true round trip of a pair is the geometric mean of both directions, or the one direction there is. Agents keep
+//! their directions in the mesh, as real ones do.
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::Matrix;
+use crate::gnp::{Mesh, Nominee};
+use crate::model::{AgentId, Rtt};
+
+/// Agents and sites of one seed. Agent number `i` (from 0) has the identifier `i + 1`.
+#[derive(Debug, Clone)]
+pub struct Draw<'a> {
+    matrix: &'a Matrix,
+    agents: Vec<usize>,
+    sites: Vec<usize>,
+}
+
+/// Why a matrix cannot be drawn from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DrawError {
+    /// Nobody would measure.
+    #[error("at least 1 agent is needed")]
+    NoAgents,
+    /// No node would be left to be a site.
+    #[error("{agents} agents leave no site among the {nodes} nodes of the matrix")]
+    TooFewNodes {
+        /// Agents asked.
+        agents: usize,
+        /// Nodes there are.
+        nodes: usize,
+    },
+}
+
+impl<'a> Draw<'a> {
+    /// Draws `agents` nodes; all others are sites.
+    ///
+    /// # Errors
+    /// When that leaves no agent or no site.
+    pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, DrawError> {
+        if agents == 0 {
+            return Err(DrawError::NoAgents);
+        }
+        if agents >= matrix.nodes() {
+            return Err(DrawError::TooFewNodes { agents, nodes: matrix.nodes() });
+        }
+        let mut nodes: Vec<usize> = (0..matrix.nodes()).collect();
+        nodes.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        let mut sites = nodes.split_off(agents);
+        sites.sort_unstable();
+        Ok(Self { matrix, agents: nodes, sites })
+    }
+
+    /// How many agents.
+    pub fn agents(&self) -> usize {
+        self.agents.len()
+    }
+
+    /// How many sites.
+    pub fn sites(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// The matrix's row of a site.
+    pub fn site_node(&self, site: usize) -> usize {
+        self.sites[site]
+    }
+
+    /// The matrix's row of an agent.
+    pub fn agent_node(&self, agent: usize) -> usize {
+        self.agents[agent]
+    }
+
+    /// The identifier of an agent.
+    pub fn agent_id(&self, agent: usize) -> AgentId {
+        AgentId::new(i64::try_from(agent).unwrap_or(i64::MAX).saturating_add(1))
+    }
+
+    /// The number of an agent by its identifier; `None` when it is not of this drawing.
+    pub fn agent_of(&self, id: AgentId) -> Option<usize> {
+        let number = usize::try_from(id.get().checked_sub(1)?).ok()?;
+        (number < self.agents.len()).then_some(number)
+    }
+
+    /// The true round trip between a site and an agent, milliseconds; `None` when the matrix does not know it.
+    pub fn truth(&self, site: usize, agent: usize) -> Option<f64> {
+        pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
+    }
+
+    /// Everything agents measured of each other.
+    pub fn mesh(&self) -> Mesh {
+        let mut mesh = Mesh::new();
+        for (i, &a) in self.agents.iter().enumerate() {
+            for (j, &b) in self.agents.iter().enumerate().filter(|&(j, _)| j != i) {
+                if let Some(rtt) = self.matrix.millis(a, b).and_then(|millis| Rtt::try_from_millis_f64(millis).ok()) {
+                    mesh.insert(self.agent_id(i), self.agent_id(j), rtt);
+                }
+            }
+        }
+        mesh
+    }
+
+    /// The agents as nominees of an election; a matrix knows no cities.
+    pub fn nominees(&self) -> Vec<Nominee> {
+        let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
+        (0..self.agents()).map(nominee).collect()
+    }
+
+    /// What these agents measured to a site: the true round trips that are known.
+    pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
+        let one = |&id: &AgentId| {
+            let millis = self.truth(site, self.agent_of(id)?)?;
+            Some((id, Rtt::try_from_millis_f64(millis).ok()?))
+        };
+        probers.iter().filter_map(one).collect()
+    }
+}
+
+/// The geometric mean of both directions, or the one there is.
+fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
+    match (matrix.millis(a, b), matrix.millis(b, a)) {
+        (Some(there), Some(back)) => Some((there * back).sqrt()),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn matrix() -> Matrix {
+        Matrix::parse(Path::new("m.csv"), b"0,4,nan,7\n9,0,3,8\n5,nan,0,6\n1,2,3,0\n").unwrap()
+    }
+
+    #[test]
+    fn a_drawing_splits_the_nodes_and_knows_the_truth_between_them() {
+        let matrix = matrix();
+        let draw = Draw::new(&matrix, 2, 7).unwrap();
+        let mut nodes: Vec<usize> =
+            (0..2).map(|i| draw.agent_node(i)).chain((0..2).map(|i| draw.site_node(i))).collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [0, 1, 2, 3]);
+        assert_eq!(draw.agent_of(draw.agent_id(1)), Some(1));
+        assert_eq!(draw.agent_of(AgentId::new(3)), None);
+        assert_eq!(pair(&matrix, 0, 1), Some(6.0));
+        assert_eq!(pair(&matrix, 0, 2), Some(5.0));
+        assert_eq!(draw.measured(0, &[draw.agent_id(0)]).len(), 1);
+    }
+
+    #[test]
+    fn a_matrix_too_small_is_refused_with_numbers() {
+        let matrix = matrix();
+        assert_eq!(
+            Draw::new(&matrix, 4, 1).unwrap_err().to_string(),
+            "4 agents leave no site among the 4 nodes of the matrix"
+        );
+        assert_eq!(Draw::new(&matrix, 0, 1).unwrap_err(), DrawError::NoAgents);
+    }
+}
