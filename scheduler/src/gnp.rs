@@ -20,6 +20,7 @@ mod elect;
 #[cfg(test)]
 mod evaluate;
 mod fit;
+mod geo;
 mod locate;
 mod mds;
 mod mesh;
@@ -28,6 +29,7 @@ mod simplex;
 
 pub use elect::{ElectError, Elected, Nominee, elect};
 pub use fit::{FitError, fit};
+pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::LocateError;
 pub use mesh::Mesh;
 

@@ -30,6 +30,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
+use crate::gnp::Position;
 use crate::model::Rtt;
 
 /// The schema, embedded; forward-only.
@@ -116,6 +117,12 @@ where
     U: TryFrom<S>,
 {
     U::try_from(stored).map_err(|_| Error::inconsistent(table, column, &stored))
+}
+
+/// A stored position, in degrees.
+fn position(table: &'static str, latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, Error> {
+    Position::from_parts(latitude, longitude)
+        .map_err(|_| Error::inconsistent(table, "latitude, longitude", &format!("{latitude:?}, {longitude:?}")))
 }
 
 /// A stored round trip, in microseconds.

@@ -56,6 +56,7 @@ impl Running {
             city: "Harbin".into(),
             carrier: "CERNET".into(),
             country: "CN".into(),
+            position: None,
             valid_for: Duration::from_secs(600),
         };
         let token = Secret::generate().expect("randomness");

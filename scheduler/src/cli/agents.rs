@@ -10,6 +10,7 @@ use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Format, Row};
 use crate::exit::{print, usage};
+use crate::gnp::{Position, PositionError};
 use crate::up::quoted;
 
 #[derive(Debug, Subcommand)]
@@ -19,7 +20,7 @@ pub(super) enum AgentsCommand {
         visible_alias = "enroll",
         after_help = "\
 Example:
-  landfall agents enrol --city Harbin --isp CERNET --country CN"
+  landfall agents enrol --city Harbin --isp CERNET --country CN --latitude 45.8 --longitude 126.5"
     )]
     Enrol(EnrolArgs),
     /// List the agents
@@ -44,6 +45,12 @@ pub(super) struct EnrolArgs {
     /// Its country, two letters (ISO 3166-1)
     #[arg(long, value_name = "CC")]
     country: Option<String>,
+    /// Where it stands: degrees north, -90 to 90. With --longitude, round trips faster than light in fibre are told apart
+    #[arg(long, value_name = "DEGREES", requires = "longitude", allow_negative_numbers = true)]
+    latitude: Option<f64>,
+    /// Where it stands: degrees east, -180 to 180
+    #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
+    longitude: Option<f64>,
     /// How to print
     #[arg(long, value_enum, default_value_t = EnrolFormat::Text)]
     format: EnrolFormat,
@@ -85,6 +92,11 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
     if !(country.is_empty() || country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
         return Err(usage(format!("--country must be two letters, is '{country}'")));
     }
+    Position::from_parts(args.latitude, args.longitude).map_err(|problem| match problem {
+        PositionError::Latitude => usage(format!("--latitude: {problem}")),
+        PositionError::Longitude => usage(format!("--longitude: {problem}")),
+        PositionError::Half => usage(format!("--latitude, --longitude: {problem}")),
+    })?;
     let client = Client::connect(connection).await?;
     let request = CreateEnrolmentRequest {
         name: args.name.unwrap_or_default(),
@@ -92,6 +104,8 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
         carrier: args.isp,
         country,
         valid_for: None,
+        latitude: args.latitude,
+        longitude: args.longitude,
     };
     let made = client.fleet().create_enrolment(request).await.map_err(|status| client.refusal(&status))?.into_inner();
     if made.contact_url.is_empty() {
@@ -165,6 +179,8 @@ struct AgentRow {
     seen_at: Option<String>,
     version: String,
     beacon_url: String,
+    latitude: Option<f64>,
+    longitude: Option<f64>,
 }
 
 impl From<Agent> for AgentRow {
@@ -183,6 +199,8 @@ impl From<Agent> for AgentRow {
             seen_at: output::time(agent.seen_at.as_ref()),
             version: agent.version,
             beacon_url: agent.beacon_url,
+            latitude: agent.latitude,
+            longitude: agent.longitude,
         }
     }
 }

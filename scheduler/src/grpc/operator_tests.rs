@@ -187,6 +187,8 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
         city: "Harbin".into(),
         carrier: "CERNET".into(),
         country: "cn".into(),
+        latitude: Some(45.8),
+        longitude: Some(126.5),
         ..v1::CreateEnrolmentRequest::default()
     };
     let made = desk.fleet().create_enrolment(request.clone()).await.expect("made").into_inner();
@@ -200,10 +202,14 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
     let listed = desk.fleet().list_agents(v1::ListAgentsRequest {}).await.expect("listed").into_inner();
     assert_eq!(listed.agents.len(), 1);
     assert!(!listed.agents[0].connected);
+    assert_eq!((listed.agents[0].latitude, listed.agents[0].longitude), (Some(45.8), Some(126.5)));
 
     for (request, field) in [
         (v1::CreateEnrolmentRequest { city: " ".into(), ..request.clone() }, "city"),
         (v1::CreateEnrolmentRequest { name: "a b".into(), ..request.clone() }, "name"),
+        (v1::CreateEnrolmentRequest { latitude: Some(90.5), ..request.clone() }, "latitude"),
+        (v1::CreateEnrolmentRequest { longitude: Some(f64::NAN), ..request.clone() }, "longitude"),
+        (v1::CreateEnrolmentRequest { longitude: None, ..request.clone() }, "longitude"),
         (v1::CreateEnrolmentRequest { country: "CHN".into(), ..request.clone() }, "country"),
         (
             v1::CreateEnrolmentRequest { valid_for: Some(prost_types::Duration { seconds: 1, nanos: 0 }), ..request },

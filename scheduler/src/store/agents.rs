@@ -3,10 +3,11 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::secret::SecretHash;
 
-use super::{Error, unsigned};
+use super::{Error, position, unsigned};
 
 /// One agent and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Agent {
     pub version: String,
     /// Where its beacon is reached, when it runs one.
     pub beacon_url: Option<String>,
+    /// Where it stands on the globe, where the operator said so.
+    pub position: Option<Position>,
 }
 
 /// All agents, by name.
@@ -47,6 +50,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
+               a.latitude, a.longitude,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
@@ -78,6 +82,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
                 seen_at: row.seen_at,
                 version: row.version,
                 beacon_url: row.beacon_url,
+                position: position("agents", row.latitude, row.longitude)?,
             })
         })
         .collect()

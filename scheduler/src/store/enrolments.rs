@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::postgres::types::PgInterval;
 
+use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::secret::{Secret, SecretHash};
 
@@ -26,6 +27,8 @@ pub struct Wanted {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
+    /// Where it stands on the globe, where that is known.
+    pub position: Option<Position>,
     /// How long the token can be used.
     pub valid_for: Duration,
 }
@@ -115,8 +118,8 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
     let hash = token.hash();
     let expires_at = sqlx::query_scalar!(
         r#"
-        insert into enrolments (token_hash, agent_name, city, carrier, country, expires_at)
-        values ($1, $2, $3, $4, $5, now() + $6)
+        insert into enrolments (token_hash, agent_name, city, carrier, country, expires_at, latitude, longitude)
+        values ($1, $2, $3, $4, $5, now() + $6, $7, $8)
         returning expires_at
         "#,
         hash.as_bytes(),
@@ -125,6 +128,8 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
         wanted.carrier,
         wanted.country,
         valid_for,
+        wanted.position.map(Position::latitude),
+        wanted.position.map(Position::longitude),
     )
     .fetch_one(conn)
     .await?;
@@ -184,7 +189,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(
         r#"
-        select agent_name, city, carrier, country, used_at, expires_at, expires_at <= now() as "expired!"
+        select agent_name, city, carrier, country, latitude, longitude, used_at, expires_at, expires_at <= now() as "expired!"
         from enrolments where token_hash = $1
         for update
         "#,
@@ -206,9 +211,11 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         .await?;
     let agent = sqlx::query_scalar!(
         r#"
-        insert into agents (name, city, carrier, country, credential_hash) values ($1, $2, $3, $4, $5)
+        insert into agents (name, city, carrier, country, credential_hash, latitude, longitude)
+        values ($1, $2, $3, $4, $5, $6, $7)
         on conflict (name) do update
         set city = excluded.city, carrier = excluded.carrier, country = excluded.country,
+            latitude = excluded.latitude, longitude = excluded.longitude,
             credential_hash = excluded.credential_hash, enrolled_at = now()
         returning id
         "#,
@@ -217,6 +224,8 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         row.carrier,
         row.country,
         credential_hash.as_bytes(),
+        row.latitude,
+        row.longitude,
     )
     .fetch_one(conn)
     .await?;
@@ -243,6 +252,7 @@ mod tests {
             city: "Harbin".into(),
             carrier: "CERNET".into(),
             country: "CN".into(),
+            position: None,
             valid_for: Duration::from_secs(60),
         }
     }

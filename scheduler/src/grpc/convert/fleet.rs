@@ -5,7 +5,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use crate::contact::ContactUrl;
-use crate::gnp::Embedding;
+use crate::gnp::{Embedding, Position, PositionError};
 use crate::grpc::Identity;
 use crate::store::agents::Agent;
 use crate::store::enrolments::{Enrolment, Wanted};
@@ -37,6 +37,7 @@ impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
             city: line("city", &request.city)?,
             carrier: line("carrier", &request.carrier)?,
             country: country(&request.country)?,
+            position: position(request.latitude, request.longitude)?,
             valid_for: valid_for.unwrap_or(DEFAULT_VALIDITY),
         })
     }
@@ -48,6 +49,18 @@ fn country(text: &str) -> Result<String, InvalidField> {
         return Ok(country);
     }
     Err(InvalidField::new("country", "not two letters, as ISO 3166-1 has them"))
+}
+
+fn position(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, InvalidField> {
+    Position::from_parts(latitude, longitude).map_err(|problem| {
+        let field = match problem {
+            PositionError::Latitude => "latitude",
+            PositionError::Longitude => "longitude",
+            PositionError::Half if latitude.is_none() => "latitude",
+            PositionError::Half => "longitude",
+        };
+        InvalidField::new(field, problem.to_string())
+    })
 }
 
 /// What is asked of an election.
@@ -105,6 +118,8 @@ impl From<Agent> for v1::Agent {
             seen_at: agent.seen_at.map(timestamp),
             version: agent.version,
             beacon_url: agent.beacon_url.unwrap_or_default(),
+            latitude: agent.position.map(Position::latitude),
+            longitude: agent.position.map(Position::longitude),
         }
     }
 }

@@ -1,0 +1,154 @@
+//! Positions on the globe, and the least round trip that light in fibre allows between two of them.
+//!
+//! The bound is physics, not a model: a round trip below it means that a position is wrong, a clock is, or the two ends
+//! are not where they are thought to be. It therefore errs on the side of allowing.
+
+use std::time::Duration;
+
+use crate::model::Rtt;
+
+/// The earth's mean radius, kilometres (IUGG).
+const EARTH_RADIUS_KM: f64 = 6371.0088;
+/// Light in fibre, kilometres a millisecond: two thirds of 299,792.458 km/s.
+const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
+/// A great circle of the sphere is at most 0.56 % longer than the way on the ellipsoid; so much is allowed for.
+const SPHERE_EXCESS: f64 = 0.0056;
+
+/// A position on the globe.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Position {
+    latitude: f64,
+    longitude: f64,
+}
+
+/// Finite, so equal to itself.
+impl Eq for Position {}
+
+/// Degrees that are not on the globe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PositionError {
+    /// Beyond a pole, or not a number.
+    #[error("a latitude is between -90 and 90 degrees")]
+    Latitude,
+    /// Beyond the antimeridian, or not a number.
+    #[error("a longitude is between -180 and 180 degrees")]
+    Longitude,
+    /// One without the other.
+    #[error("a position needs both a latitude and a longitude")]
+    Half,
+}
+
+impl Position {
+    /// From degrees: north and east are positive.
+    ///
+    /// # Errors
+    /// When the latitude is not within ±90 or the longitude not within ±180.
+    pub fn try_new(latitude: f64, longitude: f64) -> Result<Self, PositionError> {
+        if !(-90.0..=90.0).contains(&latitude) {
+            return Err(PositionError::Latitude);
+        }
+        if !(-180.0..=180.0).contains(&longitude) {
+            return Err(PositionError::Longitude);
+        }
+        Ok(Self { latitude, longitude })
+    }
+
+    /// From what may be absent; nothing where both are.
+    ///
+    /// # Errors
+    /// When one is absent and the other not, or as [`Position::try_new`].
+    pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
+        match (latitude, longitude) {
+            (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),
+            (None, None) => Ok(None),
+            _ => Err(PositionError::Half),
+        }
+    }
+
+    /// Degrees north.
+    pub const fn latitude(self) -> f64 {
+        self.latitude
+    }
+
+    /// Degrees east.
+    pub const fn longitude(self) -> f64 {
+        self.longitude
+    }
+}
+
+/// The shortest way over the globe, kilometres, by the haversine formula on the mean sphere.
+pub fn great_circle_km(a: Position, b: Position) -> f64 {
+    let half_sine = |from: f64, to: f64| ((to - from).to_radians() / 2.0).sin().powi(2);
+    let along = half_sine(a.latitude, b.latitude);
+    let across = half_sine(a.longitude, b.longitude);
+    let haversine = along + a.latitude.to_radians().cos() * b.latitude.to_radians().cos() * across;
+    // Rounding may carry it past 1 between antipodes.
+    2.0 * EARTH_RADIUS_KM * haversine.clamp(0.0, 1.0).sqrt().asin()
+}
+
+/// The least round trip between two positions: there and back along the great circle at two thirds of the speed of
+/// light. Zero between equal positions.
+pub fn least_round_trip(a: Position, b: Position) -> Duration {
+    let way = great_circle_km(a, b) * (1.0 - SPHERE_EXCESS);
+    // Half the earth's girth takes 200 ms: always a duration.
+    Duration::from_secs_f64(2.0 * way / FIBRE_KM_PER_MS / 1e3)
+}
+
+/// Whether a round trip between two positions is faster than light in fibre.
+pub fn beats_light(rtt: Rtt, a: Position, b: Position) -> bool {
+    rtt.as_duration() < least_round_trip(a, b)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, proptest};
+
+    use super::*;
+
+    fn at(latitude: f64, longitude: f64) -> Position {
+        Position::try_new(latitude, longitude).unwrap()
+    }
+
+    #[test]
+    fn known_distances_come_out() {
+        // A quarter of a meridian, half the equator, and Beijing to Guangzhou.
+        assert!((great_circle_km(at(0.0, 0.0), at(90.0, 0.0)) - 10_007.557).abs() < 0.01);
+        assert!((great_circle_km(at(0.0, -90.0), at(0.0, 90.0)) - 20_015.115).abs() < 0.01);
+        let (beijing, guangzhou) = (at(39.9042, 116.4074), at(23.1291, 113.2644));
+        let way = great_circle_km(beijing, guangzhou);
+        assert!((way - 1888.0).abs() < 5.0, "{way}");
+        let least = least_round_trip(beijing, guangzhou).as_secs_f64() * 1e3;
+        assert!((least - way * 0.9944 / 99.931).abs() < 0.01, "{least}");
+        assert!(beats_light(Rtt::try_from_millis_f64(18.0).unwrap(), beijing, guangzhou));
+        assert!(!beats_light(Rtt::try_from_millis_f64(19.0).unwrap(), beijing, guangzhou));
+    }
+
+    #[test]
+    fn what_is_not_on_the_globe_is_refused() {
+        for latitude in [90.1, -91.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(Position::try_new(latitude, 0.0), Err(PositionError::Latitude), "{latitude}");
+        }
+        for longitude in [180.1, -181.0, f64::NAN, f64::NEG_INFINITY] {
+            assert_eq!(Position::try_new(0.0, longitude), Err(PositionError::Longitude), "{longitude}");
+        }
+        assert_eq!(Position::from_parts(None, None), Ok(None));
+        assert_eq!(Position::from_parts(Some(1.0), None), Err(PositionError::Half));
+        assert_eq!(Position::from_parts(None, Some(1.0)), Err(PositionError::Half));
+    }
+
+    proptest! {
+        #[test]
+        fn distances_are_symmetric_bounded_and_keep_the_triangle(
+            a in (-90.0..=90.0, -180.0..=180.0),
+            b in (-90.0..=90.0, -180.0..=180.0),
+            c in (-90.0..=90.0, -180.0..=180.0),
+        ) {
+            let [a, b, c] = [a, b, c].map(|(latitude, longitude)| at(latitude, longitude));
+            let way = great_circle_km(a, b);
+            prop_assert!((0.0..=20_016.0).contains(&way));
+            prop_assert!((way - great_circle_km(b, a)).abs() < 1e-6);
+            prop_assert!(way <= great_circle_km(a, c) + great_circle_km(c, b) + 1e-3);
+            prop_assert!(great_circle_km(a, a) == 0.0);
+        }
+    }
+}
