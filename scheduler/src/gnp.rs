@@ -25,6 +25,7 @@ mod locate;
 mod mds;
 mod mesh;
 mod objective;
+mod refined;
 mod simplex;
 
 pub use elect::{ElectError, Elected, Nominee, elect};
@@ -32,6 +33,7 @@ pub use fit::{FitError, fit};
 pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::LocateError;
 pub use mesh::Mesh;
+pub use refined::{Ingredients, Posterior, Prediction, Refined};
 
 /// Dimensions beyond which more landmarks buy no more of them (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;

@@ -117,7 +117,7 @@ pub fn fit(
     Ok(embedding.expect("a fitted point has a finite component a dimension and a height"))
 }
 
-fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitError> {
+pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitError> {
     let there = landmarks.len();
     if there < 2 {
         return Err(FitError::TooFewLandmarks { there });
@@ -146,16 +146,16 @@ enum Loss {
 
 /// The agents that are joined to the landmarks, landmarks first, and their distances in milliseconds.
 #[derive(Debug)]
-struct Measured {
-    agents: Vec<AgentId>,
+pub(super) struct Measured {
+    pub(super) agents: Vec<AgentId>,
     /// Per agent, who it has a distance to (by index) and which.
-    rows: Vec<Vec<(usize, f64)>>,
+    pub(super) rows: Vec<Vec<(usize, f64)>>,
     /// Every pair: measured, or else along the shortest chain of measurements.
-    filled: Vec<Vec<f64>>,
+    pub(super) filled: Vec<Vec<f64>>,
 }
 
 impl Measured {
-    fn joined(mesh: &Mesh, landmarks: &[AgentId]) -> Result<Self, FitError> {
+    pub(super) fn joined(mesh: &Mesh, landmarks: &[AgentId]) -> Result<Self, FitError> {
         for &landmark in landmarks {
             if !landmarks.iter().any(|&other| other != landmark && mesh.distance(landmark, other).is_some()) {
                 return Err(FitError::UnmeasuredLandmark { landmark });
@@ -193,7 +193,7 @@ impl Measured {
     }
 
     /// The median measured distance, milliseconds: the unit of every step and start.
-    fn scale(&self) -> f64 {
+    pub(super) fn scale(&self) -> f64 {
         let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
         all.sort_by(f64::total_cmp);
         all.get(all.len() / 2).copied().unwrap_or(1.0)

@@ -1,0 +1,325 @@
+//! The refined tier: from what landmarks measured of a site to how far every agent probably is, and how sure that is.
+//!
+//! The plain tier gives a site one point. Here a site is a cloud of points it may lie at, each weighed by how well it
+//! explains the measurements; what the map gets wrong between agents is carried over to hosts near them; the result is a
+//! median to read, an expectation to rank by, and a spread. Every step is an ingredient that can be left out
+//! ([`Ingredients`]), so that what each is worth can be measured: `docs/gnp.md`, section 8.
+//!
+//! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
+//! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
+//! - [`constants`]: its constants, chosen by agents held out as if they were sites;
+//! - [`cloud`]: the points a site may lie at;
+//! - [`posterior`]: their weights, and what follows.
+
+use std::collections::BTreeMap;
+
+use crate::model::{AgentId, Rtt};
+
+use super::fit::{FitError, Measured};
+use super::{LocateError, Mesh, millis};
+
+mod cloud;
+mod constants;
+mod held_out;
+mod kriging;
+mod layout;
+mod posterior;
+
+use cloud::Cloud;
+use kriging::Kriging;
+use layout::Layout;
+pub use posterior::{Posterior, Prediction};
+
+/// Numbers of dimensions whose answers are averaged: few enough for nine measurements, enough for the Internet.
+const DIMENSIONS: [usize; 3] = [3, 4, 5];
+/// The one number of dimensions when they are not averaged.
+const SINGLE_DIMENSION: [usize; 1] = [4];
+/// Of a log distance, as a part of the scale: round trips near zero differ by what is noise on the far ones.
+const SOFTENING: f64 = 0.02;
+/// Points of a cloud. Four times as many change the median error by less than 2 %.
+const PARTICLES: usize = 3_000;
+/// Agents in reach of which a site's own measurements are heeded, nearest first: bounds the work for a site.
+const MOST_MEASUREMENTS: usize = 64;
+
+/// What the refined tier is made of; everything is in by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ingredients {
+    /// Every host has a height; without: none.
+    pub height: bool,
+    /// Odd pairs of the mesh count linearly; without: every error counts by its square.
+    pub robust: bool,
+    /// The residuals of the mesh correct predictions.
+    pub kriging: bool,
+    /// The constants of the kriging are chosen by held-out agents; without: the first of the list.
+    pub constants: bool,
+    /// What a site's measurements leave over corrects the agents near the landmarks; needs `kriging`.
+    pub residuals: bool,
+    /// A site is a cloud; without: its heaviest point.
+    pub cloud: bool,
+    /// Averages over dimensions; without: one.
+    pub dimensions: bool,
+    /// Agents are ranked by expected distance; without: by the median.
+    pub expectation: bool,
+}
+
+impl Default for Ingredients {
+    fn default() -> Self {
+        Self {
+            height: true,
+            robust: true,
+            kriging: true,
+            constants: true,
+            residuals: true,
+            cloud: true,
+            dimensions: true,
+            expectation: true,
+        }
+    }
+}
+
+impl Ingredients {
+    /// The names of all switches.
+    pub const NAMES: [&'static str; 8] =
+        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation"];
+
+    /// The same without one; `None` when there is none of this name.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Option<Self> {
+        let switch = match name {
+            "height" => &mut self.height,
+            "robust" => &mut self.robust,
+            "kriging" => &mut self.kriging,
+            "constants" => &mut self.constants,
+            "residuals" => &mut self.residuals,
+            "cloud" => &mut self.cloud,
+            "dimensions" => &mut self.dimensions,
+            "expectation" => &mut self.expectation,
+            _ => return None,
+        };
+        *switch = false;
+        Some(self)
+    }
+}
+
+/// One epoch's refined map.
+#[derive(Debug)]
+pub struct Refined {
+    agents: Vec<AgentId>,
+    index: BTreeMap<AgentId, usize>,
+    layers: Vec<Layer>,
+    ingredients: Ingredients,
+    /// Milliseconds.
+    softening: f64,
+}
+
+/// One number of dimensions.
+#[derive(Debug)]
+struct Layer {
+    kriging: Option<Kriging>,
+    cloud: Cloud,
+}
+
+impl Refined {
+    /// Makes the map of everyone whom measurements join to the landmarks. The same arguments give the same map.
+    ///
+    /// # Errors
+    /// When there are fewer than two landmarks, or no chain of measurements joins them.
+    pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &Ingredients, seed: u64) -> Result<Self, FitError> {
+        super::fit::check(landmarks, 1)?;
+        let measured = Measured::joined(mesh, landmarks)?;
+        let softening = SOFTENING * measured.scale();
+        let dimensions: &[usize] = if ingredients.dimensions { &DIMENSIONS } else { &SINGLE_DIMENSION };
+        let layouts: Vec<Layout> =
+            dimensions.iter().map(|&d| Layout::fit(&measured, d, ingredients, softening, seed)).collect();
+        let middle = &layouts[layouts.len() / 2];
+        let constants = ingredients
+            .kriging
+            .then(|| constants::choose(&measured, middle, landmarks.len(), ingredients, softening, seed));
+        let layers = layouts
+            .iter()
+            .map(|layout| {
+                let kriging =
+                    constants.and_then(|constants| Kriging::fit(&measured, layout, constants, softening, seed));
+                let cloud = Cloud::draw(layout, kriging.as_ref(), measured.scale(), PARTICLES, softening, seed);
+                Layer { kriging, cloud }
+            })
+            .collect();
+        let agents = measured.agents;
+        let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
+        Ok(Self { agents, index, layers, ingredients: *ingredients, softening })
+    }
+
+    /// Whom it can predict for: the landmarks, then the others.
+    pub fn agents(&self) -> &[AgentId] {
+        &self.agents
+    }
+
+    /// What these measurements of one site say about its distance to every agent. Any placed agent's measurement counts,
+    /// not only a landmark's.
+    ///
+    /// # Errors
+    /// When none of the measurements is from an agent of this map.
+    pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
+        let mut known: Vec<(usize, f64)> = measured
+            .iter()
+            .filter_map(|&(agent, rtt)| Some((*self.index.get(&agent)?, (millis(rtt) + self.softening).ln())))
+            .collect();
+        if known.is_empty() {
+            return Err(LocateError::NothingMeasured { measured: measured.len() });
+        }
+        // One order and one measurement an agent, so that the result does not depend on the order given.
+        known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        known.dedup_by_key(|(agent, _)| *agent);
+        known.sort_by(|a, b| a.1.total_cmp(&b.1));
+        known.truncate(MOST_MEASUREMENTS);
+        Ok(Posterior::of(self, &known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::gnp::objective::distance;
+
+    fn agent(index: usize) -> AgentId {
+        AgentId::new(i64::try_from(index).unwrap())
+    }
+
+    fn rtt(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    /// Points in a box of 200 ms in three dimensions with heights of 1 to 6 ms.
+    fn hosts(count: usize, seed: u64) -> Vec<Vec<f64>> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut host = || {
+            let mut point: Vec<f64> = (0..3).map(|_| rng.random_range(0.0..200.0)).collect();
+            point.push(rng.random_range(1.0..6.0));
+            point
+        };
+        (0..count).map(|_| host()).collect()
+    }
+
+    fn mesh_of(hosts: &[Vec<f64>]) -> Mesh {
+        let mut mesh = Mesh::new();
+        for (i, a) in hosts.iter().enumerate() {
+            for (j, b) in hosts.iter().enumerate() {
+                mesh.insert(agent(i), agent(j), rtt(distance(a, b)));
+            }
+        }
+        mesh
+    }
+
+    fn map_of(hosts: &[Vec<f64>], landmarks: usize, ingredients: &Ingredients) -> Refined {
+        let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();
+        Refined::new(&mesh_of(hosts), &landmarks, ingredients, 1).unwrap()
+    }
+
+    fn measured(hosts: &[Vec<f64>], site: &[f64], landmarks: usize) -> Vec<(AgentId, Rtt)> {
+        (0..landmarks).map(|i| (agent(i), rtt(distance(site, &hosts[i])))).collect()
+    }
+
+    #[test]
+    fn in_a_network_that_is_a_map_the_nearest_agents_of_a_site_are_found() {
+        let hosts = hosts(18, 4);
+        let (sites, agents) = hosts.split_at(6);
+        let map = map_of(agents, 7, &Ingredients::default());
+        let mut errors: Vec<f64> = Vec::new();
+        for site in sites {
+            let seen = measured(agents, site, 7);
+            let posterior = map.locate(&seen).unwrap();
+            for (i, host) in agents.iter().enumerate().skip(7) {
+                let truth = distance(site, host);
+                let predicted = posterior.predict(agent(i)).unwrap();
+                errors.push((predicted.median.as_millis_f64() - truth).abs() / truth);
+                assert!(predicted.spread > 0.0 && predicted.spread < 2.0, "{predicted:?}");
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        assert!(errors[errors.len() / 2] < 0.12, "{errors:?}");
+    }
+
+    #[test]
+    fn every_ingredient_can_be_left_out_and_changes_what_is_predicted() {
+        let hosts = hosts(10, 9);
+        let (sites, agents) = hosts.split_at(1);
+        let seen = measured(agents, &sites[0], 5);
+        let all = map_of(agents, 5, &Ingredients::default());
+        let with = all.locate(&seen).unwrap().predict(agent(7)).unwrap();
+        for name in Ingredients::NAMES {
+            let ingredients = Ingredients::default().without(name).unwrap();
+            assert_ne!(ingredients, Ingredients::default(), "{name}");
+            let map = map_of(agents, 5, &ingredients);
+            let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
+            // On a map without odd pairs the robust loss meets none, and the list's first constants may be the best.
+            if !["robust", "constants"].contains(&name) {
+                assert_ne!(with, without, "{name}");
+            }
+        }
+        assert_eq!(Ingredients::default().without("salt"), None);
+    }
+
+    #[test]
+    fn those_who_confirm_are_distinct_unmeasured_and_no_more_than_there_are() {
+        let hosts = hosts(13, 2);
+        let (site, agents) = hosts.split_last().unwrap();
+        let map = map_of(agents, 7, &Ingredients::default());
+        let seen = measured(agents, site, 7);
+        let posterior = map.locate(&seen).unwrap();
+        assert!(posterior.confirm(0).is_empty());
+        let mut three = posterior.confirm(3);
+        assert!(three.iter().all(|chosen| seen.iter().all(|(measured, _)| measured != chosen)));
+        three.sort_unstable();
+        three.dedup();
+        assert_eq!(three.len(), 3);
+        assert!(posterior.confirm(99).len() <= 5);
+    }
+
+    #[test]
+    fn an_agent_the_mesh_does_not_join_is_not_predicted_for() {
+        let mut mesh = mesh_of(&hosts(5, 3));
+        mesh.insert(agent(20), agent(21), rtt(3.0));
+        let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
+        let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), 1).unwrap();
+        assert_eq!(map.agents().len(), 5);
+        let posterior = map.locate(&[(agent(0), rtt(10.0))]).unwrap();
+        assert_eq!(posterior.predict(agent(20)), None);
+        assert_eq!(map.locate(&[(agent(20), rtt(9.0))]).unwrap_err(), LocateError::NothingMeasured { measured: 1 });
+        assert!(Refined::new(&mesh, &landmarks[..1], &Ingredients::default(), 1).is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(6))]
+
+        #[test]
+        fn whatever_was_measured_predictions_are_positive_and_the_order_does_not_matter(
+            micros in proptest::collection::vec(1_i64..600_000_000, 1..6),
+            mesh in proptest::collection::vec(1_i64..600_000_000, 21),
+            seed in any::<u64>(),
+        ) {
+            let mut hostile = Mesh::new();
+            let pairs = (0..7).flat_map(|i| (0..i).map(move |j| (i, j)));
+            for ((i, j), us) in pairs.zip(&mesh) {
+                hostile.insert(agent(i), agent(j), Rtt::try_from_micros(*us).unwrap());
+            }
+            let landmarks: Vec<AgentId> = (0..5).map(agent).collect();
+            let map = Refined::new(&hostile, &landmarks, &Ingredients::default(), seed).unwrap();
+            let mut seen: Vec<(AgentId, Rtt)> =
+                micros.iter().enumerate().map(|(i, &us)| (agent(i), Rtt::try_from_micros(us).unwrap())).collect();
+            let predict = |seen: &[(AgentId, Rtt)]| {
+                let posterior = map.locate(seen).unwrap();
+                map.agents().iter().map(|&agent| posterior.predict(agent).unwrap()).collect::<Vec<_>>()
+            };
+            let predicted = predict(&seen);
+            for prediction in &predicted {
+                prop_assert!(prediction.spread.is_finite() && prediction.spread >= 0.0, "{prediction:?}");
+            }
+            seen.reverse();
+            prop_assert_eq!(predicted, predict(&seen));
+        }
+    }
+}

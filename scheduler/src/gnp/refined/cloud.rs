@@ -1,0 +1,135 @@
+//! The points a site may lie at: drawn once an epoch, the same for every site, only weighed anew.
+//!
+//! Hosts lie where agents do, more or less: a point is an agent's place plus a normal step whose width is drawn
+//! log-uniformly, from much nearer than the next agent to far outside the map. Drawing once makes a site cost a
+//! few microseconds a landmark: what each point would measure to every agent is known before.
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::kriging::Kriging;
+use super::layout::{Layout, reach};
+
+/// Least and greatest width of the step from an agent, as parts of the scale.
+const WIDTH: (f64, f64) = (0.02, 1.2);
+/// A site's height is an agent's times this, drawn evenly ...
+const HEIGHT: (f64, f64) = (0.5, 1.5);
+/// ... plus an exponential one with this mean, as a part of the scale.
+const HEIGHT_MEAN: f64 = 0.0075;
+
+/// Points, and what each predicts.
+#[derive(Debug, Clone)]
+pub(super) struct Cloud {
+    /// Per agent and then per point: the corrected log of the softened distance.
+    logs: Vec<Vec<f64>>,
+}
+
+/// Points before any correction, to be corrected by several sets of weights.
+#[derive(Debug)]
+pub(super) struct Bare {
+    /// Whose place each point was drawn around.
+    around: Vec<usize>,
+    /// Point by point, the log of the softened distance to every agent.
+    logs: Vec<Vec<f64>>,
+    /// Point by point, the kernel with every agent; empty without kriging.
+    near: Vec<Vec<f64>>,
+}
+
+impl Cloud {
+    /// Draws `particles` points. `scale` and `softening` are milliseconds.
+    pub(super) fn draw(
+        layout: &Layout,
+        kriging: Option<&Kriging>,
+        scale: f64,
+        particles: usize,
+        softening: f64,
+        seed: u64,
+    ) -> Self {
+        let bare = Bare::draw(layout, kriging, scale, particles, softening, seed);
+        let agents = layout.points.len();
+        let mut logs = vec![Vec::with_capacity(particles); agents];
+        for (point, near) in bare.logs.iter().zip(&bare.near) {
+            for (agent, log) in point.iter().enumerate() {
+                let correction = kriging.map_or(0.0, |kriging| {
+                    near.iter().zip(kriging.weights().column(agent).iter()).map(|(k, b)| k * b).sum()
+                });
+                logs[agent].push(log + correction);
+            }
+        }
+        Self { logs }
+    }
+
+    /// Per point, the log of the softened distance to this agent.
+    pub(super) fn towards(&self, agent: usize) -> &[f64] {
+        &self.logs[agent]
+    }
+
+    /// How many agents it predicts for.
+    pub(super) fn agents(&self) -> usize {
+        self.logs.len()
+    }
+}
+
+impl Bare {
+    /// As [`Cloud::draw`], uncorrected.
+    pub(super) fn draw(
+        layout: &Layout,
+        kriging: Option<&Kriging>,
+        scale: f64,
+        particles: usize,
+        softening: f64,
+        seed: u64,
+    ) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let agents = layout.points.len();
+        let mut bare = Self { around: Vec::new(), logs: Vec::new(), near: Vec::new() };
+        for particle in 0..particles {
+            let around = particle % agents;
+            let at = beside(&layout.points[around], scale, &mut rng);
+            bare.around.push(around);
+            bare.logs.push(layout.points.iter().map(|point| (reach(&at, point).0 + softening).ln()).collect());
+            bare.near.push(kriging.map_or_else(Vec::new, |kriging| kriging.near(&at)));
+        }
+        bare
+    }
+
+    /// The cloud that a mesh without `agent` would have drawn, corrected by `kriging` without its pairs.
+    pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
+        let weights = kriging.weights_without(agent);
+        let agents = weights.nrows();
+        let mut logs = vec![Vec::new(); agents];
+        for ((point, near), _) in
+            self.logs.iter().zip(&self.near).zip(&self.around).filter(|(_, around)| **around != agent)
+        {
+            for (other, log) in point.iter().enumerate() {
+                let column = weights.column(other);
+                let correction: f64 = near
+                    .iter()
+                    .zip(column.iter())
+                    .enumerate()
+                    .filter(|(i, _)| *i != agent)
+                    .map(|(_, (k, b))| k * b)
+                    .sum();
+                logs[other].push(log + correction);
+            }
+        }
+        Cloud { logs }
+    }
+}
+
+/// A point drawn around an agent's.
+fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
+    let dimensions = agent.len() - 1;
+    let width = scale * WIDTH.0 * (WIDTH.1 / WIDTH.0).powf(rng.random::<f64>());
+    let step = width / f64::from(u32::try_from(dimensions.max(1)).unwrap_or(u32::MAX)).sqrt();
+    let mut at: Vec<f64> = agent[..dimensions].iter().map(|x| x + step * normal(rng)).collect();
+    let own = agent[dimensions] * rng.random_range(HEIGHT.0..HEIGHT.1);
+    at.push(own - HEIGHT_MEAN * scale * rng.random_range(f64::MIN_POSITIVE..1.0).ln());
+    at
+}
+
+/// A standard normal number (Box and Muller 1958).
+fn normal(rng: &mut impl Rng) -> f64 {
+    let radius = (-2.0 * rng.random_range(f64::MIN_POSITIVE..1.0).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+}

@@ -1,0 +1,73 @@
+//! Agents as if they were sites: what the map would say of one of them, were it known by the landmarks alone.
+//!
+//! Constants and landmarks are chosen by this and never by sites, whose distances nobody would know.
+
+use crate::gnp::fit::Measured;
+
+use super::cloud::{Bare, Cloud};
+use super::kriging::Kriging;
+use super::layout::Layout;
+use super::posterior::Weighed;
+
+/// Points of a held-out agent's cloud: fewer than a site's, since only sets are compared.
+const PARTICLES: usize = 600;
+/// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no choice mends.
+const SCORED: f64 = 0.8;
+
+/// Every agent held out in turn, on one layout with one kriging.
+#[derive(Debug)]
+pub(super) struct HeldOut<'a> {
+    measured: &'a Measured,
+    kriging: &'a Kriging,
+    residuals: bool,
+    softening: f64,
+    /// Per agent, the cloud of a mesh without it.
+    clouds: Vec<Cloud>,
+}
+
+impl<'a> HeldOut<'a> {
+    /// Prepares every agent. `softening` is milliseconds.
+    pub(super) fn new(
+        measured: &'a Measured,
+        layout: &Layout,
+        kriging: &'a Kriging,
+        residuals: bool,
+        softening: f64,
+        seed: u64,
+    ) -> Self {
+        let bare = Bare::draw(layout, Some(kriging), measured.scale(), PARTICLES, softening, seed);
+        let clouds = (0..measured.agents.len()).map(|agent| bare.without(kriging, agent)).collect();
+        Self { measured, kriging, residuals, softening, clouds }
+    }
+
+    /// The mean of the smaller relative errors over pairs of a held-out agent and another that is no landmark, when the
+    /// agents of these indices are the landmarks; `None` when no such pair was measured.
+    pub(super) fn error(&self, landmarks: &[usize]) -> Option<f64> {
+        let mut errors = Vec::new();
+        for (site, row) in self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)) {
+            let soft = |distance: f64| (distance + self.softening).ln();
+            let known: Vec<(usize, f64)> =
+                row.iter().filter(|(j, _)| landmarks.contains(j)).map(|&(j, distance)| (j, soft(distance))).collect();
+            if known.is_empty() {
+                continue;
+            }
+            let kriging = self.residuals.then_some(self.kriging);
+            let weighed = Weighed::of(&self.clouds[site], kriging, &known, true);
+            for &(other, distance) in row.iter().filter(|(j, _)| !landmarks.contains(j)) {
+                let computed = weighed.mean(other).exp() - self.softening;
+                errors.push(((computed - distance) / distance).abs());
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        let scored = f64::from(u32::try_from(errors.len()).unwrap_or(u32::MAX)) * SCORED;
+        let (mut sum, mut count) = (0.0, 0.0);
+        for error in errors {
+            if count >= scored {
+                break;
+            }
+            sum += error;
+            count += 1.0;
+        }
+        (count > 0.0).then(|| sum / count)
+    }
+}

@@ -1,0 +1,168 @@
+//! Kriging: what the map gets wrong about a pair of agents, it gets wrong about pairs of hosts near them.
+//!
+//! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over *pairs* of places.
+//! Two places are alike by `K(i,j) = c exp(-|x_i - x_j| / l)`, `K(i,i) = 1`; two pairs covary by
+//! `v (K_ij K_kl + K_il K_kj)`, since a pair has no direction; and what places do not explain has the variance
+//! `n max(1, |y| / 0.25)`: a pair that is far off is odd, not informative. (Krige 1951; Rasmussen and Williams, "Gaussian
+//! processes for machine learning", 2006, section 2.2; the same idea for distances: Wong, Slivkins and Sirer's residual
+//! corrections differ in that they are kept per node.)
+
+use nalgebra::{Cholesky, DMatrix, DVector};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use crate::gnp::fit::Measured;
+
+use super::layout::{Layout, reach};
+
+/// A residual beyond this counts as odd: its noise grows with it.
+const ODD: f64 = 0.25;
+/// Pairs heeded at most, drawn by the seed beyond that: the work grows with their cube.
+const MOST_PAIRS: usize = 1_000;
+
+/// The constants of the covariance.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Constants {
+    /// `v`: variance that the places of both ends explain, of a squared log.
+    pub(super) variance: f64,
+    /// `c`: correlation of two hosts at one place.
+    pub(super) likeness: f64,
+    /// `l`: distance at which it has fallen to 1/e, as a part of the scale.
+    pub(super) length: f64,
+    /// `n`: variance that places do not explain.
+    pub(super) noise: f64,
+}
+
+/// The residuals of one layout's mesh, solved.
+#[derive(Debug, Clone)]
+pub(super) struct Kriging {
+    constants: Constants,
+    /// `l` in milliseconds.
+    length: f64,
+    /// Agents' places, for the kernel of a new one.
+    points: Vec<Vec<f64>>,
+    /// K between agents.
+    kernel: DMatrix<f64>,
+    /// `v A K`: a place with kernel k has the correction `k B_a` towards agent a.
+    weights: DMatrix<f64>,
+    pairs: Vec<(usize, usize)>,
+    /// The inverse covariance, and it times the residuals.
+    inverse: DMatrix<f64>,
+    solved: DVector<f64>,
+}
+
+impl Kriging {
+    /// Solves for these constants; `None` when the covariance is singular, which its noise rules out short of overflow.
+    pub(super) fn fit(
+        measured: &Measured,
+        layout: &Layout,
+        constants: Constants,
+        softening: f64,
+        seed: u64,
+    ) -> Option<Self> {
+        let length = constants.length * measured.scale();
+        let count = measured.agents.len();
+        let points = &layout.points;
+        let kernel = DMatrix::from_fn(count, count, |i, j| {
+            if i == j { 1.0 } else { likeness(&constants, length, reach(&points[i], &points[j]).1) }
+        });
+        let (pairs, residuals) = residuals(measured, layout, softening, seed);
+        let v = constants.variance;
+        let mut covariance = DMatrix::from_fn(pairs.len(), pairs.len(), |a, b| {
+            let ((i, k), (j, l)) = (pairs[a], pairs[b]);
+            v * (kernel[(i, j)] * kernel[(k, l)] + kernel[(i, l)] * kernel[(k, j)])
+        });
+        for (a, residual) in residuals.iter().enumerate() {
+            covariance[(a, a)] += constants.noise * (residual.abs() / ODD).max(1.0);
+        }
+        let inverse = Cholesky::new(covariance)?.inverse();
+        let solved = &inverse * DVector::from_vec(residuals);
+        let weights = spread(&pairs, solved.as_slice(), count) * &kernel * v;
+        Some(Self { constants, length, points: points.clone(), kernel, weights, pairs, inverse, solved })
+    }
+
+    /// K between a place and every agent.
+    pub(super) fn near(&self, at: &[f64]) -> Vec<f64> {
+        self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
+    }
+
+    /// Row by agent near, column by agent predicted for: what a unit of kernel adds to the log distance.
+    pub(super) const fn weights(&self) -> &DMatrix<f64> {
+        &self.weights
+    }
+
+    /// The same as if no pair of `agent` had been measured, by the block inverse.
+    pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
+        let (mut block, mut rest) = (Vec::new(), Vec::new());
+        for (p, &(i, j)) in self.pairs.iter().enumerate() {
+            if i == agent || j == agent { block.push(p) } else { rest.push(p) }
+        }
+        let size = block.len();
+        let part = DMatrix::from_fn(size, size, |a, b| self.inverse[(block[a], block[b])]);
+        let left = DVector::from_fn(size, |a, _| self.solved[block[a]]);
+        let mut solved = self.solved.clone();
+        for &p in &block {
+            solved[p] = 0.0;
+        }
+        if let Some(factor) = Cholesky::new(part) {
+            let error = factor.solve(&left);
+            for &p in &rest {
+                solved[p] -= block.iter().zip(error.iter()).map(|(&b, e)| self.inverse[(p, b)] * e).sum::<f64>();
+            }
+        }
+        spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
+    }
+
+    /// How the residuals of one site towards `from` carry over to its distance to every agent: a row an agent. Two
+    /// residuals of one site covary as their agents are alike, `v K`, and each has the noise beside.
+    pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
+        let v = self.constants.variance;
+        let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
+        for a in 0..from.len() {
+            covariance[(a, a)] += SITE_NOISE;
+        }
+        let Some(factor) = Cholesky::new(covariance) else { return Vec::new() };
+        let gain = |agent: usize| {
+            let row = DVector::from_fn(from.len(), |a, _| v * self.kernel[(agent, from[a])]);
+            factor.solve(&row).iter().copied().collect()
+        };
+        (0..self.kernel.nrows()).map(gain).collect()
+    }
+}
+
+/// Variance of one measurement of a site beside the kriging's noise: the place itself is uncertain.
+const SITE_NOISE: f64 = 0.005;
+
+fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {
+    constants.likeness * (-straight / length).exp()
+}
+
+/// The measured pairs, and the log residual of each.
+fn residuals(measured: &Measured, layout: &Layout, softening: f64, seed: u64) -> (Vec<(usize, usize)>, Vec<f64>) {
+    let mut pairs: Vec<(usize, usize, f64)> = Vec::new();
+    for (i, row) in measured.rows.iter().enumerate() {
+        pairs.extend(row.iter().filter(|&&(j, _)| j > i).map(|&(j, distance)| (i, j, distance)));
+    }
+    if pairs.len() > MOST_PAIRS {
+        pairs.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        pairs.truncate(MOST_PAIRS);
+        pairs.sort_by_key(|&(i, j, _)| (i, j));
+    }
+    let residual = |&(i, j, distance): &(usize, usize, f64)| {
+        let (computed, _) = reach(&layout.points[i], &layout.points[j]);
+        ((distance + softening) / (computed + softening)).ln()
+    };
+    let residuals = pairs.iter().map(residual).collect();
+    (pairs.into_iter().map(|(i, j, _)| (i, j)).collect(), residuals)
+}
+
+/// A value a pair as a symmetric matrix.
+fn spread(pairs: &[(usize, usize)], values: &[f64], count: usize) -> DMatrix<f64> {
+    let mut matrix = DMatrix::zeros(count, count);
+    for (&(i, j), &value) in pairs.iter().zip(values) {
+        matrix[(i, j)] = value;
+        matrix[(j, i)] = value;
+    }
+    matrix
+}

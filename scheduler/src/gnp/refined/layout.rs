@@ -1,0 +1,185 @@
+//! Where the agents lie in one number of dimensions: the robust log error over the whole mesh, by Gauss–Newton.
+//!
+//! Agents move one at a time while the others stand, as in the plain fit, but by damped Gauss–Newton steps with analytic
+//! derivatives: the same optimum as the simplex's, for a fraction of the work.
+
+use nalgebra::{DMatrix, DVector};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::gnp::fit::Measured;
+use crate::gnp::mds;
+
+use super::Ingredients;
+
+/// Sweeps with the plain square, which pulls every start to one basin before odd pairs are discounted.
+const SQUARE_SWEEPS: usize = 60;
+/// Sweeps with the robust loss, at most.
+const ROBUST_SWEEPS: usize = 400;
+/// A sweep that lowers the cost by less than this part of it is the last.
+const CONVERGED: f64 = 1e-5;
+/// Beyond this log residual an error counts linearly (Huber 1964).
+const HUBER: f64 = 0.1;
+/// The height everyone starts with, as a part of the scale.
+const HEIGHT: f64 = 0.02;
+/// How far the second start is disturbed, as a part of the scale.
+const DISTURBANCE: f64 = 0.2;
+
+/// The damping of a first step, and its bounds: parts of the diagonal.
+const FIRST_DAMPING: f64 = 1e-3;
+const LEAST_DAMPING: f64 = 1e-6;
+const MOST_DAMPING: f64 = 1e3;
+/// Steps tried, each five times as damped, before an agent stays for this sweep.
+const STEP_TRIES: usize = 6;
+/// Milliseconds below which two places are one, and no direction leads from one to the other.
+const NO_DISTANCE: f64 = 1e-9;
+
+/// Agents placed in one number of dimensions.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Layout {
+    /// Dimensions, the height not counted.
+    pub(super) dimensions: usize,
+    /// Per agent: one component a dimension, then the height; milliseconds.
+    pub(super) points: Vec<Vec<f64>>,
+}
+
+impl Layout {
+    /// Places everyone in `measured`; `softening` is milliseconds.
+    pub(super) fn fit(
+        measured: &Measured,
+        dimensions: usize,
+        ingredients: &Ingredients,
+        softening: f64,
+        seed: u64,
+    ) -> Self {
+        let huber = if ingredients.robust { HUBER } else { f64::INFINITY };
+        let height = if ingredients.height { HEIGHT * measured.scale() } else { 0.0 };
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let scale = measured.scale();
+        let mut start = mds::classical(&measured.filled, dimensions);
+        for point in &mut start {
+            point.push(height);
+        }
+        let mut other = start.clone();
+        for component in other.iter_mut().flatten() {
+            *component += rng.random_range(-1.0..1.0) * DISTURBANCE * scale;
+        }
+        for point in &mut other {
+            if let Some(last) = point.last_mut() {
+                *last = height;
+            }
+        }
+        let problem = Problem { measured, softening, huber, heights: ingredients.height };
+        let (points, _) = [start, other]
+            .into_iter()
+            .map(|start| problem.descend(start))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .expect("there are two starts");
+        Self { dimensions, points }
+    }
+}
+
+struct Problem<'a> {
+    measured: &'a Measured,
+    /// Milliseconds.
+    softening: f64,
+    /// Beyond this an error counts linearly in the end.
+    huber: f64,
+    /// Whether heights move.
+    heights: bool,
+}
+
+impl Problem<'_> {
+    fn descend(&self, mut points: Vec<Vec<f64>>) -> (Vec<Vec<f64>>, f64) {
+        let mut damping = vec![FIRST_DAMPING; points.len()];
+        for (huber, sweeps) in [(f64::INFINITY, SQUARE_SWEEPS), (self.huber, ROBUST_SWEEPS)] {
+            let mut before = f64::INFINITY;
+            for _ in 0..sweeps {
+                let cost: f64 = (0..points.len()).map(|i| self.improve(i, &mut points, huber, &mut damping[i])).sum();
+                if before - cost < CONVERGED * cost {
+                    break;
+                }
+                before = cost;
+            }
+        }
+        let cost = (0..points.len()).map(|i| self.cost(i, &points[i], &points, self.huber)).sum();
+        (points, cost)
+    }
+
+    fn cost(&self, agent: usize, at: &[f64], points: &[Vec<f64>], huber: f64) -> f64 {
+        let loss = |&(j, distance): &(usize, f64)| loss(self.log_error(reach(at, &points[j]).0, distance), huber);
+        self.measured.rows[agent].iter().map(loss).sum()
+    }
+
+    fn log_error(&self, computed: f64, distance: f64) -> f64 {
+        ((computed + self.softening) / (distance + self.softening)).ln()
+    }
+
+    /// One damped step of one agent (Levenberg 1944, Marquardt 1963; Huber's loss by weights); returns its cost after.
+    fn improve(&self, agent: usize, points: &mut [Vec<f64>], huber: f64, damping: &mut f64) -> f64 {
+        let (normal, gradient) = self.linearise(agent, points, huber);
+        let cost = self.cost(agent, &points[agent], points, huber);
+        for _ in 0..STEP_TRIES {
+            let mut damped = normal.clone();
+            for a in 0..damped.nrows() {
+                damped[(a, a)] += *damping * normal[(a, a)].max(f64::MIN_POSITIVE.sqrt());
+            }
+            if let Some(factor) = damped.cholesky() {
+                let step = factor.solve(&gradient);
+                let mut moved = points[agent].clone();
+                for (component, step) in moved.iter_mut().zip(step.iter()) {
+                    *component -= step;
+                }
+                if let Some(height) = moved.last_mut() {
+                    *height = height.max(0.0);
+                }
+                let after = self.cost(agent, &moved, points, huber);
+                if after < cost {
+                    points[agent] = moved;
+                    *damping = (*damping * 0.3).max(LEAST_DAMPING);
+                    return after;
+                }
+            }
+            *damping = (*damping * 5.0).min(MOST_DAMPING);
+        }
+        cost
+    }
+
+    /// The normal equations of one agent's weighted log errors.
+    fn linearise(&self, agent: usize, points: &[Vec<f64>], huber: f64) -> (DMatrix<f64>, DVector<f64>) {
+        let at = &points[agent];
+        let dimensions = at.len() - 1;
+        let free = if self.heights { dimensions + 1 } else { dimensions };
+        let mut normal = DMatrix::zeros(free, free);
+        let mut gradient = DVector::zeros(free);
+        for &(j, distance) in &self.measured.rows[agent] {
+            let (computed, straight) = reach(at, &points[j]);
+            let error = self.log_error(computed, distance);
+            let weight = if error.abs() <= huber { 1.0 } else { huber / error.abs() };
+            let share = 1.0 / (computed + self.softening);
+            let slope = DVector::from_fn(free, |axis, _| {
+                if axis == dimensions {
+                    share
+                } else {
+                    share * (at[axis] - points[j][axis]) / straight.max(NO_DISTANCE)
+                }
+            });
+            gradient.axpy(weight * error, &slope, 1.0);
+            normal.ger(weight, &slope, &slope, 1.0);
+        }
+        (normal, gradient)
+    }
+}
+
+fn loss(error: f64, huber: f64) -> f64 {
+    let size = error.abs();
+    if size <= huber { size * size } else { huber * (2.0 * size - huber) }
+}
+
+/// The computed distance of two points, and its straight part.
+pub(super) fn reach(a: &[f64], b: &[f64]) -> (f64, f64) {
+    let last = a.len() - 1;
+    let square: f64 = a[..last].iter().zip(&b[..last]).map(|(p, q)| (p - q) * (p - q)).sum();
+    let straight = square.sqrt();
+    (straight + a[last] + b[last], straight)
+}

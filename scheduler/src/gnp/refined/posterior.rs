@@ -1,0 +1,200 @@
+//! What is known of one site: which points of the cloud explain its measurements, and what they say of every agent.
+
+use crate::gnp::round_trip;
+use crate::model::{AgentId, Rtt};
+
+use super::cloud::Cloud;
+use super::kriging::Kriging;
+use super::{Layer, Refined};
+
+/// Scale of the error of a log measurement: Student's t with three degrees of freedom, so that one odd measurement
+/// among nine is outvoted, not averaged in.
+const ERROR_SCALE: f64 = 0.06;
+/// A squared error beyond this tells nothing more, and keeps products finite.
+const MOST_SQUARED: f64 = 2_500.0;
+/// Points with less than this part of the heaviest's weight are left out.
+const LIGHTEST: f64 = 1e-4;
+
+/// How far one agent is from the site.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// As likely longer as shorter.
+    pub median: Rtt,
+    /// The mean over everything the site may be: what to rank by, because an agent that might be far is a risk.
+    pub expected: Rtt,
+    /// Standard deviation of the logarithm: 0.1 is about ten per cent.
+    pub spread: f64,
+}
+
+/// What the measurements of one site say about its distance to every agent.
+#[derive(Debug)]
+pub struct Posterior<'a> {
+    map: &'a Refined,
+    layers: Vec<Weighed>,
+    /// Who measured (by index), and the measured softened distance.
+    measured: Vec<(usize, f64)>,
+}
+
+/// The points of one layer that matter.
+#[derive(Debug)]
+pub(super) struct Weighed {
+    /// Sums to 1.
+    weights: Vec<f64>,
+    /// Per agent and then per point: the log of the softened distance.
+    logs: Vec<Vec<f64>>,
+}
+
+impl<'a> Posterior<'a> {
+    /// Weighs every layer; `known` is who measured and the log of the softened measurement.
+    pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
+        let weigh = |layer: &Layer| {
+            let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
+            Weighed::of(&layer.cloud, kriging, known, map.ingredients.cloud)
+        };
+        let layers = map.layers.iter().map(weigh).collect();
+        Self { map, layers, measured: known.iter().map(|&(agent, log)| (agent, log.exp())).collect() }
+    }
+
+    /// The distance to one agent; `None` when the map has no place for it.
+    pub fn predict(&self, agent: AgentId) -> Option<Prediction> {
+        let agent = *self.map.index.get(&agent)?;
+        let count = size(self.layers.len());
+        let (mut median, mut expected, mut variance) = (0.0, 0.0, 0.0);
+        for layer in &self.layers {
+            let (mean, square, mean_exp) = layer.moments(agent);
+            median += layer.median(agent) / count;
+            expected += mean_exp.ln() / count;
+            variance += (square - mean * mean).max(0.0) / count;
+        }
+        let soft = self.map.softening;
+        let median = round_trip(median.exp() - soft);
+        let expected = if self.map.ingredients.expectation { round_trip(expected.exp() - soft) } else { median };
+        Some(Prediction { median, expected, spread: variance.sqrt() })
+    }
+
+    /// Which `k` agents should measure the site once, so that the nearest of them, or of those that measured already,
+    /// is expected to be as near as can be: greedily, one after another.
+    pub fn confirm(&self, k: usize) -> Vec<AgentId> {
+        let agents = self.map.agents.len();
+        let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
+        let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
+        let mut free: Vec<usize> =
+            (0..agents).filter(|agent| !self.measured.iter().any(|(measured, _)| measured == agent)).collect();
+        let mut chosen = Vec::with_capacity(k.min(free.len()));
+        while chosen.len() < k && !free.is_empty() {
+            let expected = |agent: usize| -> f64 {
+                self.layers.iter().zip(&least).map(|(layer, least)| layer.expected_least(agent, least).ln()).sum()
+            };
+            let costs: Vec<f64> = free.iter().map(|&agent| expected(agent)).collect();
+            let best = (0..free.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+            let agent = free.remove(best);
+            chosen.push(self.map.agents[agent]);
+            for (layer, least) in self.layers.iter().zip(&mut least) {
+                for (least, log) in least.iter_mut().zip(&layer.logs[agent]) {
+                    *least = least.min(log.exp());
+                }
+            }
+        }
+        chosen
+    }
+}
+
+impl Weighed {
+    /// Weighs the points of a cloud by what was measured; with `kriging` the residuals of the measurements are carried
+    /// over to the other agents. Without `all` only the heaviest point counts.
+    pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
+        let (kept, weights) = heaviest(likelihoods(cloud, known), all);
+        let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
+            .map(|agent| {
+                let towards = cloud.towards(agent);
+                kept.iter().map(|&point| towards[point]).collect()
+            })
+            .collect();
+        if let Some(kriging) = kriging {
+            let from: Vec<usize> = known.iter().map(|&(agent, _)| agent).collect();
+            let left: Vec<Vec<f64>> =
+                known.iter().map(|&(agent, log)| logs[agent].iter().map(|computed| log - computed).collect()).collect();
+            for (logs, gains) in logs.iter_mut().zip(kriging.gains(&from)) {
+                for (gain, left) in gains.iter().zip(&left) {
+                    for (log, left) in logs.iter_mut().zip(left) {
+                        *log += gain * left;
+                    }
+                }
+            }
+        }
+        Self { weights, logs }
+    }
+
+    /// The weighted median of the log distance.
+    fn median(&self, agent: usize) -> f64 {
+        let mut sorted: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
+        sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mut sum = 0.0;
+        for &(log, weight) in &sorted {
+            sum += weight;
+            if sum >= 0.5 {
+                return log;
+            }
+        }
+        sorted.last().map_or(0.0, |&(log, _)| log)
+    }
+
+    /// Mean and mean square of the log distance, and the mean distance.
+    fn moments(&self, agent: usize) -> (f64, f64, f64) {
+        let (mut mean, mut square, mut distance) = (0.0, 0.0, 0.0);
+        for (log, weight) in self.logs[agent].iter().zip(&self.weights) {
+            mean += weight * log;
+            square += weight * log * log;
+            distance += weight * log.exp();
+        }
+        (mean, square, distance)
+    }
+
+    /// The mean of the log distance.
+    pub(super) fn mean(&self, agent: usize) -> f64 {
+        self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log).sum()
+    }
+
+    /// The mean over the points of the lesser of this agent's distance and what is given for the point.
+    fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
+        let points = self.logs[agent].iter().zip(&self.weights).zip(least);
+        points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
+    }
+}
+
+/// Per point, the product over the measurements of `1 + z² / 3`: the likelihood is its inverse square.
+fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
+    let Some(&(first, _)) = known.first() else { return Vec::new() };
+    let mut products = vec![1.0; cloud.towards(first).len()];
+    let per_third = 1.0 / (3.0 * ERROR_SCALE * ERROR_SCALE);
+    for &(agent, log) in known {
+        for (product, computed) in products.iter_mut().zip(cloud.towards(agent)) {
+            let error = log - computed;
+            *product *= 1.0 + (error * error * per_third).min(MOST_SQUARED);
+        }
+    }
+    products
+}
+
+/// The points that matter and their weights, which sum to 1.
+fn heaviest(products: Vec<f64>, all: bool) -> (Vec<usize>, Vec<f64>) {
+    let least = products.iter().copied().fold(f64::INFINITY, f64::min);
+    let share = |product: f64| (least / product) * (least / product);
+    let lightest = if all { LIGHTEST } else { 1.0 };
+    let mut kept = Vec::new();
+    let mut weights = Vec::new();
+    for (point, product) in products.into_iter().enumerate() {
+        let weight = share(product);
+        if weight >= lightest {
+            kept.push(point);
+            weights.push(weight);
+        }
+    }
+    let sum: f64 = weights.iter().sum();
+    weights.iter_mut().for_each(|weight| *weight /= sum);
+    (kept, weights)
+}
+
+fn size(count: usize) -> f64 {
+    f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))
+}
