@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
+mod anycast;
 mod elect;
 #[cfg(test)]
 mod evaluate;
@@ -28,6 +29,7 @@ mod objective;
 mod refined;
 mod simplex;
 
+pub use anycast::{Detector, Evidence, Sighting, Verdict};
 pub use elect::{ElectError, Elected, Nominee, elect};
 pub use fit::{FitError, fit};
 pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};

@@ -8,6 +8,8 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
+mod anycast;
+
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -60,7 +62,7 @@ impl Line {
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Every section, in the order in which they run.
-const SECTIONS: &[Section] = &[];
+const SECTIONS: &[Section] = &[("anycast", anycast::run)];
 
 /// Runs the sections and prints their lines.
 ///

@@ -1,0 +1,421 @@
+//! Tells sites that stand in several places (anycast, CDN, GeoDNS) from those that stand in one.
+//!
+//! Three independent kinds of evidence, strongest first:
+//!
+//! 1. *Light.* The paths from two landmarks to the host, end to end, are a path between the landmarks. Where both
+//!    positions are known and the round trips add up to less than light in fibre needs for their great circle, the host
+//!    stands in two places: certain.
+//! 2. *The map* ([`places`], [`pairs`]): one place somewhere near the agents against several of which each landmark
+//!    sees the nearest, as a log odds; and how far pairs of landmarks, each landmark counted once, see the host nearer than
+//!    they see each other. Routing breaks the triangle inequality so often that neither means anything by its size
+//!    alone, and how often differs from network to network. So the agents, which surely stand in one place, are
+//!    judged first by their own mesh, each without itself: what lies two standard deviations above their mean is suspect.
+//! 3. *Addresses.* Landmarks that were sent to different prefixes (/24, /48) were told different names' answers; several
+//!    addresses in one prefix are round-robin DNS as often as not, and only strengthen what else is there.
+//!
+//! Judged together they give a confidence: the probability that a host stands in several places where half of all
+//! hosts do.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::model::{AgentId, Rtt};
+
+use super::{Embedding, Mesh, Position, great_circle_km, least_round_trip, millis};
+
+mod addresses;
+mod pairs;
+mod places;
+
+use places::Places;
+
+/// Measurements below which the map says nothing: three distances leave too much open.
+const FEWEST_MEASURED: usize = 4;
+/// Agents below which the map says nothing: so few cannot say what is ordinary.
+const FEWEST_AGENTS: usize = 8;
+/// The log odds of places are held to this: beyond it the model's tails, not the host, decide.
+const ODDS_HELD: f64 = 8.0;
+/// What a pair that sees the host nearer by a factor e counts, in log odds.
+const PAIR_WEIGHT: f64 = 5.0;
+/// Landmarks beyond which each counts less among the pairs: with more of them there are more pairs to break the triangle
+/// inequality by chance.
+const PAIRED_LANDMARKS: f64 = 9.0;
+/// How many standard deviations above the agents' mean score ordinary hosts end. The upper tail is longer than a normal
+/// one: this leaves some three to five per cent of the ordinary beyond it, not two.
+const DEVIATIONS: f64 = 2.0;
+/// Where ordinary hosts end at least: where several places are as likely as one.
+const LEAST_LIMIT: f64 = 0.0;
+/// Log odds of a host at the limit, and what each unit of the score beyond it adds: among such hosts of measured
+/// matrices, half of them planted.
+const AT_LIMIT: f64 = -1.15;
+const PER_UNIT: f64 = 0.5;
+
+/// What one landmark saw of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sighting {
+    /// The landmark.
+    pub landmark: AgentId,
+    /// The round trip it measured.
+    pub rtt: Rtt,
+    /// The address it was sent to; `None` when that is not known.
+    pub address: Option<IpAddr>,
+}
+
+/// Whether a host stands in one place.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Nothing says that it does not.
+    Unicast,
+    /// It probably stands in several.
+    Suspect {
+        /// 0 to 1; 1 is certain.
+        confidence: f64,
+        /// What says so, strongest first; not empty.
+        evidence: Vec<Evidence>,
+    },
+}
+
+/// One thing that speaks for several places.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Evidence {
+    /// Two landmarks' round trips add up to less than light in fibre needs between them.
+    Light {
+        /// The landmarks.
+        pair: (AgentId, AgentId),
+        /// Their round trips together.
+        sum: Rtt,
+        /// The great circle between them, kilometres.
+        way_km: f64,
+        /// What light needs, there and back, milliseconds.
+        least_ms: f64,
+    },
+    /// The map: no one place explains the round trips as well as several do.
+    Map {
+        /// By how much the host's score exceeds what agents, which stand in one place, reach.
+        beyond: f64,
+        /// The pair of landmarks that sees the host nearest for their distance, with both round trips together and their
+        /// distance; `None` when no pair's sum is below its distance.
+        pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
+        /// Pairs, each landmark in one, whose sum is below 0.8 of their distance.
+        short_pairs: usize,
+    },
+    /// Landmarks were sent to addresses in different prefixes.
+    Prefixes {
+        /// How many prefixes.
+        prefixes: usize,
+        /// By how many landmarks.
+        landmarks: usize,
+        /// One address of each of the first two.
+        examples: (IpAddr, IpAddr),
+    },
+    /// Landmarks were sent to different addresses in one prefix.
+    Addresses {
+        /// How many addresses.
+        addresses: usize,
+        /// By how many landmarks.
+        landmarks: usize,
+    },
+}
+
+impl Evidence {
+    /// In words; `name` says what an agent is called.
+    pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
+        match *self {
+            Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
+                "{} and {} see it within {sum} together, and light in fibre needs {least_ms:.1} ms for the {way_km:.0} km \
+                 between them",
+                name(a),
+                name(b)
+            ),
+            Self::Map { pair, short_pairs, .. } => {
+                let mut words = "no one place explains the round trips as well as several do".to_owned();
+                if let Some(((a, b), sum, apart)) = pair {
+                    let (a, b) = (name(a), name(b));
+                    words = format!("{words}; {a} and {b} see it within {sum} together and each other within {apart}");
+                }
+                if short_pairs > 1 {
+                    words =
+                        format!("{words}, and {short_pairs} separate pairs see it nearer than 0.8 of their distance");
+                }
+                words
+            }
+            Self::Prefixes { prefixes, landmarks, examples: (a, b) } => {
+                format!("{landmarks} landmarks were sent to {prefixes} different networks, {a} and {b} among them")
+            }
+            Self::Addresses { addresses, landmarks } => {
+                format!("{landmarks} landmarks were sent to {addresses} addresses of one network")
+            }
+        }
+    }
+}
+
+/// Judges hosts by what landmarks measured of them. Made once an epoch.
+#[derive(Debug, Clone, Default)]
+pub struct Detector {
+    positions: BTreeMap<AgentId, Position>,
+    map: Option<MapJudge>,
+}
+
+#[derive(Debug, Clone)]
+struct MapJudge {
+    mesh: Mesh,
+    places: Places,
+    /// The score beyond which a host is suspect.
+    limit: f64,
+}
+
+impl Detector {
+    /// Without a map: light and addresses only.
+    pub const fn without_map(positions: BTreeMap<AgentId, Position>) -> Self {
+        Self { positions, map: None }
+    }
+
+    /// With one epoch's map and the mesh it was fitted to. The same arguments give the same detector.
+    pub fn new(embedding: &Embedding, mesh: &Mesh, positions: BTreeMap<AgentId, Position>) -> Self {
+        if embedding.agents().len() < FEWEST_AGENTS {
+            return Self::without_map(positions);
+        }
+        let places = Places::new(embedding, mesh);
+        let mut judge = MapJudge { mesh: mesh.clone(), places, limit: LEAST_LIMIT };
+        let scores: Vec<f64> = embedding
+            .agents()
+            .keys()
+            .filter_map(|&agent| {
+                let distance = |&landmark: &AgentId| Some((landmark, mesh.distance(agent, landmark)?));
+                let measured: Vec<(AgentId, Rtt)> = embedding.landmarks().iter().filter_map(distance).collect();
+                judge.score(&measured, Some(agent))
+            })
+            .collect();
+        judge.limit = limit(&scores);
+        Self { positions, map: Some(judge) }
+    }
+
+    /// Judges one host. What a landmark measured twice counts once; the order changes nothing.
+    pub fn judge(&self, sightings: &[Sighting]) -> Verdict {
+        let once: BTreeMap<AgentId, Sighting> = sightings.iter().map(|one| (one.landmark, *one)).collect();
+        let mut doubt = 1.0;
+        let mut evidence = Vec::new();
+        let mut suspect = false;
+        if let Some(light) = self.light(&once) {
+            doubt = 0.0;
+            suspect = true;
+            evidence.push(light);
+        }
+        if let Some((beyond, map)) = self.map_evidence(&once) {
+            doubt *= 1.0 - confidence(beyond);
+            suspect = true;
+            evidence.push(map);
+        }
+        if let Some((confidence, differ)) = addresses::evidence(once.values()) {
+            doubt *= 1.0 - confidence;
+            suspect |= matches!(differ, Evidence::Prefixes { .. });
+            evidence.push(differ);
+        }
+        if suspect { Verdict::Suspect { confidence: 1.0 - doubt, evidence } } else { Verdict::Unicast }
+    }
+
+    /// The two landmarks whose sum falls shortest of what light needs.
+    fn light(&self, seen: &BTreeMap<AgentId, Sighting>) -> Option<Evidence> {
+        let placed: Vec<(&Sighting, Position)> =
+            seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
+        let pairs = placed.iter().enumerate().flat_map(|(i, a)| placed[..i].iter().map(move |b| (b, a)));
+        let short = pairs.filter_map(|((a, at), (b, bt))| {
+            let sum = a.rtt.as_duration() + b.rtt.as_duration();
+            let least = least_round_trip(*at, *bt);
+            let sum_rtt = Rtt::try_new(sum).ok()?;
+            let evidence = Evidence::Light {
+                pair: (a.landmark, b.landmark),
+                sum: sum_rtt,
+                way_km: great_circle_km(*at, *bt),
+                least_ms: least.as_secs_f64() * 1e3,
+            };
+            (sum < least).then(|| (least.saturating_sub(sum), evidence))
+        });
+        short.max_by_key(|(short, _)| *short).map(|(_, evidence)| evidence)
+    }
+
+    fn map_evidence(&self, seen: &BTreeMap<AgentId, Sighting>) -> Option<(f64, Evidence)> {
+        let judge = self.map.as_ref()?;
+        // Whoever else measured it may stand anywhere; what is ordinary is known of the landmarks.
+        let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
+        let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
+        let beyond = judge.score(&measured, None)? - judge.limit;
+        if beyond <= 0.0 {
+            return None;
+        }
+        let pairs = pairs::short(&judge.mesh, &measured);
+        Some((beyond, Evidence::Map { beyond, pair: pairs.shortest, short_pairs: pairs.far_below }))
+    }
+}
+
+impl MapJudge {
+    /// How much speaks for several places; `without` leaves out what is known of that agent, for judging it.
+    fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
+        if measured.len() < FEWEST_MEASURED {
+            return None;
+        }
+        let rows: Vec<(AgentId, f64)> = measured.iter().map(|&(landmark, rtt)| (landmark, millis(rtt))).collect();
+        let odds = self.places.log_odds(&rows, without).clamp(-ODDS_HELD, ODDS_HELD);
+        let size = f64::from(u32::try_from(measured.len()).unwrap_or(u32::MAX));
+        let share = (PAIRED_LANDMARKS / size).min(1.0);
+        Some(odds + PAIR_WEIGHT * share * pairs::short(&self.mesh, measured).total)
+    }
+}
+
+/// Where ordinary hosts end: so many standard deviations above the mean of the agents' own scores.
+fn limit(scores: &[f64]) -> f64 {
+    let size = f64::from(u32::try_from(scores.len().max(1)).unwrap_or(u32::MAX));
+    let mean = scores.iter().sum::<f64>() / size;
+    let variance = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>() / size;
+    (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
+}
+
+/// The probability of several places at a score so far beyond the limit, where half of all hosts have them.
+fn confidence(beyond: f64) -> f64 {
+    1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::{Placement, objective};
+    use super::*;
+    use crate::model::EmbeddingEpoch;
+
+    const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(3);
+    const AGENTS: usize = 16;
+    const LANDMARKS: usize = 9;
+
+    fn agent(index: usize) -> AgentId {
+        AgentId::new(i64::try_from(index).unwrap())
+    }
+
+    fn rtt(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    /// A map that is exact: agents in a square of 200 ms with heights of 1 to 6 ms.
+    fn world(seed: u64) -> (Embedding, Mesh) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut host = || -> Vec<f64> {
+            vec![rng.random_range(0.0..200.0), rng.random_range(0.0..200.0), rng.random_range(1.0..6.0)]
+        };
+        let coordinates: Vec<Vec<f64>> = (0..AGENTS).map(|_| host()).collect();
+        let mut mesh = Mesh::new();
+        for (i, a) in coordinates.iter().enumerate() {
+            for (j, b) in coordinates.iter().enumerate().filter(|(j, _)| *j != i) {
+                mesh.insert(agent(i), agent(j), rtt(objective::distance(a, b)));
+            }
+        }
+        let placement = |coordinate: Vec<f64>| Placement { epoch: EPOCH, coordinate, fit_error: 0.0 };
+        let agents = coordinates.into_iter().enumerate().map(|(i, at)| (agent(i), placement(at))).collect();
+        let landmarks = (0..LANDMARKS).map(agent).collect();
+        (Embedding::from_parts(EPOCH, 2, landmarks, agents, 0.0).unwrap(), mesh)
+    }
+
+    /// What the landmarks see of a host at these places.
+    fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Sighting> {
+        let nearest = |landmark: &AgentId| {
+            let at = &map.placement(*landmark).unwrap().coordinate;
+            places.iter().map(|place| objective::distance(place, at)).fold(f64::INFINITY, f64::min)
+        };
+        let sighting =
+            |landmark: &AgentId| Sighting { landmark: *landmark, rtt: rtt(nearest(landmark)), address: None };
+        map.landmarks().iter().map(sighting).collect()
+    }
+
+    fn with_addresses(mut seen: Vec<Sighting>, addresses: &[&str]) -> Vec<Sighting> {
+        for (one, address) in seen.iter_mut().zip(addresses) {
+            one.address = Some(address.parse().unwrap());
+        }
+        seen
+    }
+
+    #[test]
+    fn a_host_in_one_place_is_not_suspect_and_one_at_every_corner_is() {
+        for seed in 0..5 {
+            let (map, mesh) = world(seed);
+            let detector = Detector::new(&map, &mesh, BTreeMap::new());
+            for at in [[20.0, 30.0, 2.0], [100.0, 100.0, 40.0], [190.0, 10.0, 5.0]] {
+                assert_eq!(detector.judge(&seen(&map, &[at])), Verdict::Unicast, "seed {seed}, {at:?}");
+            }
+            let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
+            let verdict = detector.judge(&seen(&map, &corners));
+            let Verdict::Suspect { confidence, evidence } = verdict else { panic!("seed {seed}: {verdict:?}") };
+            assert!(confidence > 0.5 && confidence < 1.0, "{confidence}");
+            let words = evidence[0].words(|agent| format!("a{agent}"));
+            assert!(words.starts_with("no one place explains the round trips as well as several do"), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_beats_light_is_certain() {
+        let position = |latitude, longitude| Position::try_new(latitude, longitude).unwrap();
+        let (beijing, frankfurt) = (position(39.9, 116.4), position(50.1, 8.7));
+        let positions = BTreeMap::from([(agent(1), beijing), (agent(2), frankfurt)]);
+        let detector = Detector::without_map(positions);
+        let seen = |millis: f64| [1, 2, 3].map(|i| Sighting { landmark: agent(i), rtt: rtt(millis), address: None });
+        let Verdict::Suspect { confidence, evidence } = detector.judge(&seen(20.0)) else { panic!("not suspect") };
+        assert!((confidence - 1.0).abs() < f64::EPSILON);
+        let words = evidence[0].words(|agent| format!("a{agent}"));
+        assert!(words.starts_with("a1 and a2 see it within 40.0 ms together, and light in fibre needs 7"), "{words}");
+        assert_eq!(detector.judge(&seen(40.0)), Verdict::Unicast, "80 ms is enough for Beijing and Frankfurt");
+    }
+
+    #[test]
+    fn different_networks_are_suspect_and_round_robin_alone_is_not() {
+        let (map, _) = world(1);
+        let detector = Detector::without_map(BTreeMap::new());
+        let host = seen(&map, &[[20.0, 30.0, 2.0]]);
+        let robin = with_addresses(host.clone(), &["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
+        assert_eq!(detector.judge(&robin), Verdict::Unicast);
+        let apart = with_addresses(host, &["192.0.2.1", "198.51.100.7", "192.0.2.1"]);
+        let Verdict::Suspect { evidence, .. } = detector.judge(&apart) else { panic!("not suspect") };
+        let words = evidence[0].words(|agent| agent.to_string());
+        assert_eq!(words, "3 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.7 among them");
+    }
+
+    #[test]
+    fn few_agents_or_few_measurements_leave_the_map_out() {
+        let (map, mesh) = world(2);
+        let detector = Detector::new(&map, &mesh, BTreeMap::new());
+        let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
+        let seen = seen(&map, &corners);
+        assert_ne!(detector.judge(&seen), Verdict::Unicast);
+        assert_eq!(detector.judge(&seen[..FEWEST_MEASURED - 1]), Verdict::Unicast);
+        assert_eq!(detector.judge(&[]), Verdict::Unicast);
+    }
+
+    #[test]
+    fn the_limit_goes_with_the_agents_and_never_below_even_odds() {
+        assert!((limit(&[]) - LEAST_LIMIT).abs() < f64::EPSILON);
+        assert!((limit(&[-5.0, -5.0, -4.0]) - LEAST_LIMIT).abs() < f64::EPSILON);
+        assert!((limit(&[2.0, 4.0]) - 5.0).abs() < 1e-12);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn any_measurements_get_a_verdict_that_their_order_does_not_change(
+            micros in proptest::collection::vec(1_i64..600_000_000, LANDMARKS),
+            seed in any::<u64>(),
+        ) {
+            let (map, mesh) = world(seed % 4);
+            let detector = Detector::new(&map, &mesh, BTreeMap::new());
+            let sighting = |(i, &us): (usize, &i64)| {
+                Sighting { landmark: agent(i), rtt: Rtt::try_from_micros(us).unwrap(), address: None }
+            };
+            let mut seen: Vec<Sighting> = micros.iter().enumerate().map(sighting).collect();
+            let verdict = detector.judge(&seen);
+            if let Verdict::Suspect { confidence, evidence } = &verdict {
+                prop_assert!((0.0..=1.0).contains(confidence) && !evidence.is_empty());
+            }
+            seen.reverse();
+            prop_assert_eq!(verdict, detector.judge(&seen));
+        }
+    }
+}

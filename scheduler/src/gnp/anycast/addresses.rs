@@ -1,0 +1,91 @@
+//! What the addresses say that landmarks were sent to.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::{Evidence, Sighting};
+
+/// The shortest prefixes that are routed apart on the whole Internet.
+const PREFIX_V4: u32 = 24;
+const PREFIX_V6: u32 = 48;
+/// Confidence that addresses in two prefixes mean several places; more prefixes, as a part of the landmarks, add the
+/// rest. A judgement, not a measurement: one data centre may have several prefixes.
+const TWO_PREFIXES: f64 = 0.5;
+const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
+/// The same of several addresses in one prefix: round-robin DNS as often as not.
+const ONE_PREFIX: f64 = 0.1;
+
+/// What differs among the addresses of one family, and how much it says; `None` when nothing does. An address of the
+/// other family is not another place: most hosts have both.
+pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Sighting>) -> Option<(f64, Evidence)> {
+    let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
+        seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
+    [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn of_family(seen: &[IpAddr]) -> Option<(f64, Evidence)> {
+    let addresses: BTreeSet<IpAddr> = seen.iter().copied().collect();
+    let prefixes: BTreeSet<u128> = addresses.iter().copied().map(prefix).collect();
+    if prefixes.len() > 1 {
+        let first = *addresses.first()?;
+        let other = addresses.iter().copied().find(|address| prefix(*address) != prefix(first))?;
+        let spread = part(prefixes.len() - 2, seen.len().saturating_sub(2));
+        let confidence = TWO_PREFIXES + (EVERY_LANDMARK_ITS_OWN - TWO_PREFIXES) * spread;
+        let (prefixes, landmarks) = (prefixes.len(), seen.len());
+        return Some((confidence, Evidence::Prefixes { prefixes, landmarks, examples: (first, other) }));
+    }
+    (addresses.len() > 1)
+        .then(|| (ONE_PREFIX, Evidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
+}
+
+/// An address without what is local to one network.
+fn prefix(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits() >> (u32::BITS - PREFIX_V4)),
+        IpAddr::V6(address) => address.to_bits() >> (u128::BITS - PREFIX_V6),
+    }
+}
+
+/// A part of a whole; nothing of nothing.
+fn part(some: usize, whole: usize) -> f64 {
+    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    if whole == 0 { 0.0 } else { number(some) / number(whole) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{AgentId, Rtt};
+
+    fn seen(addresses: &[&str]) -> Vec<Sighting> {
+        let rtt = Rtt::try_from_millis_f64(10.0).unwrap();
+        let sighting = |(i, address): (i64, &&str)| Sighting {
+            landmark: AgentId::new(i),
+            rtt,
+            address: Some(address.parse().unwrap()),
+        };
+        (1..).zip(addresses).map(sighting).collect()
+    }
+
+    fn confidence(addresses: &[&str]) -> Option<f64> {
+        evidence(seen(addresses).iter()).map(|(confidence, _)| confidence)
+    }
+
+    #[test]
+    fn one_address_or_one_of_each_family_says_nothing() {
+        assert_eq!(confidence(&[]), None);
+        assert_eq!(confidence(&["192.0.2.1", "192.0.2.1"]), None);
+        assert_eq!(confidence(&["192.0.2.1", "::ffff:192.0.2.1"]), None);
+        assert_eq!(confidence(&["192.0.2.1", "2001:db8::1", "192.0.2.1"]), None);
+    }
+
+    #[test]
+    fn a_prefix_for_every_landmark_says_most_and_round_robin_least() {
+        let robin = confidence(&["192.0.2.1", "192.0.2.2", "192.0.2.3"]).unwrap();
+        let two = confidence(&["192.0.2.1", "198.51.100.1", "192.0.2.1"]).unwrap();
+        let own = confidence(&["192.0.2.1", "198.51.100.1", "203.0.113.1"]).unwrap();
+        assert!(robin < two && two < own && own < 1.0, "{robin} {two} {own}");
+        assert!(confidence(&["2001:db8:1::1", "2001:db8:2::1"]).unwrap() >= TWO_PREFIXES);
+        assert!(confidence(&["2001:db8:1::1", "2001:db8:1:5::1"]).unwrap() < TWO_PREFIXES);
+    }
+}

@@ -1,0 +1,53 @@
+//! The sum rule: two landmarks that see a host nearer than they see each other.
+//!
+//! The plain rule (some pair's sum below its distance) flags most hosts of a real network: one landmark with a bad row
+//! breaks it with every other. So each landmark counts in one pair only: the pairs are matched greedily, the shortest
+//! first, and what each falls short is added up as a logarithm.
+
+use crate::model::{AgentId, Rtt};
+
+use super::super::{Mesh, millis, round_trip};
+
+/// A sum below this part of the distance is worth mentioning by itself.
+const FAR_BELOW: f64 = 0.8;
+/// Milliseconds added to both sides, so that two landmarks in one building prove nothing.
+const SOFTENING_MS: f64 = 2.0;
+
+/// What the pairs say.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Short {
+    /// The sum over the pairs of ln(distance / sum), nothing negative.
+    pub(super) total: f64,
+    /// Pairs whose sum is below [`FAR_BELOW`] of their distance.
+    pub(super) far_below: usize,
+    /// The shortest pair: who, the sum, and their distance.
+    pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
+}
+
+/// Matches the landmarks of a host's measurements.
+pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> Short {
+    let mut pairs: Vec<(f64, AgentId, AgentId, f64, Rtt)> = Vec::new();
+    for (i, &(a, to_a)) in measured.iter().enumerate() {
+        for &(b, to_b) in &measured[..i] {
+            let Some(apart) = mesh.distance(a, b) else { continue };
+            let sum = millis(to_a) + millis(to_b);
+            let ratio = ((sum + SOFTENING_MS) / (millis(apart) + SOFTENING_MS)).ln();
+            if ratio < 0.0 {
+                pairs.push((ratio, a.min(b), a.max(b), sum, apart));
+            }
+        }
+    }
+    pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+    let mut used: Vec<AgentId> = Vec::new();
+    let mut short = Short { total: 0.0, far_below: 0, shortest: None };
+    for (ratio, a, b, sum, apart) in pairs {
+        if used.contains(&a) || used.contains(&b) {
+            continue;
+        }
+        used.extend([a, b]);
+        short.total -= ratio;
+        short.far_below += usize::from(sum < FAR_BELOW * millis(apart));
+        short.shortest.get_or_insert(((a, b), round_trip(sum), apart));
+    }
+    short
+}

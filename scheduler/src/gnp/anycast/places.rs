@@ -1,0 +1,158 @@
+//! The map's odds: several places against one.
+//!
+//! A *place* is where a host might stand: near some agent, displaced in the map's coordinates by a length drawn evenly in
+//! its logarithm, with the agent's access delay scaled and a little added. What a landmark would measure there is the
+//! map's distance, corrected by what the map gets wrong of that agent and landmark, less so the farther the place is from
+//! the agent. A *mix* is three to five places of which each landmark sees the nearest.
+//!
+//! The likelihood of measurements given one place is the mean over the places of Student's density of the log residuals;
+//! given several, the mean over the mixes. Their ratio is the Bayes factor of several places against one (Kass and Raftery,
+//! "Bayes factors", 1995), and its logarithm the log odds where both are as frequent.
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::model::AgentId;
+
+use super::super::{Embedding, Mesh, millis, objective};
+
+/// Places drawn, and mixes of them.
+const PLACES: usize = 2000;
+const MIXES: usize = 4000;
+/// Places of a mix, the bounds included. More hardly differ from five for a few landmarks.
+const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
+/// How far a place is from its agent, as parts of the map's scale (the median distance).
+const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
+/// An agent's height counts up to this factor in a place near it, and an exponential of this mean is added, as a part of
+/// the scale.
+const HEIGHT_FACTOR: f64 = 1.5;
+const HEIGHT_ADDED: f64 = 0.008;
+/// The part of the map's error that is carried over to a place at its agent, and the length, as a part of the scale,
+/// over which that wears off.
+const CARRIED: f64 = 0.9;
+const WEARS_OFF: f64 = 0.5;
+/// Added to both sides of a log residual, as a part of the scale.
+const SOFTENING: f64 = 0.008;
+/// Scale of Student's density of a log residual: of one place, and of several, which are drawn more sparsely.
+const SPREAD_ONE: f64 = 0.1;
+const SPREAD_SEVERAL: f64 = 0.15;
+/// Its degrees of freedom: heavy tails, since a few landmarks always see something odd.
+const FREEDOM: f64 = 3.0;
+
+/// Drawn places, and mixes of them, with what each landmark would measure there.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    /// The column of a landmark.
+    columns: BTreeMap<AgentId, usize>,
+    one: Vec<Expected>,
+    several: Vec<Expected>,
+    /// Milliseconds.
+    softening: f64,
+}
+
+/// What the landmarks would measure.
+#[derive(Debug, Clone)]
+struct Expected {
+    /// The agents it was drawn around.
+    around: Vec<AgentId>,
+    /// Log of the softened milliseconds, a column a landmark.
+    row: Vec<f64>,
+}
+
+impl Places {
+    /// Draws places on a map; the epoch is the seed.
+    pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
+        let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
+        let softening = SOFTENING * embedding.scale;
+        let one: Vec<Expected> = (0..PLACES)
+            .map(|i| {
+                let agent = agents[i % agents.len()];
+                Expected { around: vec![agent], row: drawn(embedding, mesh, agent, softening, &mut rng) }
+            })
+            .collect();
+        let several = (0..MIXES).map(|_| mixed(&one, &mut rng)).collect();
+        let columns =
+            embedding.landmarks().iter().copied().enumerate().map(|(column, agent)| (agent, column)).collect();
+        Self { columns, one, several, softening }
+    }
+
+    /// Whether it can judge by what this agent measured: whether it is a landmark of the map.
+    pub(super) fn knows(&self, agent: AgentId) -> bool {
+        self.columns.contains_key(&agent)
+    }
+
+    /// The log odds of several places against one; `without` leaves out the places drawn around that agent.
+    pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
+        let seen: Vec<(usize, f64)> = measured
+            .iter()
+            .filter_map(|(agent, millis)| Some((*self.columns.get(agent)?, (millis + self.softening).ln())))
+            .collect();
+        let mean = |all: &[Expected], spread: f64| {
+            let allowed = all.iter().filter(|one| !without.is_some_and(|agent| one.around.contains(&agent)));
+            log_mean(&allowed.map(|one| one.log_likelihood(&seen, spread)).collect::<Vec<f64>>())
+        };
+        mean(&self.several, SPREAD_SEVERAL) - mean(&self.one, SPREAD_ONE)
+    }
+}
+
+impl Expected {
+    /// Student's log density, without what both hypotheses share.
+    fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
+        // One logarithm for all: the product of the few factors neither over- nor underflows.
+        let factor = |&(column, log): &(usize, f64)| 1.0 + ((log - self.row[column]) / spread).powi(2) / FREEDOM;
+        let size = f64::from(u32::try_from(seen.len()).unwrap_or(u32::MAX));
+        -f64::midpoint(FREEDOM, 1.0) * seen.iter().map(factor).product::<f64>().ln() - size * spread.ln()
+    }
+}
+
+/// One place around an agent.
+fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
+    let (scale, dimensions) = (embedding.scale, embedding.dimensions());
+    let home = &embedding.agents()[&agent].coordinate;
+    let (nearest, farthest) = DISPLACEMENT;
+    let away = scale * nearest * (farthest / nearest).powf(rng.random::<f64>());
+    let component = away / f64::from(u32::try_from(dimensions).unwrap_or(u32::MAX)).sqrt();
+    let mut place: Vec<f64> = home[..dimensions].iter().map(|at| at + component * normal(rng)).collect();
+    let added = -HEIGHT_ADDED * scale * (1.0 - rng.random::<f64>()).ln();
+    place.push(home[dimensions] * HEIGHT_FACTOR * rng.random::<f64>() + added);
+    let carried = CARRIED * (-away / (WEARS_OFF * scale)).exp();
+    let expected = |landmark: &AgentId| {
+        let placed = &embedding.agents()[landmark];
+        let wrong = mesh.distance(agent, *landmark).map_or(0.0, |measured| {
+            let predicted = objective::distance(home, &placed.coordinate);
+            ((millis(measured) + softening) / (predicted + softening)).ln()
+        });
+        (objective::distance(&place, &placed.coordinate) + softening).ln() + carried * wrong
+    };
+    embedding.landmarks().iter().map(expected).collect()
+}
+
+/// A few places at once, the nearest to each landmark.
+fn mixed(places: &[Expected], rng: &mut ChaCha8Rng) -> Expected {
+    let count = rng.random_range(PLACES_OF_MIX);
+    let members: Vec<&Expected> = (0..count).map(|_| &places[rng.random_range(0..places.len())]).collect();
+    let nearest = |column: usize| members.iter().map(|place| place.row[column]).fold(f64::INFINITY, f64::min);
+    Expected {
+        around: members.iter().flat_map(|place| place.around.iter().copied()).collect(),
+        row: (0..places[0].row.len()).map(nearest).collect(),
+    }
+}
+
+/// A standard normal deviate (Box and Muller, 1958).
+fn normal(rng: &mut ChaCha8Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+}
+
+/// The logarithm of the mean of exponentials; minus infinity of none.
+fn log_mean(logs: &[f64]) -> f64 {
+    let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if !most.is_finite() {
+        return f64::NEG_INFINITY;
+    }
+    let size = f64::from(u32::try_from(logs.len()).unwrap_or(u32::MAX));
+    most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / size).ln()
+}
