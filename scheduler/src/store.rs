@@ -21,6 +21,7 @@ pub mod sites;
 pub mod sites_origin;
 pub mod submissions;
 pub mod tasks;
+pub mod verdicts;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

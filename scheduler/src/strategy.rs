@@ -8,8 +8,11 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::model::{AgentId, Rtt, Strategy};
 
+mod anycast;
 mod nearest;
 mod random;
+
+pub use anycast::choose_among_near;
 
 /// An agent that may get the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,18 +52,23 @@ pub struct Choice {
 /// A strategy that goes by distance chooses among those whose distance is known; where none is, it draws at random and
 /// says so. Fewer candidates than it ranks are no obstacle.
 pub fn choose(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
-    let mut ordered = candidates.to_vec();
-    // Each agent once, and in one order, whatever order they came in.
-    ordered.sort_unstable_by_key(|candidate| {
-        (candidate.agent, candidate.distance(), candidate.measured, candidate.predicted)
-    });
-    ordered.dedup_by_key(|candidate| candidate.agent);
+    let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     match strategy {
         Strategy::Random => random::choose(&ordered, &mut rng),
         Strategy::GnpTop1 => nearest::choose(&ordered, 1, &mut rng),
         Strategy::GnpTop3 => nearest::choose(&ordered, 3, &mut rng),
     }
+}
+
+/// Each agent once, and in one order, whatever order they came in.
+fn ordered(candidates: &[Candidate]) -> Vec<Candidate> {
+    let mut ordered = candidates.to_vec();
+    ordered.sort_unstable_by_key(|candidate| {
+        (candidate.agent, candidate.distance(), candidate.measured, candidate.predicted)
+    });
+    ordered.dedup_by_key(|candidate| candidate.agent);
+    ordered
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 pub mod assign;
 pub mod fit;
 mod fleet;
+mod judge;
 pub mod locate;
 pub mod measure;
 pub mod reap;

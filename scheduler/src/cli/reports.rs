@@ -78,6 +78,9 @@ struct AssignmentRow {
     errors: u32,
     started_at: Option<String>,
     duration_ms: Option<f64>,
+    note: String,
+    /// 0 to 1: how sure it is that the site stands in several places; none when it is not suspected.
+    anycast_confidence: Option<f64>,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
@@ -102,6 +105,8 @@ impl From<v1::AssignmentRow> for AssignmentRow {
             errors: row.errors,
             started_at: output::time(row.started_at.as_ref()),
             duration_ms: output::millis(row.duration.as_ref()),
+            note: row.note,
+            anycast_confidence: row.anycast_confidence,
         }
     }
 }
@@ -119,6 +124,7 @@ impl Row for AssignmentRow {
         ">crawled ms",
         ">pages",
         ">size",
+        ">anycast",
         "reason",
     ];
 
@@ -135,7 +141,8 @@ impl Row for AssignmentRow {
             output::millis_cell(self.crawled_ms),
             self.pages.to_string(),
             output::bytes_cell(self.bytes),
-            self.reason.clone(),
+            output::text_cell(&self.anycast_confidence.map(|sure| format!("{sure:.2}")).unwrap_or_default()),
+            if self.reason.is_empty() { self.note.clone() } else { self.reason.clone() },
         ]
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use humantime_serde::re::humantime::parse_duration;
-use landfall_proto::v1::{Candidate, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteTask};
+use landfall_proto::v1::{
+    Candidate, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteTask, SiteVerdict,
+};
 use serde::Serialize;
 
 use super::ConnectionArgs;
@@ -120,6 +122,7 @@ struct Site {
     origin: Option<String>,
     alias_of: Option<String>,
     placement: Option<Placement>,
+    verdict: Option<Verdict>,
     measurements: Vec<MeasurementRow>,
     tasks: Vec<TaskRow>,
 }
@@ -129,6 +132,14 @@ struct Placement {
     epoch: i64,
     coordinate_ms: Vec<f64>,
     fit_error: f64,
+}
+
+/// Whether the site stands in one place.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    suspect: bool,
+    confidence: f64,
+    evidence: String,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -153,6 +164,7 @@ struct TaskRow {
     reason: String,
     agent: String,
     strategy: String,
+    note: String,
     candidates: Vec<CandidateRow>,
     outcome: String,
     pages: u32,
@@ -180,9 +192,16 @@ impl From<ShowSiteResponse> for Site {
             origin: some(site.origin),
             alias_of: some(site.alias_of),
             placement: site.placement.map(place),
+            verdict: site.verdict.map(Verdict::from),
             measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
             tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
         }
+    }
+}
+
+impl From<SiteVerdict> for Verdict {
+    fn from(SiteVerdict { suspect, confidence, evidence }: SiteVerdict) -> Self {
+        Self { suspect, confidence, evidence }
     }
 }
 
@@ -212,6 +231,7 @@ impl From<SiteTask> for TaskRow {
             reason: task.reason,
             agent: task.agent,
             strategy: task.strategy,
+            note: task.note,
             candidates: task.candidates.into_iter().map(CandidateRow::from).collect(),
             outcome: task.outcome,
             pages: task.pages,
@@ -273,6 +293,13 @@ impl Site {
             }
             None => writeln!(text, "  placement  none")?,
         }
+        match &self.verdict {
+            Some(Verdict { suspect: true, confidence, evidence }) => {
+                writeln!(text, "  places     several (confidence {confidence:.2}): {evidence}")?;
+            }
+            Some(_) => writeln!(text, "  places     one")?,
+            None => writeln!(text, "  places     not judged yet")?,
+        }
         if !self.measurements.is_empty() {
             write!(text, "\n{}", output::table(&self.measurements))?;
         }
@@ -294,6 +321,9 @@ impl TaskRow {
         }
         if !self.agent.is_empty() {
             parts.push(format!("agent {} by {}", self.agent, self.strategy));
+        }
+        if !self.note.is_empty() {
+            parts.push(self.note.clone());
         }
         if !self.reason.is_empty() {
             parts.push(self.reason.clone());

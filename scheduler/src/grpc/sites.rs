@@ -14,7 +14,7 @@ use crate::Scheduler;
 use crate::model::BatchId;
 use crate::store::batches::{self, Progress};
 use crate::store::submissions::{self, Submission};
-use crate::store::{self, sites};
+use crate::store::{self, sites, verdicts};
 
 use super::convert::sites as convert;
 use super::{auth, status};
@@ -78,7 +78,8 @@ impl SiteService for SiteDesk {
         let measurements = sites::measurements(&mut conn, &site).await.map_err(status::from_store)?;
         let placement = sites::placement(&mut conn, &site).await.map_err(status::from_store)?;
         let tasks = sites::tasks(&mut conn, &site).await.map_err(status::from_store)?;
-        Ok(Response::new(convert::shown(site, measurements, placement, tasks)))
+        let verdict = verdicts::of_site(&mut conn, &site).await.map_err(status::from_store)?;
+        Ok(Response::new(convert::shown(site, measurements, placement, verdict, tasks)))
     }
 }
 

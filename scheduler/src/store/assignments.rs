@@ -144,6 +144,21 @@ pub async fn insert(
     Ok(())
 }
 
+/// Notes how the strategy was followed in a task's newest assignment.
+///
+/// # Errors
+/// When the database fails.
+pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Result<(), Error> {
+    sqlx::query!(
+        "update assignments set note = $2 where id = (select assignment_id from tasks where id = $1)",
+        task.get(),
+        note,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Returns tasks whose chosen agent has no active session to `located`, to be chosen anew. Returns how many.
 ///
 /// # Errors

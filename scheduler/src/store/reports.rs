@@ -15,7 +15,7 @@ use super::{Error, round_trip, unsigned};
 pub const PAGE: i64 = 500;
 
 /// One task and what became of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentRow {
     /// The task, the second part of the key.
     pub task: TaskId,
@@ -27,6 +27,8 @@ pub struct AssignmentRow {
     pub state: String,
     /// Why it waits, fell back, failed or was cancelled.
     pub reason: Option<String>,
+    /// The confidence that the site stands in several places, where that is suspected.
+    pub anycast: Option<f64>,
     /// The newest choice.
     pub choice: Option<Choice>,
     /// Choices the task had.
@@ -46,6 +48,8 @@ pub struct Choice {
     pub carrier: String,
     /// The strategy that chose.
     pub strategy: String,
+    /// How it was followed, where that needs saying.
+    pub note: Option<String>,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
     /// The predicted round trip.
@@ -103,7 +107,8 @@ pub async fn assignments(
         r#"
         select t.id, s.name as site, s.origin, t.state::text as "state!",
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
-               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?",
+               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.note as "note?",
+               v.confidence as "anycast?",
                array_position(c.candidates, c.agent_id) as rank,
                c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
                c.measured_us[array_position(c.candidates, c.agent_id)] as measured_us,
@@ -115,6 +120,7 @@ pub async fn assignments(
         left join assignments c on c.id = t.assignment_id
         left join agents a on a.id = c.agent_id
         left join outcomes o on o.task_id = t.id
+        left join site_verdicts v on v.site_id = t.site_id and v.suspect
         where t.batch_id = $1 and (s.name, t.id) > ($2, $3)
         order by s.name, t.id
         limit $4
@@ -140,6 +146,8 @@ struct Stored {
     city: Option<String>,
     carrier: Option<String>,
     strategy: Option<String>,
+    note: Option<String>,
+    anycast: Option<f64>,
     rank: Option<i32>,
     predicted_us: Option<i64>,
     measured_us: Option<i64>,
@@ -165,6 +173,7 @@ impl Stored {
             city,
             carrier,
             strategy,
+            note: self.note.take(),
             rank: self.rank.map(|rank| unsigned("assignments", "candidates", rank)).transpose()?,
             predicted: round_trip("assignments", "predicted_us", self.predicted_us)?,
             measured: round_trip("assignments", "measured_us", self.measured_us)?,
@@ -201,6 +210,7 @@ impl TryFrom<Stored> for AssignmentRow {
             origin: row.origin,
             state: row.state,
             reason: row.reason,
+            anycast: row.anycast,
             choice,
             assignments: unsigned("assignments", "count", row.assignments)?,
             outcome,

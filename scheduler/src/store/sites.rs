@@ -75,6 +75,8 @@ pub struct SiteTask {
     pub agent: Option<String>,
     /// The strategy that chose.
     pub strategy: Option<String>,
+    /// How it was followed, where that needs saying.
+    pub note: Option<String>,
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
     /// The outcome's kind, pages and bytes.
@@ -120,7 +122,7 @@ pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Sit
 
 impl Site {
     /// Its own identifier, and that of the site it proved to be: what is known of one holds for the other.
-    fn ids(&self) -> Vec<i64> {
+    pub(super) fn ids(&self) -> Vec<i64> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).map(SiteId::get).collect()
     }
 }
@@ -190,7 +192,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         r#"
         select t.id, b.name as batch, t.round, t.state::text as "state!",
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
-               a.name as "agent?", c.strategy as "strategy?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?"
+               a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?"
         from tasks t
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
@@ -218,6 +220,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 reason: row.reason,
                 agent: row.agent,
                 strategy: row.strategy,
+                note: row.note,
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
             })

@@ -11,8 +11,9 @@ use crate::Scheduler;
 use crate::gnp::{Embedding, Placement};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::store::assignments::{self, Available, Waiting};
-use crate::store::{self, embeddings, measurements, placements};
-use crate::strategy::{self, Candidate};
+use crate::store::verdicts::Suspicion;
+use crate::store::{self, embeddings, measurements, placements, verdicts};
+use crate::strategy::{self, Candidate, Choice};
 
 use super::fleet::NO_AGENT_CONNECTED;
 
@@ -30,6 +31,8 @@ struct Known {
     embedding: Option<Embedding>,
     placements: HashMap<SiteId, Placement>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
+    /// Sites that probably stand in several places.
+    suspicions: HashMap<SiteId, Suspicion>,
 }
 
 impl Assign {
@@ -77,7 +80,9 @@ impl Assign {
         for task in &waiting {
             let candidates = known.candidates(task.site, &agents);
             let seed = draw_seed(task);
-            let Some(choice) = strategy::choose(task.strategy, &candidates, seed) else { continue };
+            let spread = known.spread(task, &candidates, seed);
+            let (spread, note) = spread.map_or((None, None), |(choice, note)| (Some(choice), Some(note)));
+            let Some(choice) = spread.or_else(|| strategy::choose(task.strategy, &candidates, seed)) else { continue };
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| *reason != NO_AGENT_CONNECTED);
             let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
@@ -85,6 +90,9 @@ impl Assign {
             assignments::insert(&mut tx, task.task, strategy, seed, &choice, fallback.map(String::as_str))
                 .await
                 .context("record an assignment")?;
+            if let Some(note) = note {
+                assignments::annotate(&mut tx, task.task, &note).await.context("note how the strategy was followed")?;
+            }
             if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == choice.agent) {
                 agent.load = agent.load.saturating_add(1);
             }
@@ -108,7 +116,18 @@ impl Known {
             None => HashMap::new(),
         };
         let measured = measurements::of_sites(conn, &sites).await.context("read the sites' measurements")?;
-        Ok(Self { embedding, placements, measured })
+        let suspicions = verdicts::suspicions(conn, &sites).await.context("read suspicions")?;
+        Ok(Self { embedding, placements, measured, suspicions })
+    }
+
+    /// The choice for a site that probably stands in several places, and what to note; `None` where the strategy does not go
+    /// by distance, or no distance is known.
+    fn spread(&self, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, String)> {
+        let suspicion = self.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
+        let choice = strategy::choose_among_near(candidates, seed)?;
+        let (confidence, near) = (suspicion.confidence, choice.candidates.len());
+        let note = format!("in several places (confidence {confidence:.2}): the freest of {near} near agents");
+        Some((choice, note))
     }
 
     fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {

@@ -15,9 +15,11 @@ use crate::gnp::Embedding;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::placements::{self, Located};
 use crate::store::tasks::Heard;
-use crate::store::{self, embeddings, measurements, tasks};
+use crate::store::verdicts::Suspicion;
+use crate::store::{self, embeddings, measurements, tasks, verdicts};
 
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+use super::judge::Judge;
 
 /// Sites located in one pass.
 const SITES_PER_PASS: i64 = 500;
@@ -30,6 +32,7 @@ const WAITING: &str = "waiting for the embedding";
 #[derive(Debug)]
 pub struct Locate {
     scheduler: Scheduler,
+    judge: Judge,
 }
 
 /// A site and what its probers measured.
@@ -38,7 +41,7 @@ type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 impl Locate {
     /// A task of this scheduler.
     pub const fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler }
+        Self { scheduler, judge: Judge::new() }
     }
 
     /// One pass.
@@ -85,6 +88,7 @@ impl Locate {
             heard.into_iter().partition(|site| awaits_fit && !site.overdue && site.measured.len() >= FEWEST_LANDMARKS);
         let waiting: Vec<SiteId> = waiting.into_iter().map(|site| site.site).collect();
         let ended: Vec<(SiteId, Option<String>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
+        let judged = self.judge(&ended, embedding.as_ref()).await?;
         let located = match embedding {
             Some(embedding) => {
                 place(&embedding, going.into_iter().map(|site| (site.site, site.measured)).collect()).await?
@@ -93,10 +97,22 @@ impl Locate {
         };
         let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
+        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
         tasks::hold_sites(&mut tx, &waiting, WAITING).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)
+    }
+
+    /// Whether the sites that go on stand in one place.
+    async fn judge(
+        &self,
+        ended: &[(SiteId, Option<String>)],
+        embedding: Option<&Arc<Embedding>>,
+    ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
+        let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        self.judge.judge(&mut conn, &sites, embedding).await
     }
 
     /// Carries the sites whose tasks still wait for an agent over into a new embedding.
@@ -109,6 +125,8 @@ impl Locate {
         let measured = measurements::of_sites(conn, &sites).await.context("read measurements")?;
         let located = place(embedding, measured.into_iter().collect()).await?;
         placements::upsert(conn, &located).await.context("store placements")?;
+        let judged = self.judge.judge(conn, &sites, Some(embedding)).await?;
+        verdicts::upsert(conn, &judged).await.context("store verdicts")?;
         // Those that cannot be placed any more would come back for ever.
         placements::forget_outdated(conn, &sites, epoch).await.context("forget outdated placements")?;
         if sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX) {

@@ -14,6 +14,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             state: row.state,
             reason: row.reason.unwrap_or_default(),
             assignments: row.assignments,
+            anycast_confidence: row.anycast,
             ..Self::default()
         };
         if let Some(choice) = row.choice {
@@ -21,6 +22,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             message.city = choice.city;
             message.carrier = choice.carrier;
             message.strategy = choice.strategy;
+            message.note = choice.note.unwrap_or_default();
             message.rank = choice.rank.unwrap_or_default();
             message.predicted = rtt(choice.predicted);
             message.measured = rtt(choice.measured);

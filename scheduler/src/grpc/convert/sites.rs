@@ -12,6 +12,7 @@ use crate::site_list::SiteName;
 use crate::store::batches::Progress;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
 use crate::store::submissions::{Submission, Submitted};
+use crate::store::verdicts::Suspicion;
 
 use super::{InvalidField, bounded, duration, name, rtt, timestamp};
 
@@ -180,6 +181,7 @@ pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,
     placement: Option<SitePlacement>,
+    verdict: Option<Option<Suspicion>>,
     tasks: Vec<SiteTask>,
 ) -> v1::ShowSiteResponse {
     v1::ShowSiteResponse {
@@ -190,7 +192,16 @@ pub(in crate::grpc) fn shown(
         measurements: measurements.into_iter().map(Into::into).collect(),
         placement: placement.map(Into::into),
         tasks: tasks.into_iter().map(Into::into).collect(),
+        verdict: verdict.map(verdict_message),
     }
+}
+
+fn verdict_message(suspicion: Option<Suspicion>) -> v1::SiteVerdict {
+    suspicion.map_or_else(v1::SiteVerdict::default, |Suspicion { confidence, evidence }| v1::SiteVerdict {
+        suspect: true,
+        confidence,
+        evidence,
+    })
 }
 
 impl From<SiteMeasurement> for v1::SiteMeasurement {
@@ -230,6 +241,7 @@ impl From<SiteTask> for v1::SiteTask {
             outcome,
             pages,
             bytes,
+            note: task.note.unwrap_or_default(),
         }
     }
 }
