@@ -39,6 +39,8 @@ pub struct Scheduler {
     pub pool: PgPool,
     /// The signals between services and tasks.
     pub wakes: Arc<wake::Wakes>,
+    /// The newest embedding and its refined map.
+    pub maps: Arc<tasks::refined::Maps>,
     /// The configuration, validated.
     pub config: Arc<config::Config>,
 }

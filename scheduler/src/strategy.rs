@@ -21,6 +21,9 @@ pub struct Candidate {
     pub agent: AgentId,
     /// Its predicted round trip to the site; `None` when either has no place on the map.
     pub predicted: Option<Rtt>,
+    /// Its expected round trip, by which it ranks: not less than predicted where it might be far. `None` where only a point
+    /// is known; then the prediction ranks.
+    pub expected: Option<Rtt>,
     /// Its measured round trip to the site; `None` when it did not measure.
     pub measured: Option<Rtt>,
     /// Tasks it holds.
@@ -30,9 +33,9 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Its round trip to the site: measured before predicted (the paper 2.1, step e).
+    /// What it ranks by: measured before expected before predicted (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
-        self.measured.or(self.predicted)
+        self.measured.or(self.expected).or(self.predicted)
     }
 }
 
@@ -65,7 +68,7 @@ pub fn choose(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option
 fn ordered(candidates: &[Candidate]) -> Vec<Candidate> {
     let mut ordered = candidates.to_vec();
     ordered.sort_unstable_by_key(|candidate| {
-        (candidate.agent, candidate.distance(), candidate.measured, candidate.predicted)
+        (candidate.agent, candidate.distance(), candidate.measured, candidate.expected, candidate.predicted)
     });
     ordered.dedup_by_key(|candidate| candidate.agent);
     ordered
@@ -82,7 +85,8 @@ mod tests {
     fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64>) -> Candidate {
         let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
         let agent = AgentId::new(agent);
-        Candidate { agent, predicted: predicted.map(rtt), measured: measured.map(rtt), load: 0, capacity: 1 }
+        let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));
+        Candidate { agent, predicted, expected: None, measured, load: 0, capacity: 1 }
     }
 
     fn fleet(size: i64) -> Vec<Candidate> {
@@ -103,6 +107,13 @@ mod tests {
         assert_eq!(choice.agent, AgentId::new(2));
         assert_eq!(choice.candidates, [agents[1]]);
         assert_eq!(choice.fallback, None);
+    }
+
+    #[test]
+    fn an_agent_that_might_be_far_ranks_by_what_is_expected_of_it() {
+        let risky = Candidate { expected: Rtt::try_from_millis_f64(60.0).ok(), ..candidate(1, Some(10.0), None) };
+        let sure = candidate(2, Some(50.0), None);
+        assert_eq!(choose(Strategy::GnpTop1, &[risky, sure], 1).unwrap().agent, AgentId::new(2));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod judge;
 pub mod locate;
 pub mod measure;
 pub mod reap;
+pub mod refined;
 #[cfg(test)]
 mod trial;
 

@@ -141,7 +141,12 @@ async fn serve(
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
     print(&greeting(options, has_contact, data_dir, &identity, address, client_file.as_deref())?)?;
 
-    let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::new(wake::Wakes::default()), config: Arc::new(config) };
+    let scheduler = Scheduler {
+        pool: pool.clone(),
+        wakes: Arc::new(wake::Wakes::default()),
+        maps: Arc::default(),
+        config: Arc::new(config),
+    };
     let served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown).await;
     pool.close().await;
     served

@@ -37,7 +37,12 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("address"));
         let config = Config { contact_url: Some("https://example.org/bot".into()), ..Config::default() };
-        let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::new(Wakes::default()), config: Arc::new(config) };
+        let scheduler = Scheduler {
+            pool: pool.clone(),
+            wakes: Arc::new(Wakes::default()),
+            maps: Arc::default(),
+            config: Arc::new(config),
+        };
         let identity = Identity { scheduler_url: url.clone(), ca_fingerprint: None };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(landfall_scheduler::run(scheduler, listener, None, identity, shutdown.clone()));

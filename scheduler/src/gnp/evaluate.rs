@@ -127,7 +127,7 @@ fn judge_site(map: &Embedding, truth: &[f64], seed: u64, figures: &mut Figures) 
             if let (None, Some(predicted)) = (measured, predicted) {
                 figures.errors.push((predicted.as_millis_f64() - truth[i]).abs() / truth[i]);
             }
-            Candidate { agent: agent(i), predicted, measured, load: 0, capacity: 1 }
+            Candidate { agent: agent(i), predicted, expected: None, measured, load: 0, capacity: 1 }
         })
         .collect();
     let true_of = |agent: AgentId| truth[usize::try_from(agent.get() - 1).unwrap()];

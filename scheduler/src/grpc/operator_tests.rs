@@ -50,7 +50,8 @@ impl Desk {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
-        let scheduler = Scheduler { pool: pool.clone(), wakes: Arc::default(), config: Arc::default() };
+        let scheduler =
+            Scheduler { pool: pool.clone(), wakes: Arc::default(), maps: Arc::default(), config: Arc::default() };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

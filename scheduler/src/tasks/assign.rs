@@ -4,18 +4,20 @@
 //! measured round trip beats a predicted one. Agents without an active session are no candidates.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use anyhow::Context;
 
 use crate::Scheduler;
-use crate::gnp::{Embedding, Placement};
+use crate::gnp::{Placement, Prediction};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
-use crate::store::{self, embeddings, measurements, placements, verdicts};
+use crate::store::{self, measurements, placements, verdicts};
 use crate::strategy::{self, Candidate, Choice};
 
 use super::fleet::NO_AGENT_CONNECTED;
+use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
@@ -28,11 +30,25 @@ pub struct Assign {
 
 /// What is known of the sites of one pass.
 struct Known {
-    embedding: Option<Embedding>,
-    placements: HashMap<SiteId, Placement>,
+    /// Per site on the map, what it predicts for each agent.
+    predicted: HashMap<SiteId, HashMap<AgentId, Predicted>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     /// Sites that probably stand in several places.
     suspicions: HashMap<SiteId, Suspicion>,
+}
+
+/// What the map says of a site and an agent.
+#[derive(Debug, Clone, Copy)]
+struct Predicted {
+    rtt: Rtt,
+    /// What to rank by; `None` where the map knows points only.
+    expected: Option<Rtt>,
+}
+
+impl From<Prediction> for Predicted {
+    fn from(prediction: Prediction) -> Self {
+        Self { rtt: prediction.median, expected: Some(prediction.expected) }
+    }
 }
 
 impl Assign {
@@ -47,7 +63,9 @@ impl Assign {
     /// When the database fails; what was not committed is chosen in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.withdraw().await?;
-        while self.choose_some().await? {}
+        // Before any row is locked: the first choice on a new map makes it, which takes a second.
+        let map = self.scheduler.maps.current(&self.scheduler.pool).await?;
+        while self.choose_some(map.clone()).await? {}
         Ok(())
     }
 
@@ -63,7 +81,7 @@ impl Assign {
     }
 
     /// Chooses for one bounded batch; `true` when more may wait.
-    async fn choose_some(&self) -> anyhow::Result<bool> {
+    async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = store::begin(&self.scheduler.pool).await.context("begin to assign")?;
         let mut agents = assignments::available(&mut tx).await.context("read available agents")?;
         let waiting = assignments::waiting(&mut tx, TASKS_PER_PASS).await.context("read located tasks")?;
@@ -75,7 +93,7 @@ impl Assign {
             tx.commit().await.context("commit reasons")?;
             return Ok(false);
         }
-        let known = Known::read(&mut tx, &waiting).await?;
+        let known = Known::read(&mut tx, &waiting, &agents, map).await?;
         let mut chosen = BTreeSet::new();
         for task in &waiting {
             let candidates = known.candidates(task.site, &agents);
@@ -106,18 +124,31 @@ impl Assign {
 }
 
 impl Known {
-    async fn read(conn: &mut sqlx::PgConnection, waiting: &[Waiting]) -> anyhow::Result<Self> {
+    async fn read(
+        conn: &mut sqlx::PgConnection,
+        waiting: &[Waiting],
+        agents: &[Available],
+        map: Option<Arc<Current>>,
+    ) -> anyhow::Result<Self> {
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
-        let embedding = embeddings::latest(conn).await.context("read the newest embedding")?;
-        let placements = match &embedding {
-            Some(embedding) => {
-                placements::sites(conn, &sites, embedding.epoch()).await.context("read the sites' placements")?
-            }
-            None => HashMap::new(),
-        };
         let measured = measurements::of_sites(conn, &sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, &sites).await.context("read suspicions")?;
-        Ok(Self { embedding, placements, measured, suspicions })
+        let Some(map) = map else { return Ok(Self { predicted: HashMap::new(), measured, suspicions }) };
+        let placed =
+            placements::sites(conn, &sites, map.embedding.epoch()).await.context("read the sites' placements")?;
+        let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
+        // Half a millisecond a site: too long for a thread that serves others.
+        let (predicted, measured) = tokio::task::spawn_blocking(move || {
+            let predict = |(site, placement)| {
+                let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
+                (site, predict(&map, &placement, measured, &agents))
+            };
+            let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
+            (predicted, measured)
+        })
+        .await
+        .context("predict distances")?;
+        Ok(Self { predicted, measured, suspicions })
     }
 
     /// The choice for a site that probably stands in several places, and what to note; `None` where the strategy does not go
@@ -132,23 +163,41 @@ impl Known {
 
     fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
+        let predicted = self.predicted.get(&site);
         agents
             .iter()
-            .map(|available| Candidate {
-                agent: available.agent,
-                predicted: self.predict(site, available.agent),
-                measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
-                load: available.load,
-                capacity: available.capacity,
+            .map(|available| {
+                let predicted = predicted.and_then(|predicted| predicted.get(&available.agent));
+                Candidate {
+                    agent: available.agent,
+                    predicted: predicted.map(|predicted| predicted.rtt),
+                    expected: predicted.and_then(|predicted| predicted.expected),
+                    measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
+                    load: available.load,
+                    capacity: available.capacity,
+                }
             })
             .collect()
     }
+}
 
-    fn predict(&self, site: SiteId, agent: AgentId) -> Option<Rtt> {
-        let embedding = self.embedding.as_ref()?;
-        let placement = self.placements.get(&site)?;
-        embedding.predict(placement, embedding.placement(agent)?).ok()
-    }
+/// What the map says of one placed site: the refined one where there is one, else its point.
+fn predict(
+    map: &Current,
+    placement: &Placement,
+    measured: &[(AgentId, Rtt)],
+    agents: &[AgentId],
+) -> HashMap<AgentId, Predicted> {
+    let posterior = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
+    let point = |agent| {
+        let rtt = map.embedding.predict(placement, map.embedding.placement(agent)?).ok()?;
+        Some(Predicted { rtt, expected: None })
+    };
+    let of = |agent| match &posterior {
+        Some(posterior) => posterior.predict(agent).map(Predicted::from),
+        None => point(agent),
+    };
+    agents.iter().filter_map(|&agent| Some((agent, of(agent)?))).collect()
 }
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be

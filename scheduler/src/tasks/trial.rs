@@ -20,7 +20,12 @@ pub(super) struct Trial {
 
 impl Trial {
     pub(super) fn new(pool: PgPool) -> Self {
-        let scheduler = Scheduler { pool, wakes: Arc::new(Wakes::default()), config: Arc::new(Config::default()) };
+        let scheduler = Scheduler {
+            pool,
+            wakes: Arc::new(Wakes::default()),
+            maps: Arc::default(),
+            config: Arc::new(Config::default()),
+        };
         Self { scheduler }
     }
 

@@ -1,0 +1,68 @@
+//! The refined map of the newest embedding: made once an epoch and shared by every task of the process.
+//!
+//! It is made from the mesh as it stands when the epoch is first met, by those agents the embedding places; the epoch is
+//! the seed. Nothing of it is stored: predictions are for the choice of the moment, and what was predicted for the chosen
+//! agents is kept with their assignment.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use sqlx::PgPool;
+use tokio::sync::Mutex;
+
+use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
+use crate::store::{embeddings, measurements};
+
+/// An embedding and, where it could be made, its refined map.
+#[derive(Debug)]
+pub struct Current {
+    /// The newest embedding.
+    pub embedding: Embedding,
+    /// `None` when the mesh does not hold what it needs; then the embedding predicts.
+    pub refined: Option<Refined>,
+}
+
+/// The newest map of this process.
+#[derive(Debug, Default)]
+pub struct Maps {
+    /// Held while a map is made, so that two tasks do not make the same one.
+    current: Mutex<Option<Arc<Current>>>,
+}
+
+impl Maps {
+    /// The newest embedding with its refined map; `None` while there is no embedding.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn current(&self, pool: &PgPool) -> anyhow::Result<Option<Arc<Current>>> {
+        let mut current = self.current.lock().await;
+        let mut conn = pool.acquire().await.context("reach the database")?;
+        let Some(embedding) = embeddings::latest(&mut conn).await.context("read the newest embedding")? else {
+            return Ok(None);
+        };
+        if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let rows = measurements::mesh(&mut conn).await.context("read the mesh")?;
+        drop(conn);
+        let mut mesh = Mesh::new();
+        for row in rows {
+            if embedding.placement(row.prober).is_some() && embedding.placement(row.target).is_some() {
+                mesh.insert(row.prober, row.target, row.rtt);
+            }
+        }
+        let made = tokio::task::spawn_blocking(move || {
+            let seed = embedding.epoch().get().unsigned_abs();
+            let refined = Refined::new(&mesh, embedding.landmarks(), &Ingredients::default(), seed)
+                .inspect_err(
+                    |error| tracing::warn!(embedding.epoch = %embedding.epoch(), error = %error, "no refined map"),
+                )
+                .ok();
+            Arc::new(Current { embedding, refined })
+        })
+        .await
+        .context("make the refined map")?;
+        *current = Some(Arc::clone(&made));
+        Ok(Some(made))
+    }
+}
