@@ -18,6 +18,7 @@ use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 mod anycast;
 mod elect;
+mod elect_held_out;
 #[cfg(test)]
 mod evaluate;
 mod fit;
@@ -31,6 +32,7 @@ mod simplex;
 
 pub use anycast::{Detector, Evidence, Sighting, Verdict};
 pub use elect::{ElectError, Elected, Nominee, elect};
+pub use elect_held_out::elect_held_out;
 pub use fit::{FitError, fit};
 pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::LocateError;

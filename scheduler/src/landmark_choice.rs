@@ -114,7 +114,7 @@ pub async fn elect(
     for measured in measurements::mesh(conn).await? {
         mesh.insert(measured.prober, measured.target, measured.rtt);
     }
-    let elected = gnp::elect(&mesh, &nominees, wanted, ELECTION_SEED)?;
+    let elected = gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)?;
     let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
     replace(conn, &chosen, dimensions).await
 }

@@ -92,10 +92,10 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
     }
     let mut chosen = ballot.build(count);
     ballot.swap(&mut chosen);
-    Ok(chosen.iter().map(|&i| Elected { agent: ballot.nominees[i].agent, reason: ballot.reason(i, &chosen) }).collect())
+    Ok(chosen.iter().map(|&i| ballot.elected(i, &chosen)).collect())
 }
 
-struct Ballot<'a> {
+pub(super) struct Ballot<'a> {
     /// By identifier, each once.
     nominees: Vec<&'a Nominee>,
     /// Indices of those that may be elected, shuffled: equal choices fall to the seed.
@@ -107,7 +107,7 @@ struct Ballot<'a> {
 }
 
 impl<'a> Ballot<'a> {
-    fn new(mesh: &Mesh, nominees: &'a [Nominee], seed: u64) -> Self {
+    pub(super) fn new(mesh: &Mesh, nominees: &'a [Nominee], seed: u64) -> Self {
         let by_agent: BTreeMap<AgentId, &Nominee> = nominees.iter().map(|nominee| (nominee.agent, nominee)).collect();
         let nominees: Vec<&Nominee> = by_agent.into_values().collect();
         let large = nominees.len() >= LARGE_FLEET;
@@ -125,6 +125,31 @@ impl<'a> Ballot<'a> {
         };
         let distance = nominees.iter().map(row).collect();
         Self { eligible, distance, mean: known.iter().sum::<f64>() / size, nominees }
+    }
+
+    /// Who may be elected, by place on the ballot.
+    pub(super) fn eligible(&self) -> impl Iterator<Item = usize> {
+        self.eligible.iter().copied()
+    }
+
+    /// How many places it has.
+    pub(super) fn size(&self) -> usize {
+        self.nominees.len()
+    }
+
+    /// Who has this place on the ballot.
+    pub(super) fn agent(&self, place: usize) -> AgentId {
+        self.nominees[place].agent
+    }
+
+    /// The places of these agents, as far as they are on the ballot.
+    pub(super) fn places(&self, agents: &[AgentId]) -> Vec<usize> {
+        (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
+    }
+
+    /// One of the chosen, with the reason.
+    pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> Elected {
+        Elected { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
     /// Takes, one after another, the agent that lowers the cost most.
@@ -165,7 +190,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Mean distance to the nearest chosen, and what sameness costs, milliseconds.
-    fn cost(&self, chosen: &[usize]) -> f64 {
+    pub(super) fn cost(&self, chosen: &[usize]) -> f64 {
         let nearest = |row: &Vec<f64>| chosen.iter().map(|&i| row[i]).fold(f64::INFINITY, f64::min);
         let size = f64::from(u32::try_from(self.distance.len().max(1)).unwrap_or(u32::MAX));
         self.distance.iter().map(nearest).sum::<f64>() / size + self.sameness(chosen)

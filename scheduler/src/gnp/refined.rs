@@ -26,6 +26,7 @@ mod layout;
 mod posterior;
 
 use cloud::Cloud;
+pub(super) use held_out::{HeldOut, Prepared};
 use kriging::Kriging;
 use layout::Layout;
 pub use posterior::{Posterior, Prediction};

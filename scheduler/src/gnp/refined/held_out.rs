@@ -4,7 +4,9 @@
 
 use crate::gnp::fit::Measured;
 
+use super::Ingredients;
 use super::cloud::{Bare, Cloud};
+use super::constants;
 use super::kriging::Kriging;
 use super::layout::Layout;
 use super::posterior::Weighed;
@@ -14,9 +16,37 @@ const PARTICLES: usize = 600;
 /// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no choice mends.
 const SCORED: f64 = 0.8;
 
+/// What holding agents out needs, made once for an election.
+#[derive(Debug)]
+pub(in crate::gnp) struct Prepared<'a> {
+    measured: &'a Measured,
+    layout: Layout,
+    kriging: Kriging,
+    softening: f64,
+    seed: u64,
+}
+
+impl<'a> Prepared<'a> {
+    /// Lays out everyone in `measured`, of whom the first `landmarks` are landmarks for the choice of the constants;
+    /// `None` when the kriging cannot be solved.
+    pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
+        let ingredients = Ingredients::default();
+        let softening = super::SOFTENING * measured.scale();
+        let layout = Layout::fit(measured, super::SINGLE_DIMENSION[0], &ingredients, softening, seed);
+        let constants = constants::choose(measured, &layout, landmarks, &ingredients, softening, seed);
+        let kriging = Kriging::fit(measured, &layout, constants, softening, seed)?;
+        Some(Self { measured, layout, kriging, softening, seed })
+    }
+
+    /// Every agent held out.
+    pub(in crate::gnp) fn held_out(&self) -> HeldOut<'_> {
+        HeldOut::new(self.measured, &self.layout, &self.kriging, true, self.softening, self.seed)
+    }
+}
+
 /// Every agent held out in turn, on one layout with one kriging.
 #[derive(Debug)]
-pub(super) struct HeldOut<'a> {
+pub(in crate::gnp) struct HeldOut<'a> {
     measured: &'a Measured,
     kriging: &'a Kriging,
     residuals: bool,
@@ -42,7 +72,7 @@ impl<'a> HeldOut<'a> {
 
     /// The mean of the smaller relative errors over pairs of a held-out agent and another that is no landmark, when the
     /// agents of these indices are the landmarks; `None` when no such pair was measured.
-    pub(super) fn error(&self, landmarks: &[usize]) -> Option<f64> {
+    pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (site, row) in self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)) {
             let soft = |distance: f64| (distance + self.softening).ln();
