@@ -55,6 +55,9 @@ pub enum ChoiceError {
     /// The election found no set.
     #[error(transparent)]
     Elect(#[from] ElectError),
+    /// The scheduler is being stopped.
+    #[error("the election was interrupted")]
+    Interrupted(#[from] tokio::task::JoinError),
     /// The store failed.
     #[error("store landmarks")]
     Store(#[from] crate::store::Error),
@@ -114,7 +117,9 @@ pub async fn elect(
     for measured in measurements::mesh(conn).await? {
         mesh.insert(measured.prober, measured.target, measured.rtt);
     }
-    let elected = gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)?;
+    // A second's work for thirty agents: too long for a thread that serves others.
+    let elected =
+        tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await??;
     let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
     replace(conn, &chosen, dimensions).await
 }

@@ -118,6 +118,7 @@ pub fn from_choice(error: ChoiceError) -> Status {
         ChoiceError::TooFewBeacons { .. } | ChoiceError::MeshIncomplete { .. } | ChoiceError::Elect(_) => {
             Status::failed_precondition(error.to_string())
         }
+        ChoiceError::Interrupted(_) => Status::unavailable(error.to_string()),
         ChoiceError::Store(error) => from_store(error),
     }
 }

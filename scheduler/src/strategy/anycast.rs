@@ -54,7 +54,7 @@ mod tests {
 
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
         let measured = millis.map(|millis| Rtt::try_from_millis_f64(millis).unwrap());
-        Candidate { agent: AgentId::new(agent), predicted: None, measured, load, capacity }
+        Candidate { agent: AgentId::new(agent), predicted: None, expected: None, measured, load, capacity }
     }
 
     #[test]

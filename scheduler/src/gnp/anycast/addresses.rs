@@ -35,7 +35,7 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, Evidence)> {
         return Some((confidence, Evidence::Prefixes { prefixes, landmarks, examples: (first, other) }));
     }
     (addresses.len() > 1)
-        .then(|| (ONE_PREFIX, Evidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
+        .then_some((ONE_PREFIX, Evidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
 }
 
 /// An address without what is local to one network.
