@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
+mod align;
 mod anycast;
 mod elect;
 mod elect_held_out;
@@ -33,7 +34,7 @@ mod simplex;
 pub use anycast::{Detector, Evidence, Sighting, Verdict};
 pub use elect::{ElectError, Elected, Nominee, elect};
 pub use elect_held_out::elect_held_out;
-pub use fit::{FitError, fit};
+pub use fit::{FitError, fit, refit};
 pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::LocateError;
 pub use mesh::Mesh;

@@ -9,6 +9,7 @@ use anyhow::bail;
 use clap::Args;
 
 mod anycast;
+mod drift;
 
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
@@ -62,7 +63,7 @@ impl Line {
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Every section, in the order in which they run.
-const SECTIONS: &[Section] = &[("anycast", anycast::run)];
+const SECTIONS: &[Section] = &[("anycast", anycast::run), ("drift", drift::run)];
 
 /// Runs the sections and prints their lines.
 ///

@@ -1,0 +1,76 @@
+//! Where a fit begins: classical scaling, a disturbed copy of it, the landmarks' own fit, and the former embedding.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::super::{Embedding, align, mds};
+use super::Measured;
+
+/// Disturbed copies of the scaled start that are tried beside it.
+const RESTARTS: usize = 1;
+/// How far a restart is disturbed, as a part of the scale.
+const DISTURBANCE: f64 = 0.2;
+
+/// The scaled start with heights taken off first, and disturbed copies of it.
+pub(super) fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &mut ChaCha8Rng) -> Vec<Vec<Vec<f64>>> {
+    let heights = heights(&measured.filled);
+    let level: Vec<Vec<f64>> = measured
+        .filled
+        .iter()
+        .enumerate()
+        .map(|(i, row)| {
+            let without = |(j, d): (usize, &f64)| if i == j { 0.0 } else { (d - heights[i] - heights[j]).max(0.0) };
+            row.iter().enumerate().map(without).collect()
+        })
+        .collect();
+    let mut points = mds::classical(&level, dimensions);
+    for (point, height) in points.iter_mut().zip(heights) {
+        point.push(height);
+    }
+    let mut all = vec![points.clone()];
+    for _ in 0..RESTARTS {
+        let mut disturbed = points.clone();
+        for component in disturbed.iter_mut().flatten() {
+            *component += rng.random_range(-1.0..1.0) * DISTURBANCE * scale;
+        }
+        all.push(disturbed);
+    }
+    all
+}
+
+/// A first guess at each agent's height: half of what the best detour through it costs.
+fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
+    let count = filled.len();
+    let detour = |i: usize| {
+        let pairs = (0..count).flat_map(|j| (0..j).map(move |k| (j, k))).filter(|&(j, k)| j != i && k != i);
+        let least = pairs.map(|(j, k)| filled[i][j] + filled[i][k] - filled[j][k]).fold(f64::INFINITY, f64::min);
+        if least.is_finite() { (least / 4.0).max(0.0) } else { 0.0 }
+    };
+    (0..count).map(detour).collect()
+}
+
+/// The landmarks where phase 1 put them, and every other agent at the landmark nearest to it.
+pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let nearest = |row: &Vec<f64>| {
+        let (best, _) = row[..landmarks.len()]
+            .iter()
+            .enumerate()
+            .fold((0, f64::INFINITY), |(best, least), (i, &d)| if d < least { (i, d) } else { (best, least) });
+        landmarks[best].clone()
+    };
+    let others = measured.filled[landmarks.len()..].iter().map(nearest);
+    landmarks.iter().cloned().chain(others).collect()
+}
+
+/// Everybody where the former embedding had them, and who is new where the nearest of those is; `None` when it had
+/// nobody of them.
+pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
+    let had = |i: usize| former.placement(measured.agents[i]);
+    let place = |i: usize| {
+        let known = (0..measured.agents.len()).filter(|&j| had(j).is_some());
+        let nearest = known.min_by(|&j, &k| measured.filled[i][j].total_cmp(&measured.filled[i][k]))?;
+        let placement = had(i).or_else(|| had(nearest))?;
+        Some(align::in_dimensions(&placement.coordinate, dimensions))
+    };
+    (0..measured.agents.len()).map(place).collect()
+}
