@@ -2,8 +2,13 @@
 
 use std::error::Error;
 
-const FILES: [&str; 4] =
-    ["landfall/v1/agent.proto", "landfall/v1/sites.proto", "landfall/v1/fleet.proto", "landfall/v1/reports.proto"];
+const FILES: [&str; 5] = [
+    "landfall/v1/agent.proto",
+    "landfall/v1/embeddings.proto",
+    "landfall/v1/fleet.proto",
+    "landfall/v1/reports.proto",
+    "landfall/v1/sites.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     for file in FILES {

@@ -16,6 +16,8 @@ use crate::up;
 mod agents;
 mod client;
 mod contact;
+mod election;
+mod embedding;
 mod landmarks;
 mod output;
 mod reports;
@@ -79,6 +81,9 @@ first start, whose fingerprint it prints.")]
     /// Choose and list the landmarks: the agents that sites are measured from
     #[command(subcommand)]
     Landmarks(landmarks::LandmarksCommand),
+    /// Look at the map of the network, and have it fitted anew
+    #[command(subcommand)]
+    Embedding(embedding::EmbeddingCommand),
     /// Set the contact URL that every request carries
     #[command(subcommand)]
     Contact(contact::ContactCommand),
@@ -144,6 +149,7 @@ impl Cli {
                 }
                 Command::Agents(command) => command.run(&connection).await,
                 Command::Landmarks(command) => command.run(&connection).await,
+                Command::Embedding(command) => command.run(&connection).await,
                 Command::Contact(command) => command.run(&connection).await,
                 Command::Sites(command) => command.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,

@@ -76,6 +76,8 @@ pub struct Config {
     pub lease: LeaseConfig,
     /// How hosts are measured.
     pub measure: MeasureConfig,
+    /// How landmarks are kept up.
+    pub landmarks: LandmarksConfig,
     /// How far a batch without a policy of its own is crawled.
     pub crawl: CrawlConfig,
 }
@@ -87,6 +89,7 @@ impl Default for Config {
             contact_url: None,
             lease: LeaseConfig::default(),
             measure: MeasureConfig::default(),
+            landmarks: LandmarksConfig::default(),
             crawl: CrawlConfig::default(),
         }
     }
@@ -122,6 +125,7 @@ impl Config {
         }
         self.lease.validate()?;
         self.measure.validate()?;
+        self.landmarks.validate()?;
         self.crawl.validate()
     }
 }
@@ -182,6 +186,28 @@ impl LeaseConfig {
             return Err(value("lease.life", rule, format_duration(self.life)));
         }
         Ok(())
+    }
+}
+
+/// How landmarks are kept up.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LandmarksConfig {
+    /// How long an elected landmark may be away before another is elected in its place, 10 s to 365 days: a restart or
+    /// a line that is down for a minute should not change the map. One set by hand is never replaced.
+    #[serde(with = "humantime_serde")]
+    pub replace_after: Duration,
+}
+
+impl Default for LandmarksConfig {
+    fn default() -> Self {
+        Self { replace_after: Duration::from_secs(600) }
+    }
+}
+
+impl LandmarksConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        within("landmarks.replace_after", self.replace_after, &(10 * SECOND..=YEAR))
     }
 }
 
@@ -343,6 +369,7 @@ mod tests {
             ("[measure]\nsite_samples = 0", "measure.site_samples"),
             ("[measure]\nmax_mesh_orders = 33", "measure.max_mesh_orders"),
             ("[measure]\nsample_timeout = \"0s\"", "measure.sample_timeout"),
+            ("[landmarks]\nreplace_after = \"1s\"", "landmarks.replace_after"),
             ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
         ] {
             let error = load(text).unwrap_err();

@@ -22,23 +22,29 @@ mod elect;
 mod elect_held_out;
 #[cfg(test)]
 mod evaluate;
+mod explain_election;
 mod fit;
 mod geo;
 mod locate;
 mod mds;
 mod mesh;
 mod objective;
+mod quality;
 mod refined;
+mod replace_landmark;
 mod simplex;
 
 pub use anycast::{Detector, Evidence, Sighting, Verdict};
 pub use elect::{ElectError, Elected, Nominee, elect};
 pub use elect_held_out::elect_held_out;
+pub use explain_election::{Coverage, Diversity, Explanation, Worth, explain_election};
 pub use fit::{FitError, fit, refit};
 pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::LocateError;
 pub use mesh::Mesh;
+pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Ingredients, Posterior, Prediction, Refined};
+pub use replace_landmark::replace_landmark;
 
 /// Dimensions beyond which more landmarks buy no more of them (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;

@@ -19,6 +19,7 @@ mod agent_convert;
 pub mod agent_session;
 pub mod auth;
 pub mod convert;
+pub mod embeddings;
 pub mod fleet;
 pub mod reports;
 pub mod sites;
@@ -78,6 +79,7 @@ pub async fn serve(
         .add_service(agents)
         .add_service(sites::server(scheduler.clone(), shutdown.child_token()))
         .add_service(fleet::server(scheduler.clone(), identity))
+        .add_service(embeddings::server(scheduler.clone()))
         .add_service(reports::server(scheduler))
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.clone().cancelled_owned());
     let drained = async {

@@ -1,14 +1,18 @@
-//! How an operator comes to landmarks: by naming them, or by an election over the measured mesh.
+//! How an operator comes to landmarks: by naming them, or by an election over the measured mesh; and how an elected one
+//! that stays away is replaced.
 //!
 //! Invariant: the set and the dimensions asked of the embedding change together, in the caller's transaction, and never
 //! contradict each other. Nothing waits here: an election before the mesh is measured is refused.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::gnp::{self, ElectError, Mesh, Nominee};
+use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
 use crate::model::AgentId;
+use crate::store::agents::Agent;
+use crate::store::landmarks::{ChosenBy, Unreached};
 use crate::store::{agents, landmarks, measurements, settings};
 
 /// One mesh gives one set of landmarks, whoever asks and however often.
@@ -80,7 +84,7 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
         chosen.push((agent.id, "named by the operator".to_owned()));
     }
     check_dimensions(dimensions, chosen.len())?;
-    replace(conn, &chosen, dimensions).await
+    replace(conn, &chosen, dimensions, ChosenBy::Hand).await
 }
 
 /// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the number of others each agent
@@ -103,7 +107,7 @@ pub async fn elect(
         .await?
         .into_iter()
         .filter(|agent| agent.connected && agent.beacon_url.is_some())
-        .map(|agent| Nominee { agent: agent.id, city: agent.city, carrier: agent.carrier })
+        .map(nominee)
         .collect();
     if nominees.len() < wanted {
         return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
@@ -113,15 +117,94 @@ pub async fn elect(
     if coverage.measured < coverage.pairs {
         return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
     }
-    let mut mesh = Mesh::new();
-    for measured in measurements::mesh(conn).await? {
-        mesh.insert(measured.prober, measured.target, measured.rtt);
-    }
+    let mesh = mesh(conn).await?;
     // A second's work for thirty agents: too long for a thread that serves others.
     let elected =
         tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await??;
     let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
-    replace(conn, &chosen, dimensions).await
+    replace(conn, &chosen, dimensions, ChosenBy::Election).await
+}
+
+/// What the landmarks in force are worth.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// From the mesh of the connected agents.
+    pub explanation: Explanation,
+    /// Every agent's name.
+    pub names: BTreeMap<AgentId, String>,
+    /// Connected agents that could not be landmarks, since nobody reached them.
+    pub unreached: Vec<Unreached>,
+}
+
+/// Explains the landmarks in force.
+///
+/// # Errors
+/// When the database fails.
+pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> {
+    let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let agents = agents::list(conn).await?;
+    let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
+    let fleet: Vec<Nominee> =
+        agents.into_iter().filter(|agent| agent.connected || landmarks.contains(&agent.id)).map(nominee).collect();
+    let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
+    Ok(Explained { explanation, names, unreached: landmarks::unreached(conn).await? })
+}
+
+/// A landmark that was elected in place of a lost one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    /// Who was lost.
+    pub lost: String,
+    /// For how long.
+    pub away_for: Duration,
+    /// Who takes its place; `None` when nobody can.
+    pub elected: Option<String>,
+}
+
+/// Elects one agent in place of the elected landmark that has been away longest, if that is at least `after`; the other
+/// landmarks stay. `None` when none is lost. Of two schedulers at once one replaces; to the other none is lost any more.
+///
+/// # Errors
+/// When the database fails.
+pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
+    // Almost always there is none; then nobody is kept waiting.
+    if landmarks::longest_lost(conn, after).await?.is_none() {
+        return Ok(None);
+    }
+    settings::lock(conn).await?;
+    let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
+    let agents = agents::list(conn).await?;
+    let standing: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let kept: Vec<AgentId> = standing.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
+    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !standing.contains(&agent.id);
+    let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
+    let fleet: Vec<Nominee> = agents
+        .iter()
+        .filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id))
+        .cloned()
+        .map(nominee)
+        .collect();
+    let elected = gnp::replace_landmark(&mesh(conn).await?, &fleet, &kept, &candidates, ELECTION_SEED);
+    let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
+    if let Some(elected) = &elected {
+        let minutes = lost.away_for.as_secs() / 60;
+        let reason = format!("replaces {}, away for {minutes} min; {}", lost.name, elected.reason);
+        landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
+    }
+    let elected = elected.and_then(|elected| name(elected.agent));
+    Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))
+}
+
+fn nominee(agent: Agent) -> Nominee {
+    Nominee { agent: agent.id, city: agent.city, carrier: agent.carrier }
+}
+
+async fn mesh(conn: &mut PgConnection) -> Result<Mesh, ChoiceError> {
+    let mut mesh = Mesh::new();
+    for measured in measurements::mesh(conn).await? {
+        mesh.insert(measured.prober, measured.target, measured.rtt);
+    }
+    Ok(mesh)
 }
 
 fn check_dimensions(dimensions: Option<u32>, landmarks: usize) -> Result<(), ChoiceError> {
@@ -137,8 +220,9 @@ async fn replace(
     conn: &mut PgConnection,
     chosen: &[(AgentId, String)],
     dimensions: Option<u32>,
+    by: ChosenBy,
 ) -> Result<(), ChoiceError> {
     // First, because it locks the one row of settings: two operators at once take turns.
     settings::set_dimensions(conn, dimensions).await?;
-    Ok(landmarks::replace(conn, chosen).await?)
+    Ok(landmarks::replace(conn, chosen, by).await?)
 }

@@ -15,11 +15,14 @@ use tonic::transport::ServerTlsConfig;
 use crate::Scheduler;
 use crate::grpc::{self, Identity};
 use crate::store::{self, sessions};
-use crate::tasks::{assign::Assign, fit::Fit, locate::Locate, measure::Measure, reap::Reap, run_periodic};
+use crate::tasks::{
+    assign::Assign, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, reap::Reap, run_periodic,
+};
 
 /// How often each task looks without being woken.
 const MEASURE_PERIOD: Duration = Duration::from_secs(2);
 const FIT_PERIOD: Duration = Duration::from_secs(5);
+const LANDMARKS_PERIOD: Duration = Duration::from_secs(5);
 const LOCATE_PERIOD: Duration = Duration::from_secs(2);
 const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
@@ -82,6 +85,12 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     let (measure, fit, locate) =
         (Measure::new(scheduler.clone()), Fit::new(scheduler.clone()), Locate::new(scheduler.clone()));
     let (assign, reap) = (Assign::new(scheduler.clone()), Reap::new(scheduler.clone()));
+    let landmarks = Landmarks::new(scheduler.clone());
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("landmarks", LANDMARKS_PERIOD, &w.landmarks, s, || landmarks.run_once()).await;
+        ("landmarks", Ok(()))
+    });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
         run_periodic("measure", MEASURE_PERIOD, &w.measure, s, || measure.run_once()).await;

@@ -8,6 +8,7 @@ pub mod assignments;
 pub mod batches;
 pub mod embeddings;
 pub mod enrolments;
+pub mod fit_requests;
 pub mod landmarks;
 pub mod leases;
 pub mod measurement_orders;

@@ -4,9 +4,11 @@
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
 pub mod assign;
+mod due;
 pub mod fit;
 mod fleet;
 mod judge;
+pub mod landmarks;
 pub mod locate;
 pub mod measure;
 pub mod reap;

@@ -17,6 +17,8 @@ pub struct Wakes {
     pub measure: Notify,
     /// The mesh or the landmarks changed.
     pub fit: Notify,
+    /// A landmark may be lost.
+    pub landmarks: Notify,
     /// A site's measurements changed, or the embedding did.
     pub locate: Notify,
     /// A task may need an agent.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
 use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
@@ -20,6 +21,8 @@ use crate::exit::usage;
 use crate::operator::{CLIENT_FILE, ClientFile};
 use crate::tls::DOMAIN;
 
+/// The largest embedding taken, bytes: a hundred thousand agents.
+const MOST_COORDINATES: usize = 32 << 20;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A connection over which nothing comes is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -72,6 +75,11 @@ impl Client {
 
     pub(super) fn fleet(&self) -> FleetServiceClient<Authorized> {
         FleetServiceClient::new(self.authorized.clone())
+    }
+
+    pub(super) fn embeddings(&self) -> EmbeddingServiceClient<Authorized> {
+        // Coordinates of thousands of agents come in one message.
+        EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_COORDINATES)
     }
 
     pub(super) fn sites(&self) -> SiteServiceClient<Authorized> {

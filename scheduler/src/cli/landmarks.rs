@@ -11,6 +11,7 @@ use tonic::Response;
 
 use super::ConnectionArgs;
 use super::client::Client;
+use super::election;
 use super::output::{self, Format, Row};
 use crate::exit::{print, usage};
 
@@ -74,7 +75,11 @@ impl LandmarksCommand {
                 (client.fleet().elect_landmarks(request).await.map(without_map), client, format)
             }
         };
-        show(answer.map_err(|status| client.refusal(&status))?.into_inner(), format)
+        let mut answer = answer.map_err(|status| client.refusal(&status))?.into_inner();
+        match answer.explanation.take() {
+            Some(explanation) => election::show(explanation, landmarks_of(answer), format),
+            None => show(answer, format),
+        }
     }
 }
 
@@ -96,7 +101,7 @@ fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmark
 
 /// What is said below the table.
 fn map_text(answer: &ListLandmarksResponse) -> String {
-    let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error } = answer;
+    let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error, .. } = answer;
     let s = if *dimensions == 1 { "" } else { "s" };
     match (epoch, landmarks.is_empty()) {
         (_, true) => "no landmarks: up to nine agents all measure each site; ten or more need landmarks, as \
@@ -109,38 +114,60 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
+/// The landmarks as rows, and what is said below their table.
+fn landmarks_of(answer: ListLandmarksResponse) -> (Vec<LandmarkRow>, String) {
     let map = map_text(&answer);
-    let rows: Vec<LandmarkRow> = answer.landmarks.into_iter().map(LandmarkRow::from).collect();
+    (answer.landmarks.into_iter().map(LandmarkRow::from).collect(), map)
+}
+
+/// What to do about landmarks that were set by hand and are away: nobody else replaces them.
+fn warnings(rows: &[LandmarkRow]) -> String {
+    let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, row.away_for_ms?)));
+    lost.map(|(name, away)| {
+        format!(
+            "warning: {name}, set by hand, has been away for {:.0} min and is not replaced: set others, or elect\n",
+            away / 60e3
+        )
+    })
+    .collect()
+}
+
+fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
+    let (rows, map) = landmarks_of(answer);
     if format == Format::Table {
-        return print(&if rows.is_empty() { map } else { output::table(&rows) + &map });
+        return print(&if rows.is_empty() { map } else { output::table(&rows) + &map + &warnings(&rows) });
     }
     output::print_rows(&rows, format)
 }
 
 /// One landmark, as printed.
 #[derive(Debug, Default, Serialize)]
-struct LandmarkRow {
+pub(super) struct LandmarkRow {
     name: String,
     city: String,
     carrier: String,
     connected: bool,
     reason: String,
+    elected: bool,
+    away_for_ms: Option<f64>,
 }
 
 impl From<Landmark> for LandmarkRow {
     fn from(landmark: Landmark) -> Self {
-        let Landmark { name, city, carrier, connected, reason } = landmark;
-        Self { name, city, carrier, connected, reason }
+        let away_for_ms = output::millis(landmark.away_for.as_ref());
+        let Landmark { name, city, carrier, connected, reason, elected, .. } = landmark;
+        Self { name, city, carrier, connected, reason, elected, away_for_ms }
     }
 }
 
 impl Row for LandmarkRow {
-    const COLUMNS: &'static [&'static str] = &["name", "city", "carrier", "connected", "reason"];
+    const COLUMNS: &'static [&'static str] = &["name", "city", "carrier", "connected", "chosen by", "reason"];
 
     fn cells(&self) -> Vec<String> {
         let connected = output::yes_cell(self.connected);
-        vec![self.name.clone(), self.city.clone(), self.carrier.clone(), connected, self.reason.clone()]
+        let by = if self.elected { "election" } else { "hand" };
+        let (name, city, carrier) = (self.name.clone(), self.city.clone(), self.carrier.clone());
+        vec![name, city, carrier, connected, by.to_owned(), self.reason.clone()]
     }
 }
 
@@ -155,10 +182,25 @@ mod tests {
             dimensions: 1,
             epoch: 4,
             fit_error: 0.05,
+            explanation: None,
         };
         assert_eq!(map_text(&answer), "1 dimension, map 4, relative error 0.050\n");
         let chosen = without_map(Response::new(answer)).into_inner();
         assert!(map_text(&chosen).starts_with("1 dimension, not mapped yet"), "{}", map_text(&chosen));
+    }
+
+    #[test]
+    fn only_landmarks_set_by_hand_that_are_away_are_warned_about() {
+        let row = |name: &str, elected, away_for_ms| LandmarkRow {
+            name: name.to_owned(),
+            elected,
+            away_for_ms,
+            ..LandmarkRow::default()
+        };
+        let rows = [row("a", false, None), row("b", true, Some(9e6)), row("c", false, Some(9e6))];
+        let said = warnings(&rows);
+        assert!(said.starts_with("warning: c, set by hand, has been away for 150 min"), "{said}");
+        assert_eq!(said.lines().count(), 1);
     }
 
     #[test]

@@ -78,8 +78,11 @@ impl FleetService for FleetDesk {
         landmark_choice::elect(&mut tx, election.count, election.dimensions, peers)
             .await
             .map_err(status::from_choice)?;
+        let explained = landmark_choice::explain(&mut tx).await.map_err(status::from_choice)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        self.landmarks_changed().await
+        let mut answer = self.landmarks_changed().await?;
+        answer.get_mut().explanation = Some(explained.into());
+        Ok(answer)
     }
 
     async fn list_landmarks(

@@ -1,8 +1,10 @@
 //! The operator's services over a real server and a real Postgres.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use landfall_proto::v1;
+use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
 use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
@@ -15,11 +17,13 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Status};
 
-use super::{Identity, fleet, reports, sites};
+use super::{Identity, embeddings, fleet, reports, sites};
 use crate::Scheduler;
 use crate::model::{AgentId, SessionId};
 use crate::secret::Secret;
 use crate::store::{enrolments, fixtures, settings};
+use crate::tasks::fit::Fit;
+use crate::tasks::run_periodic;
 
 /// Presents a token with every call.
 #[derive(Clone)]
@@ -37,6 +41,7 @@ type Client = InterceptedService<Channel, Presents>;
 /// A server, and an operator in front of it. Stops when dropped.
 struct Desk {
     pool: PgPool,
+    scheduler: Scheduler,
     channel: Channel,
     token: Secret,
     shutdown: CancellationToken,
@@ -59,12 +64,13 @@ impl Desk {
         let server = Server::builder()
             .add_service(sites::server(scheduler.clone(), shutdown.clone()))
             .add_service(fleet::server(scheduler.clone(), identity))
-            .add_service(reports::server(scheduler));
+            .add_service(embeddings::server(scheduler.clone()))
+            .add_service(reports::server(scheduler.clone()));
         let stopped = shutdown.clone().cancelled_owned();
         tokio::spawn(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
         let channel =
             Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");
-        Self { pool, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
+        Self { pool, scheduler, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
     }
 
     fn operator(&self) -> Presents {
@@ -77,6 +83,19 @@ impl Desk {
 
     fn fleet(&self) -> FleetServiceClient<Client> {
         FleetServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    fn embeddings(&self) -> EmbeddingServiceClient<Client> {
+        EmbeddingServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    /// Fits in the background, as a running scheduler does, until the desk is dropped.
+    fn fits(&self) {
+        let (fit, wakes) = (Fit::new(self.scheduler.clone()), Arc::clone(&self.scheduler.wakes));
+        let stop = self.shutdown.clone();
+        tokio::spawn(async move {
+            run_periodic("fit", Duration::from_secs(3600), &wakes.fit, stop, || fit.run_once()).await;
+        });
     }
 
     fn reports(&self) -> ReportServiceClient<Client> {
@@ -404,4 +423,67 @@ async fn a_report_has_every_task_once_in_order(pool: PgPool) {
         assert_eq!((agents[0].complete, agents[0].assigned, agents[0].pages), (complete, 1, 7));
         assert_eq!((agents[1].complete, agents[1].mean_rtt), (0, None));
     }
+}
+
+const MESH: &str = "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost)
+                    select a.id, b.id, 1000 + abs(a.id - b.id) * 10000, 5, 0 from agents a, agents b where a.id <> b.id";
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let mut embeddings = desk.embeddings();
+    let shown = embeddings.show_embedding(v1::ShowEmbeddingRequest {}).await.expect("an answer").into_inner();
+    assert_eq!(shown, v1::ShowEmbeddingResponse::default(), "there is none yet");
+    let at_once = v1::FitEmbeddingRequest { wait: Some(prost_types::Duration::default()) };
+    let fitted = embeddings.fit_embedding(at_once).await.expect("an answer").into_inner();
+    assert_eq!(fitted.epoch, None, "nobody fits");
+
+    desk.agents(5).await;
+    desk.fits();
+    let refused = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect_err("nothing is measured");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().starts_with("a map needs 3 landmarks"), "{}", refused.message());
+
+    desk.run(MESH).await;
+    for (number, reason) in ["first", "asked for by the operator"].into_iter().enumerate() {
+        let fitted = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect("a fit").into_inner();
+        let epoch = fitted.epoch.expect("within half a minute");
+        assert_eq!((epoch.reason.as_str(), epoch.agents, epoch.dimensions), (reason, 5, 4));
+        assert_eq!(epoch.median_move.is_some(), number > 0);
+    }
+    let listed = embeddings.list_epochs(v1::ListEpochsRequest::default()).await.expect("epochs").into_inner().epochs;
+    assert_eq!(listed.len(), 2);
+    let shown = embeddings.show_embedding(v1::ShowEmbeddingRequest {}).await.expect("an embedding").into_inner();
+    assert_eq!(shown.epoch.expect("there is one").epoch, listed[0].epoch);
+    assert_eq!((shown.landmarks.len(), shown.worst.len()), (5, 10));
+
+    let export = embeddings.export_embedding(v1::ExportEmbeddingRequest {}).await.expect("coordinates").into_inner();
+    let [first, second] = &export.agents[..2] else { panic!("{export:?}") };
+    let square: f64 = first.position_ms.iter().zip(&second.position_ms).map(|(p, q)| (p - q).powi(2)).sum();
+    let predicted = square.sqrt() + first.height_ms + second.height_ms;
+    assert!(first.landmark && (predicted - 11.0).abs() < 2.0, "by the formula alone: {predicted}");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_election_is_explained_and_unreached_agents_are_named_with_their_port(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.agents(6).await;
+    desk.run(MESH).await;
+    desk.run(
+        "update mesh_measurements set rtt_us = null, failure = 'connect: timed out'
+         where agent_id = (select max(id) from agents)",
+    )
+    .await;
+    let request = v1::ElectLandmarksRequest { count: 3, dimensions: 0 };
+    let answer = desk.fleet().elect_landmarks(request).await.expect("an election").into_inner();
+    assert!(answer.landmarks.iter().all(|landmark| landmark.elected && landmark.away_for.is_none()));
+    let told = answer.explanation.expect("an explanation");
+    assert_eq!((told.others, told.landmarks.len()), (3, 3));
+    assert!(told.landmarks.iter().all(|landmark| landmark.adds.is_some_and(|adds| adds.nanos > 0)), "{told:?}");
+    assert_eq!(told.coverage.last().map(|reach| reach.agents), Some(3));
+    let [unreached] = &told.unreached[..] else { panic!("{told:?}") };
+    assert_eq!((unreached.name.as_str(), unreached.port), ("agent5", 7180));
+    assert_eq!(unreached.failure, "connect: timed out");
+    let listed = desk.fleet().list_landmarks(v1::ListLandmarksRequest {}).await.expect("landmarks").into_inner();
+    assert_eq!(listed.explanation, None, "it was asked for by the election alone");
 }

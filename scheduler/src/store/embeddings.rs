@@ -1,8 +1,10 @@
 //! Embeddings: fits of the landmarks, each with the placements of the agents in it.
 //!
 //! Invariants: epochs only rise; an embedding and its agents' placements appear in one transaction, and only when no
-//! other took over since its fit began. The former one is kept for sites that were located in it; older ones go.
+//! other took over since its fit began. The newest few are kept, and any in which a site still lies that has an open
+//! task; of all others only their line in the history remains.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -11,7 +13,14 @@ use sqlx::PgConnection;
 use crate::gnp::{Embedding, Placement};
 use crate::model::{AgentId, EmbeddingEpoch};
 
-use super::Error;
+use super::measurements::raw_agents;
+use super::{Error, unsigned};
+
+/// Epochs the history keeps: a month and a half of hourly fits.
+const HISTORY: i64 = 1000;
+/// The error of an embedding that was fitted before errors were kept: as if it explained nothing, so that no drift is
+/// seen where none can be.
+const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
 /// How the newest embedding stands to what was measured since.
 #[derive(Debug, Clone)]
@@ -22,8 +31,12 @@ pub struct Newest {
     pub landmarks: Vec<AgentId>,
     /// Its dimensions.
     pub dimensions: usize,
-    /// Whether a connected agent that it lacks was measured in the mesh since.
-    pub lacks_an_agent: bool,
+    /// The median error over the mesh it was fitted on, as `gnp::Quality` has it.
+    pub mesh_error: f64,
+    /// When it was fitted.
+    pub created_at: DateTime<Utc>,
+    /// The connected agents that it lacks and that were measured in the mesh since, by name.
+    pub newcomers: Vec<String>,
     /// Round trips in the mesh.
     pub mesh_rows: i64,
     /// Those that were taken since.
@@ -75,21 +88,26 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
     let row = sqlx::query!(
         r#"
-        select epoch, landmarks, dimensions,
+        select epoch, landmarks, dimensions, mesh_error, created_at,
                created_at < now() - make_interval(secs => $1) as "aged!",
                exists (select from measurement_orders where agent_id is not null) as "mesh_busy!",
                (select count(*) from mesh_measurements where rtt_us is not null) as "mesh_rows!",
                (select count(*) from mesh_measurements where rtt_us is not null and measured_at > created_at)
                    as "newer_rows!",
-               exists (
-                   select from sessions
-                   join mesh_measurements known on sessions.agent_id in (known.prober_id, known.agent_id)
-                   where sessions.state = 'active' and known.rtt_us is not null and known.measured_at > created_at
+               array(
+                   select agents.name from sessions join agents on agents.id = sessions.agent_id
+                   where sessions.state = 'active'
+                     and exists (
+                         select from mesh_measurements known
+                         where agents.id in (known.prober_id, known.agent_id)
+                           and known.rtt_us is not null and known.measured_at > created_at
+                     )
                      and not exists (
                          select from agent_placements placed
-                         where placed.epoch = embeddings.epoch and placed.agent_id = sessions.agent_id
+                         where placed.epoch = embeddings.epoch and placed.agent_id = agents.id
                      )
-               ) as "lacks_an_agent!"
+                   order by agents.name
+               ) as "newcomers!"
         from embeddings order by epoch desc limit 1
         "#,
         max_age.as_secs_f64(),
@@ -100,12 +118,34 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
         epoch: EmbeddingEpoch::new(row.epoch),
         landmarks: row.landmarks.into_iter().map(AgentId::new).collect(),
         dimensions: usize::try_from(row.dimensions).unwrap_or(0),
-        lacks_an_agent: row.lacks_an_agent,
+        mesh_error: row.mesh_error.unwrap_or(UNKNOWN_ERROR),
+        created_at: row.created_at,
+        newcomers: row.newcomers,
         mesh_rows: row.mesh_rows,
         newer_rows: row.newer_rows,
         aged: row.aged,
         mesh_busy: row.mesh_busy,
     }))
+}
+
+/// The pairs of agents of which a direction was measured since then, the smaller identifier first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pairs_measured_since(
+    conn: &mut PgConnection,
+    since: DateTime<Utc>,
+) -> Result<BTreeSet<(AgentId, AgentId)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select distinct least(prober_id, agent_id) as "from!", greatest(prober_id, agent_id) as "to!"
+        from mesh_measurements where rtt_us is not null and measured_at > $1
+        "#,
+        since,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (AgentId::new(row.from), AgentId::new(row.to))).collect())
 }
 
 /// Draws the number of the next embedding. Numbers may be skipped.
@@ -127,6 +167,21 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     Ok(sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).fetch_one(conn).await?)
 }
 
+/// A fit that is to take over.
+#[derive(Debug, Clone, Copy)]
+pub struct Fitted<'a> {
+    /// The embedding.
+    pub embedding: &'a Embedding,
+    /// As of when the mesh was read.
+    pub as_of: DateTime<Utc>,
+    /// Why it was fitted, for people.
+    pub reason: &'a str,
+    /// The median error over its mesh; `None` when nothing was measured.
+    pub mesh_error: Option<f64>,
+    /// How far the median agent lies from where the former embedding had it.
+    pub median_move: Option<Duration>,
+}
+
 /// Makes a fit the newest embedding, in the caller's transaction. `false`, and nothing changed, when another took over
 /// from `former` meanwhile.
 ///
@@ -134,9 +189,8 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
 /// When the database fails.
 pub async fn take_over(
     conn: &mut PgConnection,
-    embedding: &Embedding,
+    fitted: &Fitted<'_>,
     former: Option<EmbeddingEpoch>,
-    as_of: DateTime<Utc>,
 ) -> Result<bool, Error> {
     // Only so that the next statement sees what another fit has committed; the epoch is the fence.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))")
@@ -146,25 +200,161 @@ pub async fn take_over(
     if newest != former.map(EmbeddingEpoch::get) {
         return Ok(false);
     }
-    let landmarks: Vec<i64> = embedding.landmarks().iter().map(|agent| agent.get()).collect();
+    let embedding = fitted.embedding;
     sqlx::query!(
         r#"
-        insert into embeddings (epoch, dimensions, landmarks, fit_error, created_at)
-        overriding system value values ($1, $2, $3, $4, $5)
+        insert into embeddings (epoch, dimensions, landmarks, fit_error, mesh_error, created_at)
+        overriding system value values ($1, $2, $3, $4, $5, $6)
         "#,
         embedding.epoch().get(),
-        i32::try_from(embedding.dimensions()).unwrap_or(i32::MAX),
-        &landmarks,
+        count(embedding.dimensions()),
+        &raw_agents(embedding.landmarks()),
         embedding.fit_error(),
-        as_of,
+        fitted.mesh_error,
+        fitted.as_of,
     )
     .execute(&mut *conn)
     .await?;
     insert_agents(conn, embedding).await?;
-    if let Some(former) = former {
-        prune(conn, former).await?;
-    }
+    remember(conn, fitted).await?;
     Ok(true)
+}
+
+/// Adds the epoch's line to the history, and drops the oldest beyond [`HISTORY`].
+async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Error> {
+    let embedding = fitted.embedding;
+    sqlx::query!(
+        r#"
+        insert into embedding_history
+            (epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error, mesh_error, median_move_us)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        "#,
+        embedding.epoch().get(),
+        fitted.as_of,
+        fitted.reason,
+        count(embedding.agents().len()),
+        count(embedding.landmarks().len()),
+        count(embedding.dimensions()),
+        embedding.fit_error(),
+        fitted.mesh_error,
+        fitted.median_move.map(|moved| i64::try_from(moved.as_micros()).unwrap_or(i64::MAX)),
+    )
+    .execute(&mut *conn)
+    .await?;
+    sqlx::query!(
+        "delete from embedding_history where epoch in (select epoch from embedding_history order by epoch desc offset $1)",
+        HISTORY,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// One line of the history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Epoch {
+    /// Its number.
+    pub epoch: EmbeddingEpoch,
+    /// As of when the mesh was read.
+    pub fitted_at: DateTime<Utc>,
+    /// Why it was fitted, for people.
+    pub reason: String,
+    /// Agents placed, landmarks among them.
+    pub agents: u32,
+    /// Landmarks.
+    pub landmarks: u32,
+    /// Dimensions, the height not counted.
+    pub dimensions: u32,
+    /// Root mean square of the landmarks' relative errors.
+    pub fit_error: f64,
+    /// The median error over its mesh.
+    pub mesh_error: Option<f64>,
+    /// How far the median agent lies from where the former epoch had it.
+    pub median_move: Option<Duration>,
+}
+
+/// The newest epochs, newest first, at most `limit`.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, Error> {
+    const TABLE: &str = "embedding_history";
+    let rows = sqlx::query!(
+        r#"
+        select epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error, mesh_error, median_move_us
+        from embedding_history order by epoch desc limit $1
+        "#,
+        i64::from(limit),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let moved: Option<u64> =
+                row.median_move_us.map(|micros| unsigned(TABLE, "median_move_us", micros)).transpose()?;
+            Ok(Epoch {
+                epoch: EmbeddingEpoch::new(row.epoch),
+                fitted_at: row.fitted_at,
+                reason: row.reason,
+                agents: unsigned(TABLE, "agents", row.agents)?,
+                landmarks: unsigned(TABLE, "landmarks", row.landmarks)?,
+                dimensions: unsigned(TABLE, "dimensions", row.dimensions)?,
+                fit_error: row.fit_error,
+                mesh_error: row.mesh_error,
+                median_move: moved.map(Duration::from_micros),
+            })
+        })
+        .collect()
+}
+
+/// Forgets embeddings beyond the newest `keep` in which no site lies any more, after forgetting in them the placements of
+/// sites without an open task: those are located anew when they get one. At most `limit` placements and ten embeddings
+/// a call; returns how many rows of both went.
+///
+/// # Errors
+/// When the database fails.
+pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
+    let surplus = sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep)
+        .fetch_all(&mut *conn)
+        .await?;
+    if surplus.is_empty() {
+        return Ok(0);
+    }
+    let placements = sqlx::query!(
+        r#"
+        delete from site_placements where site_id in (
+            select placed.site_id from site_placements placed
+            where placed.epoch = any($1)
+              and not exists (
+                  select from tasks where tasks.site_id = placed.site_id
+                    and tasks.state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
+              )
+            limit $2
+        )
+        "#,
+        &surplus,
+        limit,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let doomed = sqlx::query_scalar!(
+        r#"
+        select epoch from embeddings
+        where epoch = any($1) and not exists (select from site_placements where site_placements.epoch = embeddings.epoch)
+        order by epoch limit 10
+        "#,
+        &surplus,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed).execute(&mut *conn).await?;
+    let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed).execute(conn).await?;
+    Ok(placements.rows_affected() + embeddings.rows_affected())
+}
+
+/// A count as the database has it.
+fn count(of: usize) -> i32 {
+    i32::try_from(of).unwrap_or(i32::MAX)
 }
 
 async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result<(), Error> {
@@ -192,13 +382,5 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     )
     .execute(conn)
     .await?;
-    Ok(())
-}
-
-/// Forgets everything before `oldest`.
-async fn prune(conn: &mut PgConnection, oldest: EmbeddingEpoch) -> Result<(), Error> {
-    sqlx::query!("delete from site_placements where epoch < $1", oldest.get()).execute(&mut *conn).await?;
-    sqlx::query!("delete from agent_placements where epoch < $1", oldest.get()).execute(&mut *conn).await?;
-    sqlx::query!("delete from embeddings where epoch < $1", oldest.get()).execute(conn).await?;
     Ok(())
 }

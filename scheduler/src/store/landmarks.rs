@@ -1,6 +1,8 @@
 //! Landmarks: the agents that others, and sites, are measured from; and who is connected to take their place in a
 //! small fleet.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 
 use crate::model::AgentId;
@@ -22,6 +24,41 @@ pub struct Landmark {
     pub connected: bool,
     /// Why it was chosen, for people.
     pub reason: String,
+    /// Who chose it.
+    pub by: ChosenBy,
+    /// For how long it has not been heard of; `None` while it is connected.
+    pub away_for: Option<Duration>,
+}
+
+/// Who chose a landmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChosenBy {
+    /// The operator: nobody else replaces it.
+    Hand,
+    /// An election: another may be elected in its place.
+    Election,
+}
+
+/// An elected landmark that stays away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its name.
+    pub name: String,
+    /// For how long its last session has been over.
+    pub away_for: Duration,
+}
+
+/// A connected agent that no other has reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreached {
+    /// Its name.
+    pub name: String,
+    /// Where its beacon should be, when it runs one.
+    pub beacon_url: Option<String>,
+    /// What the last one saw who tried; `None` when nobody has.
+    pub failure: Option<String>,
 }
 
 /// One agent with an active session.
@@ -37,22 +74,97 @@ pub struct Connected {
 ///
 /// # Errors
 /// When the database fails, or an agent is unknown.
-pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)]) -> Result<(), Error> {
+pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
     let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
     let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
     sqlx::query!("delete from landmarks").execute(&mut *conn).await?;
     sqlx::query!(
         r#"
-        insert into landmarks (agent_id, position, reason)
-        select agent_id, (position - 1)::integer, reason
+        insert into landmarks (agent_id, position, reason, elected)
+        select agent_id, (position - 1)::integer, reason, $3
         from unnest($1::bigint[], $2::text[]) with ordinality as chosen (agent_id, reason, position)
         "#,
         &agents,
         &reasons,
+        by == ChosenBy::Election,
     )
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// The elected landmark whose last session ended longest ago, and at least `after`; `None` when there is none.
+///
+/// # Errors
+/// When the database fails.
+pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select a.id, a.name, extract(epoch from now() - ended.at)::double precision as "away_secs!"
+        from landmarks l
+        join agents a on a.id = l.agent_id
+        -- Until it expires a session may be renewed; every start of a scheduler puts that off, so that an outage of the
+        -- scheduler is nobody's absence.
+        cross join lateral (
+            select greatest(l.chosen_at, max(s.expires_at)) as at from sessions s where s.agent_id = a.id
+        ) ended
+        where l.elected
+          and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
+          and ended.at < now() - make_interval(secs => $1)
+        order by ended.at, a.id
+        limit 1
+        "#,
+        after.as_secs_f64(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| Lost { agent: AgentId::new(row.id), name: row.name, away_for: seconds(row.away_secs) }))
+}
+
+/// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
+///
+/// # Errors
+/// When the database fails, or the agent is a landmark already.
+pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
+    let replaced = sqlx::query!(
+        "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
+        lost.get(),
+        by.get(),
+        reason,
+    )
+    .execute(conn)
+    .await?;
+    Ok(replaced.rows_affected() > 0)
+}
+
+/// Connected agents that no other has measured, by name: without a beacon, or tried in vain.
+///
+/// # Errors
+/// When the database fails.
+pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.name, a.beacon_url,
+               (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
+                order by tried.measured_at desc limit 1) as failure
+        from agents a join sessions s on s.agent_id = a.id and s.state = 'active'
+        where not exists (
+            select from mesh_measurements known where known.agent_id = a.id and known.rtt_us is not null
+        )
+        order by a.name
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Unreached { name: row.name, beacon_url: row.beacon_url, failure: row.failure })
+        .collect())
+}
+
+/// Seconds of the database's clock; what lies in the future is now.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 /// The landmarks, in order of choice.
@@ -62,8 +174,11 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)]) -> R
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.id, a.name, a.city, a.carrier, l.reason,
-               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!"
+        select a.id, a.name, a.city, a.carrier, l.reason, l.elected,
+               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+               extract(epoch from now() - coalesce(
+                   (select max(s.renewed_at) from sessions s where s.agent_id = a.id), a.enrolled_at
+               ))::double precision as "silent_secs!"
         from landmarks l join agents a on a.id = l.agent_id
         order by l.position
         "#,
@@ -79,6 +194,8 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
             carrier: row.carrier,
             connected: row.connected,
             reason: row.reason,
+            by: if row.elected { ChosenBy::Election } else { ChosenBy::Hand },
+            away_for: (!row.connected).then(|| seconds(row.silent_secs)),
         })
         .collect())
 }

@@ -90,17 +90,19 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
     Ok(())
 }
 
-/// Sites whose tasks wait for an agent but that lie in an older embedding; at most `limit`.
+/// Sites that have been located, whose tasks are open, and that lie in an older embedding; at most `limit`. Those that
+/// wait for an agent come first, then those placed last: of what was placed long ago, most is about to end.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<SiteId>, Error> {
     let sites = sqlx::query_scalar!(
         r#"
-        select distinct tasks.site_id from tasks
+        select tasks.site_id from tasks
         join site_placements using (site_id)
-        where tasks.state = 'located' and site_placements.epoch < $1
-        order by tasks.site_id
+        where tasks.state in ('located', 'assigned', 'leased') and site_placements.epoch < $1
+        group by tasks.site_id, site_placements.located_at
+        order by bool_or(tasks.state = 'located') desc, site_placements.located_at desc, tasks.site_id
         limit $2
         "#,
         epoch.get(),

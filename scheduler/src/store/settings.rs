@@ -23,6 +23,15 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
     Ok(())
 }
 
+/// Keeps all others from changing settings or landmarks until the transaction ends; whoever changes either takes turns.
+///
+/// # Errors
+/// When the database fails.
+pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query_scalar!("select singleton from settings for update").fetch_one(conn).await?;
+    Ok(())
+}
+
 /// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
 ///
 /// # Errors

@@ -1,27 +1,32 @@
 //! Fitting: turns the mesh into an embedding that takes over in one step.
 //!
-//! Fits when there is something new to fit (see `is_due`) and the mesh has no gap that is about to close. Several
-//! schedulers may fit at once; the first to store wins and the others' work is dropped.
+//! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; an operator who asks for a
+//! fit does not wait for gaps. Several schedulers may fit at once; the first to store wins and the others' work is dropped.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use sqlx::PgConnection;
 
 use crate::Scheduler;
-use crate::gnp::{self, Embedding, Mesh};
+use crate::gnp::{self, Embedding, FitError, Quality};
 use crate::model::EmbeddingEpoch;
-use crate::store::embeddings::Newest;
+use crate::store::embeddings::{Fitted, Newest};
+use crate::store::fit_requests::FitRequest;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{self, embeddings, settings};
+use crate::store::{self, embeddings, fit_requests, settings};
 
+use super::due::{self, Drift};
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 
-/// A fit is done anew when one in this many round trips is newer than it.
-const NEWER_SHARE: i64 = 4;
 /// How long a fit that is due waits for gaps in the mesh: longer than a beacon order lives, so that only an agent that
 /// keeps coming and going is left behind.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Embeddings kept for sites that still lie in them: a site waits for an agent through a few refits at most.
+const KEPT: i64 = 5;
+/// Placements forgotten in one pass: well under a second of the database.
+const FORGOTTEN_PER_PASS: i64 = 5_000;
 
 /// The task that fits embeddings.
 #[derive(Debug)]
@@ -46,21 +51,27 @@ impl Fit {
     /// When the database fails, or the mesh cannot be fitted.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        self.prune(&mut conn).await?;
+        let asked = fit_requests::state(&mut conn).await.context("read the request for a fit")? == FitRequest::Open;
         let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
         let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
         if ground.landmarks.len() < FEWEST_LANDMARKS {
-            return Ok(());
+            return refuse(&mut conn, &too_few(&fleet, &ground)).await;
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut conn, max_age).await.context("read the newest embedding")?;
         let wanted = settings::dimensions(&mut conn).await.context("read the settings")?;
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = dimensions(ground.landmarks.len(), wanted);
-        if !is_due(&ground, dimensions, newest.as_ref()) {
+        let drift = match &newest {
+            Some(newest) => Drift::survey(&mut conn, &ground, newest).await.context("survey the drift")?,
+            None => None,
+        };
+        let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
             self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
             return Ok(());
-        }
-        if self.waits_for(&ground) || self.has_refused(&ground.mesh) {
+        };
+        if !asked && (self.waits_for(&ground) || self.has_refused(&ground.mesh)) {
             return Ok(());
         }
         if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
@@ -72,20 +83,41 @@ impl Fit {
                 "fewer landmarks can be fitted than the dimensions need"
             );
         }
+        let former = embeddings::latest(&mut conn).await.context("read the newest embedding")?;
         let epoch = embeddings::next_epoch(&mut conn).await.context("draw an epoch")?;
         drop(conn);
-        let as_of = ground.as_of;
-        let embedding = self.fit(epoch, ground, dimensions).await?;
+        let due = Due { reason, epoch, dimensions, ground, newest, former };
+        self.fit(due).await
+    }
+
+    /// Fits and takes over.
+    async fn fit(&self, due: Due) -> anyhow::Result<()> {
+        let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
+        let solved = tokio::task::spawn_blocking(move || due.solve()).await.context("run the fit")?;
+        let solved = match solved {
+            Ok(solved) => solved,
+            Err((error, mesh)) => {
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
+                let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+                refuse(&mut conn, &error.to_string()).await?;
+                return Err(error).context("fit the landmarks");
+            }
+        };
         let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
-        let former = newest.map(|newest| newest.epoch);
-        let taken = embeddings::take_over(&mut tx, &embedding, former, as_of).await.context("store the embedding")?;
+        let fitted = solved.fitted(as_of);
+        let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;
+        if taken {
+            fit_requests::answer(&mut tx, as_of).await.context("answer the request for a fit")?;
+        }
         tx.commit().await.context("commit the embedding")?;
         if taken {
+            let embedding = &solved.embedding;
             tracing::info!(
                 embedding.epoch = %embedding.epoch(),
                 embedding.dimensions = embedding.dimensions(),
                 embedding.landmarks = embedding.landmarks().len(),
                 embedding.fit_error = embedding.fit_error(),
+                reason = solved.reason,
                 "a new embedding took over"
             );
             self.scheduler.wakes.locate.notify_one();
@@ -93,20 +125,13 @@ impl Fit {
         Ok(())
     }
 
-    async fn fit(&self, epoch: EmbeddingEpoch, ground: Ground, dimensions: usize) -> anyhow::Result<Embedding> {
-        let mut mesh = Mesh::new();
-        for pair in &ground.mesh {
-            mesh.insert(pair.prober, pair.target, pair.rtt);
+    /// Forgets what no site needs any more.
+    async fn prune(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
+        let gone = embeddings::prune(conn, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
+        if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
+            self.scheduler.wakes.fit.notify_one();
         }
-        let landmarks = ground.landmarks;
-        // The epoch is the seed: a fit can be replayed, and one that went wrong is not repeated to the letter.
-        let seed = epoch.get().unsigned_abs();
-        let fitted = tokio::task::spawn_blocking(move || gnp::fit(epoch, &mesh, &landmarks, dimensions, seed))
-            .await
-            .context("run the fit")?;
-        fitted.context("fit the landmarks").inspect_err(|_| {
-            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
-        })
+        Ok(())
     }
 
     /// Whether the mesh has gaps that are still worth waiting for.
@@ -121,17 +146,66 @@ impl Fit {
     }
 }
 
-/// Whether there is something new to fit: no embedding yet, other landmarks or dimensions, an agent it lacks, or a mesh
-/// that has been measured anew for a good part and is either at rest or long overdue.
-fn is_due(ground: &Ground, dimensions: usize, newest: Option<&Newest>) -> bool {
-    let Some(newest) = newest else { return true };
-    if !ground.holds(&newest.landmarks) || newest.lacks_an_agent {
-        return true;
+/// A fit that is due.
+struct Due {
+    reason: String,
+    epoch: EmbeddingEpoch,
+    dimensions: usize,
+    ground: Ground,
+    newest: Option<Newest>,
+    former: Option<Embedding>,
+}
+
+/// A fit that is done.
+struct Solved {
+    reason: String,
+    embedding: Embedding,
+    mesh_error: Option<f64>,
+    median_move: Option<Duration>,
+}
+
+impl Due {
+    /// The fit itself; a failure comes with the mesh it failed on.
+    fn solve(self) -> Result<Solved, (FitError, Vec<MeshMeasurement>)> {
+        let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
+        // The epoch is the seed: a fit can be replayed, and one that went wrong is not repeated to the letter.
+        let seed = self.epoch.get().unsigned_abs();
+        let embedding = match &self.former {
+            Some(former) => gnp::refit(former, self.epoch, &mesh, landmarks, self.dimensions, seed),
+            None => gnp::fit(self.epoch, &mesh, landmarks, self.dimensions, seed),
+        };
+        let embedding = match embedding {
+            Ok(embedding) => embedding,
+            Err(error) => return Err((error, self.ground.mesh)),
+        };
+        let mesh_error = Quality::of(&embedding, &mesh).median_error();
+        let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
+        Ok(Solved { reason: self.reason, embedding, mesh_error, median_move })
     }
-    // In a small fleet somebody may be away; with fewer landmarks there would be fewer dimensions for no reason.
-    let same_landmarks = newest.landmarks.len() == ground.landmarks.len();
-    let renewed = newest.newer_rows > 0 && newest.newer_rows.saturating_mul(NEWER_SHARE) >= newest.mesh_rows;
-    (same_landmarks && newest.dimensions != dimensions) || (renewed && (newest.aged || !newest.mesh_busy))
+}
+
+impl Solved {
+    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> Fitted<'_> {
+        let Self { reason, embedding, mesh_error, median_move } = self;
+        Fitted { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
+    }
+}
+
+/// Tells an operator who asked for a fit why there is none.
+async fn refuse(conn: &mut PgConnection, why: &str) -> anyhow::Result<()> {
+    fit_requests::refuse(conn, why).await.context("refuse the request for a fit")
+}
+
+/// Why there is no ground for a map.
+fn too_few(fleet: &Fleet, ground: &Ground) -> String {
+    match fleet.probers() {
+        Err(reason) => reason.to_owned(),
+        Ok(_) => format!(
+            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: \
+             `landfall agents list` shows whose beacon is reached",
+            ground.landmarks.len()
+        ),
+    }
 }
 
 /// What the operator asked for, as far as so many landmarks can bear it; one landmark more than dimensions is needed.
@@ -214,8 +288,91 @@ mod tests {
 
         trial.execute("update settings set dimensions = 2").await;
         assert_eq!(pass(&trial).await.expect("an embedding").dimensions(), 2);
-        assert_eq!(trial.count("select count(*) from embeddings").await, 2, "only the former one is kept");
-        assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, 2);
+        let reasons: Vec<String> = embeddings::history(&mut *trial.conn().await, 10)
+            .await
+            .expect("read the history")
+            .into_iter()
+            .map(|epoch| epoch.reason)
+            .collect();
+        let expected = ["dimensions changed from 3 to 2", "agent newcomer joined", "landmarks changed", "first"];
+        assert_eq!(reasons, expected);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_network_that_changed_is_seen_by_its_drift_while_beacons_are_still_measured(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(6).await;
+        trial.mesh(&agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        // Somebody is always measuring, so that the mesh is never at rest.
+        trial
+            .execute(
+                "insert into measurement_orders (prober_id, agent_id, expires_at)
+                 select min(id), max(id), now() + interval '1 hour' from agents",
+            )
+            .await;
+        trial.execute("update mesh_measurements set measured_at = now() + interval '1 second'").await;
+        assert_eq!(pass(&trial).await.expect("still there"), first, "measured again, and nothing changed");
+        trial.execute("update mesh_measurements set rtt_us = rtt_us * 2").await;
+        let second = pass(&trial).await.expect("an embedding");
+        assert!(second.epoch() > first.epoch());
+        let newest = embeddings::history(&mut *trial.conn().await, 1).await.expect("read").remove(0);
+        assert!(newest.reason.starts_with("drift "), "{}", newest.reason);
+        assert!(newest.median_move.expect("there was a former one") > Duration::from_millis(5));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(4).await;
+        fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+        assert!(pass(&trial).await.is_none());
+        let state = fit_requests::state(&mut *trial.conn().await).await.expect("read");
+        let FitRequest::Refused(why) = state else { panic!("{state:?}") };
+        assert!(why.starts_with("a map needs 3 landmarks that have measured each other, there are 0"), "{why}");
+
+        trial.mesh(&agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        assert_eq!(pass(&trial).await.expect("still there"), first);
+        fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+        let second = pass(&trial).await.expect("an embedding");
+        assert!(second.epoch() > first.epoch());
+        assert_eq!(fit_requests::state(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
+        assert_eq!(pass(&trial).await.expect("still there"), second, "asked once, fitted once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(4).await;
+        trial.mesh(&agents).await;
+        pass(&trial).await.expect("an embedding");
+        let (_, waiting) = trial.task("waits.cn").await;
+        let (done, _) = trial.task("done.cn").await;
+        sqlx::query("update tasks set state = 'cancelled' where id = $1")
+            .bind(done.get())
+            .execute(&trial.scheduler.pool)
+            .await
+            .expect("end a task");
+        trial
+            .execute(
+                "insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+                 select sites.id, epoch, array[1, 1, 1, 0], 0, 4 from sites, embeddings",
+            )
+            .await;
+        for _ in 0..KEPT + 3 {
+            fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+            pass(&trial).await.expect("an embedding");
+        }
+        pass(&trial).await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT + 1, "one site waits in the first");
+        assert_eq!(trial.count("select site_id from site_placements").await, waiting.get());
+        assert_eq!(trial.count("select count(*) from embedding_history").await, KEPT + 4);
+
+        trial.execute("update tasks set state = 'cancelled'").await;
+        pass(&trial).await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT);
+        assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, KEPT);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -226,7 +383,8 @@ mod tests {
         let first = pass(&trial).await.expect("an embedding");
         let mut tx = store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
-        let taken = embeddings::take_over(&mut tx, &first, None, as_of).await.expect("no failure");
+        let late = Fitted { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
+        let taken = embeddings::take_over(&mut tx, &late, None).await.expect("no failure");
         assert!(!taken, "it knew of no former embedding");
     }
 

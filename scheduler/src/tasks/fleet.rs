@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::gnp::{Embedding, Mesh};
 use crate::model::AgentId;
 use crate::store::landmarks::Connected;
 use crate::store::measurements::MeshMeasurement;
@@ -111,12 +112,23 @@ impl Ground {
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
-    /// Whether a better embedding than the present one is to be expected soon.
-    pub(super) fn awaits_fit(&self, present: Option<&[AgentId]>) -> bool {
+    /// What was measured, as the map takes it.
+    pub(super) fn mesh(&self) -> Mesh {
+        let mut mesh = Mesh::new();
+        for pair in &self.mesh {
+            mesh.insert(pair.prober, pair.target, pair.rtt);
+        }
+        mesh
+    }
+
+    /// Whether a site should wait for an embedding that is to be expected soon. The present one serves until then when
+    /// it places all landmarks, be it that it was fitted on others: so when one was elected in place of a lost one.
+    pub(super) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.landmark_gaps {
             return self.reachable >= FEWEST_LANDMARKS;
         }
-        self.landmarks.len() >= FEWEST_LANDMARKS && !present.is_some_and(|fitted| self.holds(fitted))
+        let serves = |map: &Embedding| self.landmarks.iter().all(|landmark| map.placement(*landmark).is_some());
+        self.landmarks.len() >= FEWEST_LANDMARKS && !present.is_some_and(serves)
     }
 }
 

@@ -64,7 +64,7 @@ impl Locate {
         let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
         drop(conn);
         let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
-        let awaits_fit = ground.awaits_fit(embedding.as_deref().map(Embedding::landmarks));
+        let awaits_fit = ground.awaits_fit(embedding.as_deref());
         let moved = self.settle(heard, embedding, awaits_fit).await?;
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
@@ -115,7 +115,9 @@ impl Locate {
         self.judge.judge(&mut conn, &sites, embedding).await
     }
 
-    /// Carries the sites whose tasks still wait for an agent over into a new embedding.
+    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass, those that wait for an agent
+    /// first: of the others, which have one, the place is needed only when they lose it. Sites without an open task
+    /// are located when they get one.
     async fn relocate(&self, conn: &mut PgConnection, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
         let sites = placements::outdated(conn, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
@@ -309,12 +311,30 @@ mod tests {
         trial.measured(site, &each(&agents[..5], Some(30))).await;
         pass(&trial).await;
         assert_eq!(trial.state(task).await.0, "located");
+        // One that has its agent and may lose it, and one that is done.
+        for (name, state) in [("assigned.cn", "assigned"), ("done.cn", "cancelled")] {
+            let (other, place) = trial.task(name).await;
+            trial.measured(place, &each(&agents[..5], Some(30))).await;
+            sqlx::query("update tasks set state = $2::task_state where id = $1")
+                .bind(other.get())
+                .bind(state)
+                .execute(&trial.scheduler.pool)
+                .await
+                .expect("move a task");
+        }
+        trial
+            .execute(
+                "insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+                 select sites.id, (select max(epoch) from embeddings), array[1, 1, 1, 0], 0, 4
+                 from sites on conflict do nothing",
+            )
+            .await;
 
         trial.set_landmarks(&agents[1..5]).await;
         fit(&trial).await;
         pass(&trial).await;
         let newest = "select count(*) from site_placements where epoch = (select max(epoch) from embeddings)";
-        assert_eq!(trial.count(newest).await, 1);
+        assert_eq!(trial.count(newest).await, 2, "the done one stays where it was");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -51,7 +51,7 @@ impl Trial {
 
     pub(super) async fn set_landmarks(&self, agents: &[(AgentId, SessionId)]) {
         let chosen: Vec<(AgentId, String)> = agents.iter().map(|(agent, _)| (*agent, "chosen".to_owned())).collect();
-        landmarks::replace(&mut *self.conn().await, &chosen).await.expect("set landmarks");
+        landmarks::replace(&mut *self.conn().await, &chosen, landmarks::ChosenBy::Hand).await.expect("set landmarks");
     }
 
     /// A submitted task of a batch that needs distances.

@@ -3,15 +3,18 @@
 use std::time::Duration;
 
 use landfall_proto::v1;
+use url::Url;
 
 use crate::contact::ContactUrl;
-use crate::gnp::{Embedding, Position, PositionError};
+use crate::gnp::{Coverage, Diversity, Embedding, Position, PositionError, Worth};
 use crate::grpc::Identity;
+use crate::landmark_choice::Explained;
+use crate::model::AgentId;
 use crate::store::agents::Agent;
 use crate::store::enrolments::{Enrolment, Wanted};
-use crate::store::landmarks::Landmark;
+use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 
-use super::{InvalidField, bounded, line, name, timestamp};
+use super::{InvalidField, bounded, duration, line, name, rtt, timestamp};
 
 /// The longest name of an agent.
 const MAX_AGENT: usize = 63;
@@ -136,6 +139,50 @@ pub(in crate::grpc) fn landmarks(
         landmarks: landmarks.into_iter().map(Into::into).collect(),
         epoch: embedding.map_or(0, |embedding| embedding.epoch().get()),
         fit_error: embedding.map_or(0.0, Embedding::fit_error),
+        explanation: None,
+    }
+}
+
+impl From<Explained> for v1::ElectionExplanation {
+    fn from(explained: Explained) -> Self {
+        let Explained { explanation: told, names, unreached } = explained;
+        let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_default();
+        let coverage =
+            |reach: Coverage| v1::Coverage { within: Some(duration(reach.within)), agents: count(reach.agents) };
+        let worth = |worth: Worth| v1::LandmarkWorth {
+            name: name(worth.landmark),
+            nearest_to: count(worth.nearest_to),
+            adds: Some(duration(worth.adds)),
+        };
+        Self {
+            others: count(told.others),
+            coverage: told.coverage.into_iter().map(coverage).collect(),
+            median: rtt(told.median),
+            farthest_agent: told.farthest.map(|(agent, _)| name(agent)).unwrap_or_default(),
+            farthest: rtt(told.farthest.map(|(_, rtt)| rtt)),
+            uncovered: told.uncovered.into_iter().map(name).collect(),
+            cities: Some(diversity(told.cities)),
+            carriers: Some(diversity(told.carriers)),
+            landmarks: told.landmarks.into_iter().map(worth).collect(),
+            unreached: unreached.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+fn diversity(kinds: Diversity) -> v1::Diversity {
+    v1::Diversity { with: kinds.with, without: kinds.without }
+}
+
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+impl From<Unreached> for v1::UnreachedAgent {
+    fn from(unreached: Unreached) -> Self {
+        let beacon_url = unreached.beacon_url.unwrap_or_default();
+        let port = Url::parse(&beacon_url).ok().and_then(|url| url.port_or_known_default()).unwrap_or(0);
+        let failure = unreached.failure.unwrap_or_default();
+        Self { name: unreached.name, beacon_url, port: u32::from(port), failure }
     }
 }
 
@@ -147,6 +194,8 @@ impl From<Landmark> for v1::Landmark {
             carrier: landmark.carrier,
             connected: landmark.connected,
             reason: landmark.reason,
+            elected: landmark.by == ChosenBy::Election,
+            away_for: landmark.away_for.map(duration),
         }
     }
 }

@@ -1,0 +1,192 @@
+//! How well an embedding explains what was measured: pair by pair, agent by agent, and all in all.
+//!
+//! An error here is `|ln(predicted / measured)|`: 0.1 is ten per cent, too long like too short. Medians, not means, so
+//! that a few odd pairs do not speak for all.
+
+use std::collections::BTreeMap;
+
+use crate::model::{AgentId, Rtt};
+
+use super::{Embedding, Mesh};
+
+/// An agent stands out when its own median error is this many times that of the median agent, and ...
+const STANDS_OUT: f64 = 3.0;
+/// ... at least this large: in a map that fits well, three times next to nothing is nothing.
+const STANDS_OUT_ABOVE: f64 = 0.1;
+/// Distances below which an agent's median error says more of the others than of it.
+const FEWEST_TO_JUDGE: usize = 4;
+
+/// One measured pair beside its prediction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Residual {
+    /// One end; the smaller identifier.
+    pub from: AgentId,
+    /// The other end.
+    pub to: AgentId,
+    /// The pair's distance in the mesh.
+    pub measured: Rtt,
+    /// Its distance in the embedding.
+    pub predicted: Rtt,
+}
+
+impl Residual {
+    /// `ln(predicted / measured)`: above 0 the prediction is too long.
+    pub fn log_error(&self) -> f64 {
+        (self.predicted.as_millis_f64() / self.measured.as_millis_f64()).ln()
+    }
+}
+
+/// One agent's share in the errors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AgentQuality {
+    /// The agent.
+    pub agent: AgentId,
+    /// The median error of its pairs.
+    pub median_error: f64,
+    /// Pairs it was measured in.
+    pub distances: usize,
+}
+
+/// What an embedding leaves unexplained of a mesh.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Quality {
+    dimensions: usize,
+    residuals: Vec<Residual>,
+    agents: Vec<AgentQuality>,
+}
+
+impl Quality {
+    /// Of every measured pair of placed agents.
+    pub fn of(embedding: &Embedding, mesh: &Mesh) -> Self {
+        Self::among(embedding, mesh, |_, _| true)
+    }
+
+    /// Of those pairs (smaller identifier first) that `counts` accepts.
+    pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
+        let mut residuals = Vec::new();
+        let mut errors: BTreeMap<AgentId, Vec<f64>> =
+            embedding.agents().keys().map(|agent| (*agent, Vec::new())).collect();
+        for (&to, there) in embedding.agents() {
+            for (&from, here) in embedding.agents().range(..to) {
+                let Some(measured) = mesh.distance(from, to).filter(|_| counts(from, to)) else { continue };
+                let Ok(predicted) = embedding.predict(here, there) else { continue };
+                let residual = Residual { from, to, measured, predicted };
+                for agent in [from, to] {
+                    errors.entry(agent).or_default().push(residual.log_error().abs());
+                }
+                residuals.push(residual);
+            }
+        }
+        residuals.sort_by(|a, b| b.log_error().abs().total_cmp(&a.log_error().abs()));
+        let of_one = |(agent, mut errors): (AgentId, Vec<f64>)| AgentQuality {
+            agent,
+            distances: errors.len(),
+            median_error: median(&mut errors).unwrap_or(0.0),
+        };
+        let agents = errors.into_iter().map(of_one).collect();
+        Self { dimensions: embedding.dimensions(), residuals, agents }
+    }
+
+    /// The measured pairs, the worst explained first.
+    pub fn residuals(&self) -> &[Residual] {
+        &self.residuals
+    }
+
+    /// Each placed agent, by identifier.
+    pub fn agents(&self) -> &[AgentQuality] {
+        &self.agents
+    }
+
+    /// The median error of all pairs; `None` when none is measured.
+    pub fn median_error(&self) -> Option<f64> {
+        median(&mut self.residuals.iter().map(|residual| residual.log_error().abs()).collect::<Vec<_>>())
+    }
+
+    /// Agents whose own error stands out, the worst first: what they measure or answer is not like the rest.
+    pub fn suspects(&self) -> Vec<AgentQuality> {
+        let judged = self.agents.iter().filter(|agent| agent.distances >= FEWEST_TO_JUDGE);
+        let mut medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();
+        let usual = median(&mut medians).unwrap_or(0.0);
+        let bound = (STANDS_OUT * usual).max(STANDS_OUT_ABOVE);
+        let mut suspects: Vec<AgentQuality> = judged.filter(|agent| agent.median_error > bound).copied().collect();
+        suspects.sort_by(|a, b| b.median_error.total_cmp(&a.median_error));
+        suspects
+    }
+
+    /// Agents with fewer distances than their coordinate has components: others would explain them as well.
+    pub fn low_confidence(&self) -> Vec<AgentQuality> {
+        self.agents.iter().filter(|agent| agent.distances < self.dimensions + 1).copied().collect()
+    }
+}
+
+/// The upper median; `None` of nothing.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Placement, fit};
+    use super::*;
+    use crate::model::EmbeddingEpoch;
+
+    fn agent(number: i64) -> AgentId {
+        AgentId::new(number)
+    }
+
+    /// Eight agents on a line, 10 ms apart, and one that was measured by one other only.
+    fn line() -> (Embedding, Mesh) {
+        let epoch = EmbeddingEpoch::new(1);
+        let mut mesh = Mesh::new();
+        let mut placed = BTreeMap::new();
+        for i in 0..9_i32 {
+            let coordinate = vec![f64::from(i) * 10.0, 1.0];
+            placed.insert(agent(i64::from(i)), Placement { epoch, coordinate, fit_error: 0.0 });
+            for j in (0..9_i32).filter(|&j| j != i && (i < 8 && j < 8 || i == 8 && j == 0)) {
+                let millis = f64::from((i - j).abs()) * 10.0 + 2.0;
+                mesh.insert(agent(i64::from(i)), agent(i64::from(j)), Rtt::try_from_millis_f64(millis).unwrap());
+            }
+        }
+        let landmarks = vec![agent(0), agent(1), agent(2)];
+        (Embedding::from_parts(epoch, 1, landmarks, placed, 0.0).unwrap(), mesh)
+    }
+
+    #[test]
+    fn a_map_that_explains_everything_has_no_suspects_but_says_who_is_barely_known() {
+        let (map, mesh) = line();
+        let quality = Quality::of(&map, &mesh);
+        assert_eq!(quality.residuals().len(), 8 * 7 / 2 + 1);
+        assert!(quality.median_error().unwrap() < 1e-3);
+        assert_eq!(quality.suspects(), []);
+        let unsure: Vec<AgentId> = quality.low_confidence().iter().map(|agent| agent.agent).collect();
+        assert_eq!(unsure, [agent(8)]);
+    }
+
+    #[test]
+    fn an_agent_whose_distances_are_all_wrong_is_the_suspect_and_its_pairs_are_the_worst() {
+        let (map, mut mesh) = line();
+        for other in (0..8).filter(|&other| other != 3) {
+            let honest = mesh.distance(agent(3), agent(other)).unwrap().as_millis_f64();
+            for (a, b) in [(3, other), (other, 3)] {
+                mesh.insert(agent(a), agent(b), Rtt::try_from_millis_f64(honest * 2.0).unwrap());
+            }
+        }
+        let quality = Quality::of(&map, &mesh);
+        assert_eq!(quality.suspects().iter().map(|found| found.agent).collect::<Vec<_>>(), [agent(3)]);
+        assert!(quality.residuals()[..7].iter().all(|pair| pair.from == agent(3) || pair.to == agent(3)));
+        assert!((quality.residuals()[0].log_error() + 2.0_f64.ln()).abs() < 1e-3, "predicted half of the measured");
+        let without = Quality::among(&map, &mesh, |a, b| a != agent(3) && b != agent(3));
+        assert!(without.suspects().is_empty());
+    }
+
+    #[test]
+    fn nothing_measured_is_no_error_and_no_panic() {
+        let (map, mesh) = line();
+        let quality = Quality::of(&map, &Mesh::new());
+        assert_eq!((quality.median_error(), quality.suspects().len()), (None, 0));
+        let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
+        let fitted = fit(EmbeddingEpoch::new(2), &mesh, &landmarks, 2, 1).unwrap();
+        assert!(Quality::of(&fitted, &mesh).median_error().unwrap() < 0.1);
+    }
+}

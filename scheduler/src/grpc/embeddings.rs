@@ -1,0 +1,137 @@
+//! The operator's service for embeddings.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+use landfall_proto::v1::embedding_service_server::{EmbeddingService, EmbeddingServiceServer};
+use sqlx::PgConnection;
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::gnp::{Embedding, Mesh, Quality};
+use crate::store::embeddings::{self, Epoch};
+use crate::store::fit_requests::{self, FitRequest};
+use crate::store::{agents, measurements};
+
+use super::convert::embeddings::{self as convert, Names};
+use super::{auth, status};
+
+/// The largest message taken; every request is a few bytes.
+const MAX_MESSAGE: usize = 64 << 10;
+/// How often a waiting operator looks whether the fit is there: another scheduler may be the one that fits.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Serves `landfall.v1.EmbeddingService`.
+#[derive(Debug, Clone)]
+pub struct EmbeddingDesk {
+    scheduler: Scheduler,
+}
+
+/// The service, with its limits.
+pub fn server(scheduler: Scheduler) -> EmbeddingServiceServer<EmbeddingDesk> {
+    EmbeddingServiceServer::new(EmbeddingDesk { scheduler }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl EmbeddingService for EmbeddingDesk {
+    async fn show_embedding(
+        &self,
+        request: Request<v1::ShowEmbeddingRequest>,
+    ) -> Result<Response<v1::ShowEmbeddingResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let Some((epoch, embedding)) = newest(&mut conn).await? else {
+            return Ok(Response::new(v1::ShowEmbeddingResponse::default()));
+        };
+        let mut mesh = Mesh::new();
+        for measured in measurements::mesh(&mut conn).await.map_err(status::from_store)? {
+            mesh.insert(measured.prober, measured.target, measured.rtt);
+        }
+        let names = Names::new(agents::list(&mut conn).await.map_err(status::from_store)?);
+        let quality = Quality::of(&embedding, &mesh);
+        Ok(Response::new(names.shown(epoch, &embedding, &quality)))
+    }
+
+    async fn fit_embedding(
+        &self,
+        request: Request<v1::FitEmbeddingRequest>,
+    ) -> Result<Response<v1::FitEmbeddingResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let wait = convert::wait(request.into_inner()).map_err(status::from_field)?;
+        let former = self.ask().await?;
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            self.scheduler.wakes.fit.notify_one();
+            if let Some(epoch) = self.fitted_after(former.as_ref()).await? {
+                return Ok(Response::new(v1::FitEmbeddingResponse { epoch: Some(epoch.into()) }));
+            }
+            if tokio::time::Instant::now() >= until {
+                return Ok(Response::new(v1::FitEmbeddingResponse { epoch: None }));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn list_epochs(
+        &self,
+        request: Request<v1::ListEpochsRequest>,
+    ) -> Result<Response<v1::ListEpochsResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let limit = convert::limit(request.into_inner()).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let epochs = embeddings::history(&mut conn, limit).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ListEpochsResponse { epochs: epochs.into_iter().map(Into::into).collect() }))
+    }
+
+    async fn export_embedding(
+        &self,
+        request: Request<v1::ExportEmbeddingRequest>,
+    ) -> Result<Response<v1::ExportEmbeddingResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let Some((epoch, embedding)) = newest(&mut conn).await? else {
+            return Ok(Response::new(v1::ExportEmbeddingResponse::default()));
+        };
+        let names = Names::new(agents::list(&mut conn).await.map_err(status::from_store)?);
+        Ok(Response::new(names.exported(epoch, &embedding)))
+    }
+}
+
+impl EmbeddingDesk {
+    /// Asks for a fit; returns the epoch there was before.
+    async fn ask(&self) -> Result<Option<Epoch>, Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let former = last(&mut conn).await?;
+        fit_requests::ask(&mut conn).await.map_err(status::from_store)?;
+        Ok(former)
+    }
+
+    /// The epoch that answers the request; `None` while there is none.
+    async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        match fit_requests::state(&mut conn).await.map_err(status::from_store)? {
+            FitRequest::Open => Ok(None),
+            FitRequest::Refused(why) => Err(Status::failed_precondition(why)),
+            FitRequest::None => {
+                let newest = last(&mut conn).await?;
+                Ok(newest.filter(|newest| former.is_none_or(|former| newest.epoch > former.epoch)))
+            }
+        }
+    }
+}
+
+async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
+    Ok(embeddings::history(conn, 1).await.map_err(status::from_store)?.pop())
+}
+
+/// The newest embedding, and its line in the history.
+async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
+    let Some(embedding) = embeddings::latest(conn).await.map_err(status::from_store)? else { return Ok(None) };
+    let history = embeddings::history(conn, 1).await.map_err(status::from_store)?;
+    // One that took over between the two queries is not this one's line.
+    let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
+    match epoch {
+        Some(epoch) => Ok(Some((epoch, embedding))),
+        None => Err(Status::unavailable("a new embedding is just taking over: ask again")),
+    }
+}

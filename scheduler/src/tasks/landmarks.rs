@@ -1,0 +1,161 @@
+//! Keeping landmarks up: an elected one that stays away is replaced by one election, the others staying.
+//!
+//! One a pass, and the replacement counts from the next pass on: a fleet half of which is gone for a while is not turned
+//! over at once. The map is fitted anew in the background; until then the present one serves. A landmark that returns is
+//! an ordinary agent; one that was set by hand is never replaced.
+
+use anyhow::Context;
+
+use crate::Scheduler;
+use crate::{landmark_choice, store};
+
+/// The task that replaces lost landmarks.
+#[derive(Debug)]
+pub struct Landmarks {
+    scheduler: Scheduler,
+}
+
+impl Landmarks {
+    /// A task of this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let after = self.scheduler.config.landmarks.replace_after;
+        let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
+        let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
+        tx.commit().await.context("commit the replacement")?;
+        let Some(replaced) = replaced else { return Ok(()) };
+        let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
+        let Some(elected) = replaced.elected else {
+            tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can take its place");
+            return Ok(());
+        };
+        tracing::warn!(landmark = lost, away_secs, elected, "a lost landmark was replaced");
+        let wakes = &self.scheduler.wakes;
+        for wake in [&wakes.landmarks, &wakes.fit, &wakes.measure, &wakes.locate] {
+            wake.notify_one();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{AgentId, SessionId};
+    use crate::store::{embeddings, fixtures, landmarks};
+    use crate::tasks::fit::Fit;
+    use crate::tasks::locate::Locate;
+    use crate::tasks::measure::Measure;
+    use crate::tasks::trial::Trial;
+
+    async fn pass(trial: &Trial) {
+        Landmarks::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    async fn standing(trial: &Trial) -> Vec<landmarks::Landmark> {
+        landmarks::list(&mut *trial.conn().await).await.expect("list")
+    }
+
+    /// Twelve agents, four of them elected, and a map.
+    async fn elected(trial: &Trial) -> Vec<(AgentId, SessionId)> {
+        let agents = trial.connect(12).await;
+        trial.mesh(&agents).await;
+        let chosen = [1, 4, 7, 10].map(|place| (agents[place].0, "elected".to_owned()));
+        let mut conn = trial.conn().await;
+        landmarks::replace(&mut conn, &chosen, landmarks::ChosenBy::Election).await.expect("elect");
+        drop(conn);
+        Fit::new(trial.scheduler.clone()).run_once().await.expect("a fit");
+        agents
+    }
+
+    async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
+        sqlx::query(
+            "update sessions set state = 'expired', expires_at = now() - make_interval(mins => $2),
+                                 renewed_at = now() - make_interval(mins => $2)
+             where agent_id = $1",
+        )
+        .bind(agent.get())
+        .bind(minutes)
+        .execute(&trial.scheduler.pool)
+        .await
+        .expect("end a session");
+        // It was chosen before it left.
+        trial.execute("update landmarks set chosen_at = now() - interval '1 day'").await;
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_lost_landmark_is_replaced_once_and_tasks_in_flight_go_on(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = elected(&trial).await;
+        let before = standing(&trial).await;
+        let lost = before[1].clone();
+        let epoch = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("a map").epoch();
+        let batch = trial.batch("b", "gnp-top3").await;
+        let site = fixtures::site(&mut *trial.conn().await, "assigned.cn").await;
+        let assigned = fixtures::assigned(&mut *trial.conn().await, batch, site, agents[0].0).await;
+        let (measuring, measured) = trial.task("measuring.cn").await;
+        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+
+        leave(&trial, lost.agent, 9).await;
+        pass(&trial).await;
+        assert_eq!(standing(&trial).await[1].agent, lost.agent, "not away for long enough");
+        leave(&trial, lost.agent, 11).await;
+        tokio::join!(pass(&trial), pass(&trial), pass(&trial));
+        pass(&trial).await;
+        let after = standing(&trial).await;
+        assert_eq!(after.len(), 4);
+        assert!(after.iter().all(|landmark| landmark.connected && landmark.by == landmarks::ChosenBy::Election));
+        for place in [0, 2, 3] {
+            assert_eq!(after[place].agent, before[place].agent, "the others stay");
+        }
+        let said = format!("replaces {}, away for 11 min; ", lost.name);
+        assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
+
+        // The old map serves: a site that all landmarks have heard of does not wait for the new one.
+        let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
+        trial.measured(measured, &millis).await;
+        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        assert_eq!(trial.state(measuring).await, ("located".into(), None));
+        assert_eq!(trial.state(assigned).await.0, "assigned");
+
+        Fit::new(trial.scheduler.clone()).run_once().await.expect("a fit");
+        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("a map");
+        assert!(map.epoch() > epoch && map.landmarks().contains(&after[1].agent));
+
+        trial.session(lost.agent).await;
+        pass(&trial).await;
+        assert_eq!(standing(&trial).await, after, "who returns is an ordinary agent");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn landmarks_set_by_hand_stay_however_long_they_are_away(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = elected(&trial).await;
+        trial.set_landmarks(&agents[..3]).await;
+        leave(&trial, agents[0].0, 600).await;
+        pass(&trial).await;
+        let standing = standing(&trial).await;
+        assert_eq!(standing[0].agent, agents[0].0);
+        assert!(standing[0].away_for.is_some_and(|away| away.as_secs() >= 36_000), "{standing:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn with_nobody_to_take_its_place_a_lost_landmark_stays_one(pool: PgPool) {
+        let trial = Trial::new(pool);
+        elected(&trial).await;
+        let lost = standing(&trial).await[0].agent;
+        leave(&trial, lost, 60).await;
+        trial.execute("update agents set beacon_url = null where id not in (select agent_id from landmarks)").await;
+        pass(&trial).await;
+        assert_eq!(standing(&trial).await[0].agent, lost);
+    }
+}
