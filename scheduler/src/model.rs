@@ -151,16 +151,18 @@ pub enum Strategy {
     /// One of the three nearest, at random: the paper's, and the default.
     #[default]
     GnpTop3,
+    /// The nearest of those that measured: a few agents that may be nearest measure the site once before.
+    GnpConfirmed,
 }
 
 /// A strategy's name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy '{0}': known are random, gnp-top1, gnp-top3")]
+#[error("unknown strategy '{0}': known are random, gnp-top1, gnp-top3, gnp-confirmed")]
 pub struct UnknownStrategy(String);
 
 impl Strategy {
     /// Every strategy.
-    pub const ALL: [Self; 3] = [Self::Random, Self::GnpTop1, Self::GnpTop3];
+    pub const ALL: [Self; 4] = [Self::Random, Self::GnpTop1, Self::GnpTop3, Self::GnpConfirmed];
 
     /// The name on the command line and in the store.
     pub const fn name(self) -> &'static str {
@@ -168,6 +170,7 @@ impl Strategy {
             Self::Random => "random",
             Self::GnpTop1 => "gnp-top1",
             Self::GnpTop3 => "gnp-top3",
+            Self::GnpConfirmed => "gnp-confirmed",
         }
     }
 

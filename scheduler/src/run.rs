@@ -16,7 +16,8 @@ use crate::Scheduler;
 use crate::grpc::{self, Identity};
 use crate::store::{self, sessions};
 use crate::tasks::{
-    assign::Assign, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, reap::Reap, run_periodic,
+    assign::Assign, confirm::Confirm, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, reap::Reap,
+    run_periodic,
 };
 
 /// How often each task looks without being woken.
@@ -24,6 +25,7 @@ const MEASURE_PERIOD: Duration = Duration::from_secs(2);
 const FIT_PERIOD: Duration = Duration::from_secs(5);
 const LANDMARKS_PERIOD: Duration = Duration::from_secs(5);
 const LOCATE_PERIOD: Duration = Duration::from_secs(2);
+const CONFIRM_PERIOD: Duration = Duration::from_secs(2);
 const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
 const REAPS_PER_GRACE: u32 = 5;
@@ -84,6 +86,7 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     let wakes = || Arc::clone(&scheduler.wakes);
     let (measure, fit, locate) =
         (Measure::new(scheduler.clone()), Fit::new(scheduler.clone()), Locate::new(scheduler.clone()));
+    let confirm = Confirm::new(scheduler.clone());
     let (assign, reap) = (Assign::new(scheduler.clone()), Reap::new(scheduler.clone()));
     let landmarks = Landmarks::new(scheduler.clone());
     let (w, s) = (wakes(), stop.clone());
@@ -105,6 +108,11 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     parts.spawn(async move {
         run_periodic("locate", LOCATE_PERIOD, &w.locate, s, || locate.run_once()).await;
         ("locate", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("confirm", CONFIRM_PERIOD, &w.confirm, s, || confirm.run_once()).await;
+        ("confirm", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {

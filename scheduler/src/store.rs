@@ -6,6 +6,7 @@
 pub mod agents;
 pub mod assignments;
 pub mod batches;
+pub mod confirmations;
 pub mod embeddings;
 pub mod enrolments;
 pub mod fit_requests;

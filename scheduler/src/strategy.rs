@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::model::{AgentId, Rtt, Strategy};
 
 mod anycast;
+mod confirmed;
 mod nearest;
 mod random;
 
@@ -46,7 +47,9 @@ pub struct Choice {
     pub agent: AgentId,
     /// Among whom it was drawn, best first; the chosen one alone where every agent was as good.
     pub candidates: Vec<Candidate>,
-    /// Why the strategy could not be followed and any agent was drawn; `None` when it was followed.
+    /// The strategy that chose: the one asked for, unless `fallback` says why not.
+    pub strategy: Strategy,
+    /// Why the strategy asked for could not be followed; `None` when it was.
     pub fallback: Option<String>,
 }
 
@@ -59,8 +62,9 @@ pub fn choose(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     match strategy {
         Strategy::Random => random::choose(&ordered, &mut rng),
-        Strategy::GnpTop1 => nearest::choose(&ordered, 1, &mut rng),
-        Strategy::GnpTop3 => nearest::choose(&ordered, 3, &mut rng),
+        Strategy::GnpTop1 => nearest::choose(&ordered, strategy, 1, &mut rng),
+        Strategy::GnpTop3 => nearest::choose(&ordered, strategy, 3, &mut rng),
+        Strategy::GnpConfirmed => confirmed::choose(&ordered, &mut rng),
     }
 }
 
@@ -174,6 +178,10 @@ mod tests {
                 let choice = choose(strategy, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &shuffled, seed).unwrap());
                 prop_assert!(choice.candidates.iter().any(|candidate| candidate.agent == choice.agent));
+                prop_assert_eq!(choice.fallback.is_none(), choice.strategy == strategy);
+                if strategy == Strategy::GnpConfirmed {
+                    continue;
+                }
                 if strategy.needs_distance() && choice.fallback.is_none() {
                     let known = agents.iter().filter_map(Candidate::distance);
                     let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();

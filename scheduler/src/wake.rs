@@ -21,6 +21,8 @@ pub struct Wakes {
     pub landmarks: Notify,
     /// A site's measurements changed, or the embedding did.
     pub locate: Notify,
+    /// A located task may need its site confirmed, or a confirmation have gone on.
+    pub confirm: Notify,
     /// A task may need an agent.
     pub assign: Notify,
     /// A session may have ended.

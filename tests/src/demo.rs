@@ -64,7 +64,7 @@ pub struct DemoArgs {
     /// Sites [default: 203, or the layout's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=2000))]
     sites: Option<u16>,
-    /// How agents are chosen: random, gnp-top1 or gnp-top3
+    /// How agents are chosen: random, gnp-top1, gnp-top3 or gnp-confirmed
     #[arg(long, default_value = "gnp-top3")]
     strategy: landfall_scheduler::model::Strategy,
     /// Landmarks to elect

@@ -81,6 +81,9 @@ struct AssignmentRow {
     note: String,
     /// 0 to 1: how sure it is that the site stands in several places; none when it is not suspected.
     anycast_confidence: Option<f64>,
+    /// Of the site, by everybody who measured it.
+    probes: u64,
+    confirming_probes: u64,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
@@ -107,6 +110,8 @@ impl From<v1::AssignmentRow> for AssignmentRow {
             duration_ms: output::millis(row.duration.as_ref()),
             note: row.note,
             anycast_confidence: row.anycast_confidence,
+            probes: row.probes,
+            confirming_probes: row.confirming_probes,
         }
     }
 }
@@ -122,6 +127,7 @@ impl Row for AssignmentRow {
         ">predicted ms",
         ">measured ms",
         ">crawled ms",
+        ">probes",
         ">pages",
         ">size",
         ">anycast",
@@ -139,6 +145,7 @@ impl Row for AssignmentRow {
             output::millis_cell(self.predicted_ms),
             output::millis_cell(self.measured_ms),
             output::millis_cell(self.crawled_ms),
+            self.probes.to_string(),
             self.pages.to_string(),
             output::bytes_cell(self.bytes),
             output::text_cell(&self.anycast_confidence.map(|sure| format!("{sure:.2}")).unwrap_or_default()),

@@ -53,7 +53,7 @@ pub(super) struct SubmitArgs {
     /// The batch, made when it is new
     #[arg(long, value_name = "NAME")]
     pub(super) batch: String,
-    /// How agents are chosen: random, gnp-top1 or gnp-top3 [default: gnp-top3, or what the batch has]
+    /// How agents are chosen: random, gnp-top1, gnp-top3 or gnp-confirmed [default: gnp-top3, or what the batch has]
     #[arg(long)]
     pub(super) strategy: Option<Strategy>,
     /// Follow the batch until every site has ended
@@ -154,6 +154,7 @@ struct MeasurementRow {
     address: String,
     failure: String,
     measured_at: Option<String>,
+    confirming: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -218,6 +219,7 @@ impl From<SiteMeasurement> for MeasurementRow {
             address: measurement.address,
             failure: measurement.failure,
             measured_at: output::time(measurement.measured_at.as_ref()),
+            confirming: measurement.confirming,
         }
     }
 }
@@ -251,8 +253,18 @@ impl From<Candidate> for CandidateRow {
 }
 
 impl Row for MeasurementRow {
-    const COLUMNS: &'static [&'static str] =
-        &["prober", ">rtt ms", ">min ms", ">median ms", ">spread ms", ">answered", ">lost", "address", "failure"];
+    const COLUMNS: &'static [&'static str] = &[
+        "prober",
+        ">rtt ms",
+        ">min ms",
+        ">median ms",
+        ">spread ms",
+        ">answered",
+        ">lost",
+        "confirms",
+        "address",
+        "failure",
+    ];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -263,6 +275,7 @@ impl Row for MeasurementRow {
             output::millis_cell(self.spread_ms),
             self.count.to_string(),
             self.lost.to_string(),
+            output::yes_cell(self.confirming),
             output::text_cell(&self.address),
             self.failure.clone(),
         ]
@@ -302,6 +315,7 @@ impl Site {
         }
         if !self.measurements.is_empty() {
             write!(text, "\n{}", output::table(&self.measurements))?;
+            writeln!(text, "{}", self.cost())?;
         }
         for task in &self.tasks {
             writeln!(text, "\n{}", task.sentence())?;
@@ -310,6 +324,22 @@ impl Site {
             }
         }
         Ok(text)
+    }
+}
+
+impl Site {
+    /// What its measurements cost.
+    fn cost(&self) -> String {
+        let probes = |row: &MeasurementRow| u64::from(row.count) + u64::from(row.lost);
+        let all: u64 = self.measurements.iter().map(probes).sum();
+        let confirming = self.measurements.iter().filter(|row| row.confirming);
+        match confirming.clone().count() {
+            0 => format!("{all} probes"),
+            agents => {
+                let spent: u64 = confirming.map(probes).sum();
+                format!("{all} probes, {spent} of them by {agents} confirming agents")
+            }
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 use tonic::Status;
 
-use crate::config::{LeaseConfig, MeasureConfig, Metric};
+use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
@@ -95,7 +95,7 @@ pub(super) fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
     respond(v1::session_response::Message::Heartbeat(v1::HeartbeatAck { sequence }))
 }
 
-pub(super) fn measure_order(order: Order, config: &MeasureConfig) -> v1::SessionResponse {
+pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &ConfirmConfig) -> v1::SessionResponse {
     let (target, samples, interval) = match order.target {
         OrderTarget::Site { id, name, origin } => (
             v1::measure_order::Target::Site(v1::SiteTarget {
@@ -103,7 +103,7 @@ pub(super) fn measure_order(order: Order, config: &MeasureConfig) -> v1::Session
                 name,
                 origin: origin.unwrap_or_default(),
             }),
-            config.site_samples,
+            if order.confirming { confirm.samples } else { config.site_samples },
             config.site_interval,
         ),
         OrderTarget::Beacon { agent, url } => (

@@ -249,6 +249,7 @@ impl Session {
             measurements::Recorded::Site(_) => {
                 wakes.measure.notify_one();
                 wakes.locate.notify_one();
+                wakes.confirm.notify_one();
             }
             measurements::Recorded::Beacon(_) => {
                 wakes.measure.notify_one();
@@ -311,7 +312,8 @@ impl Session {
         };
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         for order in orders {
-            self.send(convert::measure_order(order, &self.scheduler.config.measure)).await?;
+            let config = &self.scheduler.config;
+            self.send(convert::measure_order(order, &config.measure, &config.confirm)).await?;
         }
         for grant in grants {
             self.send(convert::crawl_order(grant)).await?;

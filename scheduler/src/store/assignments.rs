@@ -2,6 +2,8 @@
 //!
 //! A task moves `located -> assigned` here and nowhere else, and back when its agent is gone.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId, Strategy, TaskId};
@@ -67,21 +69,28 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
         .collect()
 }
 
-/// Located tasks, oldest first, locked for the transaction; another scheduler's are skipped.
+/// Located tasks, oldest first, locked for the transaction; another scheduler's are skipped, and so are those of
+/// `gnp-confirmed` whose site has no confirmation that ended `confirmed_within` this time.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
-pub async fn waiting(conn: &mut PgConnection, limit: i64) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit: i64) -> Result<Vec<Waiting>, Error> {
     let rows = sqlx::query!(
         r#"
         select t.id, t.site_id, t.reason, b.strategy,
                (select count(*) from assignments a where a.task_id = t.id) as "former!"
         from tasks t join batches b on b.id = t.batch_id
         where t.state = 'located'
+          and (b.strategy <> $1 or exists (
+              select from confirmations r
+              where r.site_id = t.site_id and r.ended_at >= now() - make_interval(secs => $2)
+          ))
         order by t.id
-        limit $1
+        limit $3
         for update of t skip locked
         "#,
+        Strategy::GnpConfirmed.name(),
+        confirmed_within.as_secs_f64(),
         limit,
     )
     .fetch_all(conn)
@@ -109,7 +118,6 @@ pub async fn waiting(conn: &mut PgConnection, limit: i64) -> Result<Vec<Waiting>
 pub async fn insert(
     conn: &mut PgConnection,
     task: TaskId,
-    strategy: Strategy,
     seed: u64,
     choice: &Choice,
     fallback_reason: Option<&str>,
@@ -132,7 +140,7 @@ pub async fn insert(
         "#,
         task.get(),
         choice.agent.get(),
-        strategy.name(),
+        choice.strategy.name(),
         seed.cast_signed(),
         &candidates,
         &predicted as &[Option<i64>],

@@ -25,6 +25,8 @@ pub struct Order {
     pub id: OrderId,
     /// What to measure.
     pub target: OrderTarget,
+    /// Whether it is a confirmation's, see `super::confirmations`.
+    pub confirming: bool,
 }
 
 /// What an order is about.
@@ -84,9 +86,9 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
             where prober_id = $1 and session_id is null and expires_at > now()
               -- A stream that outlived its session must not swallow the orders of the one that took its place.
               and exists (select from sessions where id = $2 and state = 'active')
-            returning id, site_id, agent_id
+            returning id, site_id, agent_id, confirming
         )
-        select taken.id, site_id, agent_id, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?"
+        select taken.id, site_id, agent_id, confirming, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?"
         from taken
         left join sites on sites.id = taken.site_id
         left join agents on agents.id = taken.agent_id
@@ -104,7 +106,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
             // The agent came back without a beacon; its order runs out.
             _ => return None,
         };
-        Some(Order { id: OrderId::new(row.id), target })
+        Some(Order { id: OrderId::new(row.id), target, confirming: row.confirming })
     });
     Ok(orders.collect())
 }

@@ -35,6 +35,10 @@ pub struct AssignmentRow {
     pub assignments: u32,
     /// How the crawl ended.
     pub outcome: Option<Outcome>,
+    /// Probes of the site in the newest measurement of each prober, answered or lost.
+    pub probes: u64,
+    /// Those of them that were spent on confirming.
+    pub confirming_probes: u64,
 }
 
 /// The newest choice of an agent.
@@ -114,7 +118,11 @@ pub async fn assignments(
                c.measured_us[array_position(c.candidates, c.agent_id)] as measured_us,
                (select count(*) from assignments n where n.task_id = t.id) as "assignments!",
                o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
-               o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?"
+               o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
+               (select coalesce(sum(m.answered + m.lost), 0) from site_measurements m
+                where m.site_id = t.site_id) as "probes!",
+               (select coalesce(sum(m.answered + m.lost), 0) from confirming_measurements m
+                where m.site_id = t.site_id) as "confirming_probes!"
         from tasks t
         join sites s on s.id = t.site_id
         left join assignments c on c.id = t.assignment_id
@@ -159,6 +167,8 @@ struct Stored {
     started_at: Option<DateTime<Utc>>,
     duration_ms: Option<i64>,
     rtt_us: Option<i64>,
+    probes: i64,
+    confirming_probes: i64,
 }
 
 impl Stored {
@@ -214,6 +224,8 @@ impl TryFrom<Stored> for AssignmentRow {
             choice,
             assignments: unsigned("assignments", "count", row.assignments)?,
             outcome,
+            probes: unsigned("site_measurements", "answered", row.probes)?,
+            confirming_probes: unsigned("site_measurements", "answered", row.confirming_probes)?,
         })
     }
 }

@@ -47,6 +47,8 @@ pub struct SiteMeasurement {
     pub failure: Option<String>,
     /// When.
     pub measured_at: DateTime<Utc>,
+    /// Whether it was asked for to confirm the site's distance.
+    pub confirming: bool,
 }
 
 /// A site's place in an embedding.
@@ -136,8 +138,9 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
     let rows = sqlx::query!(
         r#"
         select distinct on (a.name) a.name, m.rtt_us, m.min_us, m.median_us, m.spread_us, m.answered, m.lost,
-               host(m.address) as address, m.failure, m.measured_at
+               host(m.address) as address, m.failure, m.measured_at, c.site_id is not null as "confirming!"
         from site_measurements m join agents a on a.id = m.prober_id
+        left join confirming_measurements c on c.site_id = m.site_id and c.prober_id = m.prober_id
         where m.site_id = any($1)
         order by a.name, m.measured_at desc
         "#,
@@ -159,6 +162,7 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
                 address: row.address,
                 failure: row.failure,
                 measured_at: row.measured_at,
+                confirming: row.confirming,
             })
         })
         .collect()

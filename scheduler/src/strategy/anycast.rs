@@ -11,6 +11,8 @@ use rand::SeedableRng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::model::Strategy;
+
 use super::{Candidate, Choice, ordered};
 
 /// How much farther than the nearest an agent may be and be near.
@@ -22,9 +24,9 @@ const LEAST_NEAR: usize = 3;
 /// No more are: a site next to everybody needs no list of everybody.
 const MOST_NEAR: usize = 10;
 
-/// Chooses an agent for a site that stands in several places. `None` when no agent's distance is known; then the
+/// Chooses an agent for a site of this strategy that stands in several places. `None` when no agent's distance is known; then the
 /// strategy itself says what to do.
-pub fn choose_among_near(candidates: &[Candidate], seed: u64) -> Option<Choice> {
+pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let mut ranked: Vec<Candidate> =
         ordered(candidates).into_iter().filter(|candidate| candidate.distance().is_some()).collect();
     ranked.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
@@ -35,7 +37,7 @@ pub fn choose_among_near(candidates: &[Candidate], seed: u64) -> Option<Choice> 
     let most_free = ranked.iter().map(free).max()?;
     let freest: Vec<&Candidate> = ranked.iter().filter(|candidate| free(candidate) == most_free).collect();
     let drawn = freest.choose(&mut ChaCha8Rng::seed_from_u64(seed))?.agent;
-    Some(Choice { agent: drawn, candidates: ranked, fallback: None })
+    Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
 /// Free slots; negative where more is assigned than fits.
@@ -52,6 +54,8 @@ mod tests {
     use super::*;
     use crate::model::{AgentId, Rtt};
 
+    const STRATEGY: Strategy = Strategy::GnpTop3;
+
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
         let measured = millis.map(|millis| Rtt::try_from_millis_f64(millis).unwrap());
         Candidate { agent: AgentId::new(agent), predicted: None, expected: None, measured, load, capacity }
@@ -66,7 +70,7 @@ mod tests {
             candidate(4, Some(21.0), 99, 0),
             candidate(5, None, 99, 0),
         ];
-        let choice = choose_among_near(&agents, 1).unwrap();
+        let choice = choose_among_near(STRATEGY, &agents, 1).unwrap();
         assert_eq!(choice.agent, AgentId::new(3));
         assert_eq!(choice.candidates, agents[..3]);
         assert_eq!(choice.fallback, None);
@@ -75,10 +79,11 @@ mod tests {
     #[test]
     fn equally_free_agents_are_drawn_and_three_are_near_however_far() {
         let agents = [candidate(1, Some(1.0), 2, 0), candidate(2, Some(500.0), 2, 0), candidate(3, Some(900.0), 2, 0)];
-        let drawn: BTreeSet<i64> = (0..100).map(|seed| choose_among_near(&agents, seed).unwrap().agent.get()).collect();
+        let drawn: BTreeSet<i64> =
+            (0..100).map(|seed| choose_among_near(STRATEGY, &agents, seed).unwrap().agent.get()).collect();
         assert_eq!(drawn, BTreeSet::from([1, 2, 3]));
-        assert_eq!(choose_among_near(&[candidate(1, None, 1, 0)], 1), None);
-        assert_eq!(choose_among_near(&[], 1), None);
+        assert_eq!(choose_among_near(STRATEGY, &[candidate(1, None, 1, 0)], 1), None);
+        assert_eq!(choose_among_near(STRATEGY, &[], 1), None);
     }
 
     proptest! {
@@ -92,8 +97,8 @@ mod tests {
                 .prop_flat_map(|agents| (Just(agents.clone()), Just(agents).prop_shuffle())),
             seed in any::<u64>(),
         ) {
-            let choice = choose_among_near(&agents, seed);
-            prop_assert_eq!(&choice, &choose_among_near(&shuffled, seed));
+            let choice = choose_among_near(STRATEGY, &agents, seed);
+            prop_assert_eq!(&choice, &choose_among_near(STRATEGY, &shuffled, seed));
             let Some(choice) = choice else {
                 prop_assert!(agents.iter().all(|agent| agent.distance().is_none()));
                 return Ok(());

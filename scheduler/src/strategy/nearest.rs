@@ -4,16 +4,18 @@
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::model::Strategy;
+
 use super::{Candidate, Choice, random};
 
-/// Draws one of the `k` nearest of `ordered`, or, when no distance is known, any.
-pub(super) fn choose(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Option<Choice> {
+/// Draws one of the `k` nearest of `ordered` for this strategy, or, when no distance is known, any.
+pub(super) fn choose(ordered: &[Candidate], strategy: Strategy, k: usize, rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut ranked: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.distance().is_some()).copied().collect();
     ranked.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
     ranked.truncate(k);
     match ranked.choose(rng) {
-        Some(drawn) => Some(Choice { agent: drawn.agent, candidates: ranked.clone(), fallback: None }),
+        Some(drawn) => Some(Choice { agent: drawn.agent, candidates: ranked.clone(), strategy, fallback: None }),
         None => random::choose(ordered, rng)
             .map(|choice| Choice { fallback: Some("no agent's distance to the site is known".to_owned()), ..choice }),
     }

@@ -3,10 +3,12 @@
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::model::Strategy;
+
 use super::{Candidate, Choice};
 
 /// Draws one of `ordered`; `None` when it is empty.
 pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = ordered.choose(rng)?;
-    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], fallback: None })
+    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::Scheduler;
 use crate::gnp::{Placement, Prediction};
-use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
 use crate::store::{self, measurements, placements, verdicts};
@@ -84,7 +84,9 @@ impl Assign {
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = store::begin(&self.scheduler.pool).await.context("begin to assign")?;
         let mut agents = assignments::available(&mut tx).await.context("read available agents")?;
-        let waiting = assignments::waiting(&mut tx, TASKS_PER_PASS).await.context("read located tasks")?;
+        let confirmed_within = self.scheduler.config.measure.site_max_age;
+        let waiting =
+            assignments::waiting(&mut tx, confirmed_within, TASKS_PER_PASS).await.context("read located tasks")?;
         if waiting.is_empty() {
             return Ok(false);
         }
@@ -104,8 +106,7 @@ impl Assign {
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| *reason != NO_AGENT_CONNECTED);
             let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
-            let strategy = if fallback.is_some() { Strategy::Random } else { task.strategy };
-            assignments::insert(&mut tx, task.task, strategy, seed, &choice, fallback.map(String::as_str))
+            assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str))
                 .await
                 .context("record an assignment")?;
             if let Some(note) = note {
@@ -155,7 +156,7 @@ impl Known {
     /// by distance, or no distance is known.
     fn spread(&self, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, String)> {
         let suspicion = self.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
-        let choice = strategy::choose_among_near(candidates, seed)?;
+        let choice = strategy::choose_among_near(task.strategy, candidates, seed)?;
         let (confidence, near) = (suspicion.confidence, choice.candidates.len());
         let note = format!("in several places (confidence {confidence:.2}): the freest of {near} near agents");
         Some((choice, note))

@@ -68,6 +68,7 @@ impl Locate {
         let moved = self.settle(heard, embedding, awaits_fit).await?;
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
+            self.scheduler.wakes.confirm.notify_one();
             // Room for others, and maybe more of the same.
             self.scheduler.wakes.measure.notify_one();
             if full {

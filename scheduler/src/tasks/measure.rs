@@ -53,6 +53,7 @@ impl Measure {
         if measurement_orders::give_up(&mut conn).await.context("give up orders")? > 0 {
             wakes.fit.notify_one();
             wakes.locate.notify_one();
+            wakes.confirm.notify_one();
         }
         let mut woken =
             measurement_orders::order_mesh(&mut conn, &mesh_plan(config)).await.context("order the mesh")?;
@@ -118,13 +119,13 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
 }
 
 /// How long an order may stay open: every request may use its whole interval and time-out.
-fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
+pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
 
 /// Gives each site to the prober that holds the fewest orders among those that have yet to measure it, and no prober
 /// more than `most`.
-fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
+pub(super) fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     for site in due {
         let load = |prober: &&AgentId| open.get(prober).copied().unwrap_or(u32::MAX);

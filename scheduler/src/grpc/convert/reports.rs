@@ -15,6 +15,8 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             reason: row.reason.unwrap_or_default(),
             assignments: row.assignments,
             anycast_confidence: row.anycast,
+            probes: row.probes,
+            confirming_probes: row.confirming_probes,
             ..Self::default()
         };
         if let Some(choice) = row.choice {

@@ -217,6 +217,7 @@ impl From<SiteMeasurement> for v1::SiteMeasurement {
             address: measurement.address.unwrap_or_default(),
             failure: measurement.failure.unwrap_or_default(),
             measured_at: Some(timestamp(measurement.measured_at)),
+            confirming: measurement.confirming,
         }
     }
 }

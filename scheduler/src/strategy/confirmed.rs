@@ -1,0 +1,94 @@
+//! `gnp-confirmed`: the best measured distance wins. Who was asked to measure, landmarks and confirmers, is decided before.
+//!
+//! Nothing is drawn: a draw spreads load, and this strategy is for batches where distance matters most.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::model::Strategy;
+
+use super::{Candidate, Choice, nearest};
+
+/// Why `gnp-confirmed` goes by measured distances alone.
+const NO_MAP: &str = "no map says which agents should confirm: the nearest that measured";
+/// Why `gnp-confirmed` goes by predicted distances.
+const NOBODY_MEASURED: &str = "no agent that measured the site is there: one of the three predicted nearest";
+
+/// Chooses the nearest of `ordered` that measured.
+///
+/// Where some agents have no distance at all and none has a predicted one, nobody could be asked to confirm: that is
+/// `gnp-top1` over measured distances, and is said. Where nobody there has measured, it is `gnp-top3`, and is said.
+pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
+    let mut measured: Vec<Candidate> =
+        ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();
+    measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
+    let Some(best) = measured.first() else {
+        let drawn = nearest::choose(ordered, Strategy::GnpTop3, 3, rng)?;
+        let fallback = drawn.fallback.or_else(|| Some(NOBODY_MEASURED.to_owned()));
+        return Some(Choice { fallback, ..drawn });
+    };
+    let agent = best.agent;
+    let mapped = measured.len() == ordered.len() || ordered.iter().any(|candidate| candidate.predicted.is_some());
+    let (strategy, fallback) =
+        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GnpTop1, Some(NO_MAP.to_owned())) };
+    Some(Choice { agent, candidates: measured, strategy, fallback })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::choose;
+    use super::*;
+    use crate::model::{AgentId, Rtt};
+
+    /// Agents 1, 2 and so on with their predicted and measured milliseconds.
+    fn agents(distances: &[(Option<f64>, Option<f64>)]) -> Vec<Candidate> {
+        let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
+        (1..)
+            .zip(distances)
+            .map(|(agent, (predicted, measured))| Candidate {
+                agent: AgentId::new(agent),
+                predicted: predicted.map(rtt),
+                expected: None,
+                measured: measured.map(rtt),
+                load: 0,
+                capacity: 1,
+            })
+            .collect()
+    }
+
+    fn chosen(distances: &[(Option<f64>, Option<f64>)]) -> Choice {
+        choose(Strategy::GnpConfirmed, &agents(distances), 7).unwrap()
+    }
+
+    #[test]
+    fn the_best_measured_wins_over_a_better_prediction_and_all_measured_are_listed_best_first() {
+        let choice =
+            chosen(&[(Some(50.0), Some(40.0)), (Some(5.0), None), (Some(9.0), Some(30.0)), (None, Some(60.0))]);
+        assert_eq!(choice.agent, AgentId::new(3));
+        let listed: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
+        assert_eq!(listed, [3, 1, 4]);
+        assert_eq!((choice.strategy, choice.fallback), (Strategy::GnpConfirmed, None));
+    }
+
+    #[test]
+    fn a_fleet_that_measured_to_the_last_agent_needs_no_map() {
+        let choice = chosen(&[(None, Some(40.0)), (None, Some(30.0))]);
+        assert_eq!((choice.agent, choice.fallback), (AgentId::new(2), None));
+    }
+
+    #[test]
+    fn without_a_map_the_nearest_that_measured_is_taken_and_it_says_so() {
+        let choice = chosen(&[(None, Some(40.0)), (None, None), (None, Some(30.0))]);
+        assert_eq!((choice.agent, choice.strategy), (AgentId::new(3), Strategy::GnpTop1));
+        assert_eq!(choice.fallback.as_deref(), Some(NO_MAP));
+    }
+
+    #[test]
+    fn with_nobody_there_that_measured_it_is_gnp_top3_and_without_any_distance_random() {
+        let choice = chosen(&[(Some(5.0), None), (Some(90.0), None), (Some(6.0), None), (Some(7.0), None)]);
+        assert_ne!(choice.agent, AgentId::new(2));
+        assert_eq!((choice.strategy, choice.fallback.as_deref()), (Strategy::GnpTop3, Some(NOBODY_MEASURED)));
+        let choice = chosen(&[(None, None), (None, None)]);
+        assert_eq!(choice.strategy, Strategy::Random);
+        assert!(choice.fallback.is_some());
+    }
+}

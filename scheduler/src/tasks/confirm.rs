@@ -1,0 +1,459 @@
+//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it.
+//!
+//! Works on located tasks, site by site. Each pass ends what is answered or overdue, begins what is due, and orders the
+//! next measurement of what is open: one confirmer after another, since a site has one open order at a time. Confirmers
+//! that fail or leave are not waited for, and nobody is waited for longer than a bounded time.
+//!
+//! What confirmers measured is a measurement like any other: it beats a prediction at once, and the next time the site is
+//! located it is located by them too, who are the nearest and so know most. Only landmarks are judged by it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::Scheduler;
+use crate::gnp::Embedding;
+use crate::model::{AgentId, Rtt, SiteId};
+use crate::store::confirmations::{self, Tried};
+use crate::store::{self, assignments, measurement_orders};
+
+use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED};
+use super::measure::{order_lifetime, spread};
+use super::refined::Current;
+
+/// Sites whose confirmation begins, or goes on, in one pass.
+const SITES_PER_PASS: i64 = 500;
+/// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
+const OPEN_AT_ONCE: i64 = 1024;
+/// Why a located task has no agent yet.
+const CONFIRMING: &str = "the agents that may be nearest measure it";
+
+/// The task that confirms.
+#[derive(Debug)]
+pub struct Confirm {
+    scheduler: Scheduler,
+}
+
+impl Confirm {
+    /// A task of this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        let max_age = self.scheduler.config.measure.site_max_age;
+        confirmations::hear(&mut conn, max_age).await.context("note who answered")?;
+        let mut ended =
+            confirmations::end(&mut conn, self.patience(), CONFIRMING).await.context("end confirmations")?;
+        ended += self.begin(&mut conn).await?;
+        if ended > 0 {
+            self.scheduler.wakes.assign.notify_one();
+        }
+        let confirmers = self.ask(&mut conn).await?;
+        self.scheduler.wakes.wake_agents(confirmers);
+        Ok(())
+    }
+
+    /// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
+    async fn begin(&self, conn: &mut PgConnection) -> anyhow::Result<u64> {
+        let max_age = self.scheduler.config.measure.site_max_age;
+        let sites =
+            confirmations::due(conn, max_age, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
+        if sites.is_empty() {
+            return Ok(0);
+        }
+        let agents = assignments::available(conn).await.context("read available agents")?;
+        if agents.is_empty() {
+            assignments::explain_waiting(conn, NO_AGENT_CONNECTED).await.context("explain waiting tasks")?;
+            return Ok(0);
+        }
+        let tried = confirmations::tried(conn, &sites, max_age).await.context("read who measured")?;
+        let map = self.scheduler.maps.current(&self.scheduler.pool).await?;
+        let ground = Ground { available: agents.iter().map(|agent| agent.agent).collect(), map, tried };
+        let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
+        let full = sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let chosen =
+            tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
+        let mut tx = store::begin(&self.scheduler.pool).await.context("begin confirmations")?;
+        let ended = confirmations::begin(&mut tx, &chosen, max_age, CONFIRMING, NO_AGENT_CONNECTED)
+            .await
+            .context("store confirmations")?;
+        tx.commit().await.context("commit confirmations")?;
+        if full {
+            self.scheduler.wakes.confirm.notify_one();
+        }
+        Ok(ended)
+    }
+
+    /// Orders the next measurement of what is open; returns the confirmers that got orders.
+    async fn ask(&self, conn: &mut PgConnection) -> anyhow::Result<Vec<AgentId>> {
+        let config = &self.scheduler.config.measure;
+        let askable = confirmations::askable(conn, SITES_PER_PASS).await.context("find confirmers")?;
+        let mut confirmers: Vec<AgentId> = askable.iter().flat_map(|due| due.probers.iter().copied()).collect();
+        confirmers.sort_unstable();
+        confirmers.dedup();
+        if confirmers.is_empty() {
+            return Ok(Vec::new());
+        }
+        let open = measurement_orders::open_site_orders(conn, &confirmers).await.context("count orders")?;
+        let orders = spread(&askable, open, config.max_site_orders);
+        confirmations::ask(conn, &orders, self.lifetime()).await.context("ask confirmers")
+    }
+
+    fn lifetime(&self) -> Duration {
+        let (measure, confirm) = (&self.scheduler.config.measure, &self.scheduler.config.confirm);
+        order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
+    }
+
+    /// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
+    fn patience(&self) -> Duration {
+        self.lifetime() * self.scheduler.config.confirm.agents.saturating_add(1)
+    }
+}
+
+/// What confirmers are chosen by.
+struct Ground {
+    /// Sorted.
+    available: Vec<AgentId>,
+    map: Option<Arc<Current>>,
+    tried: HashMap<SiteId, Vec<Tried>>,
+}
+
+impl Ground {
+    /// Who is to confirm each of these sites, at most `most` agents each.
+    fn confirmers(&self, sites: &[SiteId], most: usize) -> Vec<(SiteId, Vec<AgentId>)> {
+        sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
+    }
+
+    /// The available agents that have not tried the site and whose measuring is expected to bring the nearest agent out:
+    /// by the refined map where there is one, else those predicted nearest. Nobody without a map.
+    fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
+        let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
+        let measured: Vec<(AgentId, Rtt)> = tried
+            .iter()
+            .filter_map(|(agent, rtt)| Some((*agent, (*rtt)?)))
+            .filter(|(agent, _)| map.embedding.placement(*agent).is_some())
+            .collect();
+        if measured.len() < FEWEST_LANDMARKS {
+            return Vec::new();
+        }
+        let may = |agent: &AgentId| {
+            self.available.binary_search(agent).is_ok() && !tried.iter().any(|(prober, _)| prober == agent)
+        };
+        if let Some(refined) = &map.refined
+            && let Ok(posterior) = refined.locate(&measured)
+        {
+            // Whoever is away or has failed is passed over, so that many more are asked for.
+            let passed_over = refined.agents().iter().filter(|agent| !may(agent)).count();
+            let asked = posterior.confirm(most.saturating_add(passed_over));
+            return asked.into_iter().filter(may).take(most).collect();
+        }
+        nearest(&map.embedding, &measured, self.available.iter().copied().filter(may), most)
+    }
+}
+
+/// The agents that a map of points predicts nearest to what was measured so.
+fn nearest(
+    map: &Embedding,
+    measured: &[(AgentId, Rtt)],
+    agents: impl Iterator<Item = AgentId>,
+    most: usize,
+) -> Vec<AgentId> {
+    let Ok(placement) = map.locate(measured) else { return Vec::new() };
+    let mut predicted: Vec<(Rtt, AgentId)> =
+        agents.filter_map(|agent| Some((map.predict(&placement, map.placement(agent)?).ok()?, agent))).collect();
+    predicted.sort_unstable();
+    predicted.into_iter().take(most).map(|(_, agent)| agent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{SessionId, TaskId};
+    use crate::store::placements::{self, Located};
+    use crate::store::{embeddings, fixtures};
+    use crate::tasks::assign::Assign;
+    use crate::tasks::fit::Fit;
+    use crate::tasks::measure::Measure;
+    use crate::tasks::trial::{Trial, took};
+
+    type Agent = (AgentId, SessionId);
+
+    /// Agents on a line, 10 ms apart; three from end to end are landmarks and have measured a site half a step before the
+    /// last but one.
+    struct Line {
+        trial: Trial,
+        agents: Vec<Agent>,
+        site: SiteId,
+        task: TaskId,
+    }
+
+    impl Line {
+        async fn of(pool: PgPool, count: usize) -> Self {
+            let trial = Trial::new(pool);
+            let agents = trial.connect(count).await;
+            let landmarks = [0, (count - 1) / 2, count - 1];
+            trial.set_landmarks(&landmarks.map(|index| agents[index])).await;
+            trial.mesh(&agents).await;
+            Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            assert_eq!(trial.count("select count(*) from embeddings").await, 1);
+            let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
+            let mut line = Self { trial, agents, site, task: TaskId::new(0) };
+            line.task = line.located("one").await;
+            let measured: Vec<(AgentId, Option<u64>)> =
+                landmarks.map(|index| (line.agents[index].0, Some(line.millis(index)))).into();
+            line.trial.measured(line.site, &measured).await;
+            line.place(&measured).await;
+            line
+        }
+
+        /// A task of a batch of its own, located.
+        async fn located(&self, batch: &str) -> TaskId {
+            let batch = self.trial.batch(batch, "gnp-confirmed").await;
+            fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
+        }
+
+        /// Places the site as if these had been the answers.
+        async fn place(&self, answers: &[(AgentId, Option<u64>)]) {
+            let mut conn = self.trial.conn().await;
+            let map = embeddings::latest(&mut conn).await.expect("read").expect("a map");
+            let measured: Vec<(AgentId, Rtt)> = answers
+                .iter()
+                .filter_map(|(agent, millis)| Some((*agent, Rtt::try_new(Duration::from_millis((*millis)?)).ok()?)))
+                .collect();
+            let placement = map.locate(&measured).expect("a place");
+            let located = Located { site: self.site, placement, landmarks: measured.len() };
+            placements::upsert(&mut conn, &[located]).await.expect("store the place");
+        }
+
+        /// The site's distance from an agent.
+        fn millis(&self, index: usize) -> u64 {
+            let place = u64::try_from(self.agents.len()).expect("few") * 10 - 25;
+            place.abs_diff(u64::try_from(index).expect("few") * 10)
+        }
+
+        async fn pass(&self) {
+            Measure::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
+            Confirm::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
+            Assign::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
+        }
+
+        /// The agent that is asked now, by its place on the line.
+        async fn asked(&self) -> Option<usize> {
+            let orders = self.trial.site_orders().await;
+            assert!(orders.len() <= 1, "one order at a time: {orders:?}");
+            let (prober, site) = orders.first()?;
+            assert_eq!(*site, self.site);
+            self.agents.iter().position(|(agent, _)| agent == prober)
+        }
+
+        /// Lets everybody who is asked answer, and returns who was.
+        async fn confirm(&self) -> BTreeSet<usize> {
+            let mut asked = BTreeSet::new();
+            self.pass().await;
+            while let Some(index) = self.asked().await {
+                assert!(asked.insert(index), "{index} was asked twice");
+                self.trial.answer(self.agents[index], |_| Some(took(self.millis(index)))).await;
+                self.pass().await;
+            }
+            asked
+        }
+
+        /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
+        async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
+            let row: Option<(i64, Option<String>)> = sqlx::query_as(
+                "select agent_id, fallback_reason from assignments join tasks on tasks.assignment_id = assignments.id
+                 where tasks.id = $1 and tasks.state = 'assigned'",
+            )
+            .bind(task.get())
+            .fetch_optional(&self.trial.scheduler.pool)
+            .await
+            .expect("read an assignment");
+            let Some((agent, reason)) = row else { return (None, None) };
+            (self.agents.iter().position(|(id, _)| id.get() == agent), reason)
+        }
+
+        async fn disconnect(&self, index: usize) {
+            sqlx::query("update sessions set state = 'expired' where agent_id = $1")
+                .bind(self.agents[index].0.get())
+                .execute(&self.trial.scheduler.pool)
+                .await
+                .expect("end a session");
+        }
+    }
+
+    /// Three were asked, and among them the two that nobody is nearer than.
+    fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
+        assert!(asked.len() == 3 && asked.is_superset(&BTreeSet::from([5, 6])), "{asked:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_three_that_may_be_nearest_measure_one_after_another_and_the_best_wins(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        assert_eq!(line.trial.state(line.task).await, ("located".into(), Some(CONFIRMING.into())));
+        assert_eq!(line.trial.count("select count(*) from measurement_orders where confirming").await, 1);
+        let asked = line.confirm().await;
+        confirmed_by_the_nearest(&asked);
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert!(matches!(chosen, Some(5 | 6)), "both are 5 ms away: {chosen:?}");
+        assert_eq!(fallback, None);
+        let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
+        assert_eq!(line.trial.count(measured).await, 6, "three landmarks and three confirmers are on record");
+        assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 3);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_fails_is_passed_over(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        let failed = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.agents[failed], |_| Some(Err("connect: refused".into()))).await;
+        let others = line.confirm().await;
+        assert_eq!(others.len(), 2);
+        assert!(!others.contains(&failed));
+        let best = others.iter().copied().min_by_key(|index| line.millis(*index)).expect("two");
+        assert_eq!(line.chosen(line.task).await, (Some(best), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_leaves_is_not_waited_for(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        let left = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.agents[left], |_| None).await;
+        line.disconnect(left).await;
+        let others = line.confirm().await;
+        assert_eq!(others.len(), 2, "{others:?}");
+        assert!(matches!(line.chosen(line.task).await, (Some(_), None)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn when_nobody_answers_the_nearest_landmark_wins(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        for _ in 0..3 {
+            let silent = line.asked().await.expect("somebody is asked");
+            line.trial.answer(line.agents[silent], |_| None).await;
+            line.trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
+            line.pass().await;
+        }
+        assert_eq!(line.asked().await, None);
+        assert_eq!(line.chosen(line.task).await, (Some(7), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_is_waited_for_for_ever(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        line.trial.execute("update confirmations set began_at = now() - interval '1 hour'").await;
+        line.pass().await;
+        assert_eq!(line.chosen(line.task).await, (Some(7), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_restart_in_between_loses_nothing_and_asks_nobody_twice(pool: PgPool) {
+        let mut line = Line::of(pool.clone(), 8).await;
+        line.pass().await;
+        let first = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.agents[first], |_| Some(took(line.millis(first)))).await;
+        line.trial = Trial::new(pool);
+        let others = line.confirm().await;
+        assert_eq!(others.len(), 2);
+        assert!(!others.contains(&first));
+        assert!(matches!(line.chosen(line.task).await, (Some(5 | 6), None)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_lost_with_its_session_is_asked_again(pool: PgPool) {
+        let mut line = Line::of(pool, 8).await;
+        line.pass().await;
+        let first = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.agents[first], |_| None).await;
+        line.agents[first].1 = line.trial.session(line.agents[first].0).await;
+        confirmed_by_the_nearest(&line.confirm().await);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        let second = line.located("two").await;
+        assert_eq!(line.confirm().await.len(), 3);
+        let chosen = line.chosen(line.task).await;
+        assert!(chosen.0.is_some());
+        assert_eq!(line.chosen(second).await, chosen);
+
+        let later = line.located("three").await;
+        assert_eq!(line.confirm().await, BTreeSet::new(), "it is still young");
+        assert_eq!(line.chosen(later).await, chosen);
+
+        line.trial.execute("update confirmations set ended_at = ended_at - interval '2 days'").await;
+        line.trial
+            .execute(
+                "update site_measurements set measured_at = measured_at - interval '2 days'
+                      where prober_id not in (select agent_id from landmarks)",
+            )
+            .await;
+        let much_later = line.located("four").await;
+        confirmed_by_the_nearest(&line.confirm().await);
+        assert_eq!(line.chosen(much_later).await, chosen);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn fewer_agents_than_are_asked_for_are_all_asked_and_none_is_no_obstacle(pool: PgPool) {
+        let line = Line::of(pool.clone(), 4).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([2]));
+        assert!(matches!(line.chosen(line.task).await, (Some(1 | 2), None)), "both are 5 ms away");
+
+        let site = fixtures::site(&mut *line.trial.conn().await, "b.cn").await;
+        let line = Line { site, ..line };
+        line.trial.measured(site, &line.agents.iter().map(|(agent, _)| (*agent, Some(9))).collect::<Vec<_>>()).await;
+        let task = line.located("two").await;
+        assert_eq!(line.confirm().await, BTreeSet::new(), "everybody has measured it");
+        assert_eq!(line.chosen(task).await, (Some(0), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn without_a_map_nobody_is_asked_and_the_choice_says_why(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("delete from site_placements").await;
+        line.trial.execute("delete from agent_placements").await;
+        line.trial.execute("delete from embeddings").await;
+        assert_eq!(line.confirm().await, BTreeSet::new());
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert_eq!(chosen, Some(2));
+        assert!(fallback.expect("a reason").starts_with("no map"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_nobody_measured_is_not_confirmed_and_keeps_its_reason(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("update site_measurements set rtt_us = null, failure = 'connect: refused'").await;
+        line.trial.execute("update tasks set reason = 'no landmark could measure it: connect: refused'").await;
+        assert_eq!(line.confirm().await, BTreeSet::new());
+        let (_, fallback) = line.chosen(line.task).await;
+        assert_eq!(fallback.as_deref(), Some("no landmark could measure it: connect: refused"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn with_nobody_connected_a_task_waits_and_says_so(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("update sessions set state = 'expired'").await;
+        line.pass().await;
+        assert_eq!(line.trial.state(line.task).await, ("located".into(), Some(NO_AGENT_CONNECTED.into())));
+        assert_eq!(line.trial.count("select count(*) from confirmations").await, 0);
+    }
+}
