@@ -37,9 +37,14 @@ grace = '500ms'
 static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn cluster(agents: usize, sites: usize) -> Cluster {
+    cluster_with(agents, sites, "").await
+}
+
+/// A cluster whose scheduler is told more.
+async fn cluster_with(agents: usize, sites: usize, more: &str) -> Cluster {
     let layout = Layout::parse(SMALL, "small.toml").unwrap();
     let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 8, logs: None };
+    let options = Options { scheduler: format!("{SCHEDULER}{more}"), capacity: 8, logs: None };
     Cluster::start(world, &options).await.unwrap()
 }
 
@@ -104,6 +109,59 @@ fn measurements_are_true(cluster: &Cluster, facts: &Facts) {
             (false, None) => panic!("{what}: {accuracy:?}"),
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_than_predicted_ones() {
+    let _turn = TURN.lock().await;
+    let mut cluster = cluster_with(6, 12, "[confirm]\nagents = 2\n").await;
+    cluster.await_mesh(MESH_PATIENCE).await.unwrap();
+    cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
+    let list = cluster.write_site_list().unwrap();
+    submit(&cluster, &list, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
+    let facts = cluster.facts("autumn").await.unwrap();
+    // The sites' own logs, confirmers included: no two probes of a site closer than the interval.
+    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
+    assert!(facts.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", facts.tasks);
+    assert!(facts.tasks.iter().all(|task| task.fallback_reason.is_none()), "{:?}", facts.tasks);
+    let by_others = |site: &str| {
+        let rows = facts.site_measurements.iter().filter(|one| one.target == site);
+        rows.filter(|one| !facts.landmarks.contains(&one.prober)).count()
+    };
+    assert!(facts.tasks.iter().all(|task| by_others(&task.site) <= 2), "{:?}", facts.site_measurements);
+    assert!(facts.tasks.iter().any(|task| by_others(&task.site) > 0), "{:?}", facts.site_measurements);
+
+    let (confirmed, predicted) = confirmed_and_predicted_ms(&cluster, &facts);
+    println!("mean round trip to the crawler: {confirmed:.1} ms confirmed, {predicted:.1} ms as predicted");
+    assert!(confirmed <= predicted * 1.05, "{confirmed} ms confirmed, {predicted} ms as predicted");
+    let shown = cluster.operate(&["sites", "show", &facts.tasks[0].site]).await.unwrap();
+    assert!(shown.contains(" probes"), "{shown}");
+    cluster.stop().await.unwrap();
+}
+
+/// Mean true round trips over all sites: to the agent that was chosen, and to the one that `gnp-top1` would have
+/// chosen by what landmarks measured and the map predicts.
+fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
+    let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), facts.embedding.as_ref().unwrap());
+    let (mut confirmed, mut predicted) = (0.0, 0.0);
+    for (site, name) in cluster.site_names().iter().enumerate() {
+        let true_ms = |agent: &str| {
+            let index = names.iter().position(|known| known == agent).unwrap();
+            scenario.paths[index][site].rtt_ms
+        };
+        let expected = |agent: &String| {
+            let by_landmark = facts.site_measurements.iter().find(|one| one.prober == *agent && one.target == *name);
+            match by_landmark.filter(|_| facts.landmarks.contains(agent)).and_then(|one| one.rtt_us) {
+                Some(micros) => Duration::from_micros(micros.unsigned_abs()),
+                None => map.embedding.predict(&map.sites[name], &map.agents[agent]).unwrap().as_duration(),
+            }
+        };
+        predicted += true_ms(names.iter().min_by_key(|agent| expected(agent)).unwrap());
+        let task = facts.tasks.iter().find(|task| task.site == *name).unwrap();
+        confirmed += true_ms(task.agent.as_deref().unwrap());
+    }
+    let sites = f64::from(u32::try_from(facts.tasks.len()).unwrap());
+    (confirmed / sites, predicted / sites)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
