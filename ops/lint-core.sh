@@ -16,6 +16,13 @@ core=(
     scheduler/src/strategy.rs
     scheduler/src/strategy
     scheduler/src/simulate/draw.rs
+    scheduler/src/simulate/dump.rs
+    scheduler/src/simulate/judged.rs
+    scheduler/src/simulate/landmarks.rs
+    scheduler/src/simulate/map.rs
+    scheduler/src/simulate/run.rs
+    scheduler/src/simulate/score.rs
+    scheduler/src/simulate/settings.rs
     scheduler/src/site_list.rs
     agent/src/probe/weighted_mean.rs
 )

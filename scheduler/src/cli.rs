@@ -21,6 +21,7 @@ mod embedding;
 mod landmarks;
 mod output;
 mod reports;
+mod simulate;
 mod sites;
 mod submit;
 mod watch;
@@ -62,6 +63,19 @@ struct ConnectionArgs {
     token_file: Option<PathBuf>,
 }
 
+impl ConnectionArgs {
+    /// Refuses what only a command that asks a scheduler has a use for.
+    fn refuse(&self, instead: &str) -> anyhow::Result<()> {
+        let Self { scheduler, ca, token_file, .. } = self;
+        let flags =
+            [("--scheduler", scheduler.is_some()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())];
+        match flags.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a scheduler with a private Postgres
@@ -93,6 +107,13 @@ first start, whose fingerprint it prints.")]
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
+    /// Judge the map and the strategies on measured round trips; needs no scheduler
+    #[command(after_help = "\
+Examples:
+  landfall simulate --matrix rtt.csv.gz                                    thirty agents, nine of them landmarks
+  landfall simulate --matrix rtt.csv.gz --landmarks 15 --format json
+  landfall simulate --matrix rtt.csv.gz --strategy gnp-top3,gnp-confirmed --dump pairs.csv")]
+    Simulate(simulate::SimulateArgs),
 }
 
 /// What `up` and `serve` share.
@@ -153,6 +174,7 @@ impl Cli {
                 Command::Contact(command) => command.run(&connection).await,
                 Command::Sites(command) => command.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
+                Command::Simulate(args) => args.run(&connection),
             }
         });
         // A read of standard input that nobody waits for any more must not hold the process.
@@ -167,16 +189,9 @@ fn options(
     config: Option<PathBuf>,
     database_url: Option<String>,
 ) -> anyhow::Result<up::Options> {
-    let ConnectionArgs { data_dir, scheduler, ca, token_file } = connection;
-    for (flag, given) in
-        [("--scheduler", scheduler.is_some()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())]
-    {
-        if given {
-            return Err(usage(format!("{flag} is for commands that ask a scheduler; this one runs one")));
-        }
-    }
+    connection.refuse("this one runs one")?;
     Ok(up::Options {
-        data_dir: data_dir.clone(),
+        data_dir: connection.data_dir.clone(),
         listen: run.listen,
         config,
         database_url,

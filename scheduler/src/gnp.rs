@@ -20,8 +20,6 @@ mod align;
 mod anycast;
 mod elect;
 mod elect_held_out;
-#[cfg(test)]
-mod evaluate;
 mod explain_election;
 mod fit;
 mod geo;
@@ -46,6 +44,8 @@ pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Ingredients, Posterior, Prediction, Refined};
 pub use replace_landmark::replace_landmark;
 
+/// Landmarks, and measurements of a site, below which there is no map: two distances leave even a line open.
+pub const FEWEST_LANDMARKS: usize = 3;
 /// Dimensions beyond which more landmarks buy no more of them (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
 /// Of a log error, as a part of the scale.

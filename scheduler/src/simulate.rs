@@ -1,10 +1,26 @@
 //! Simulation: Landfall's own map and strategies, judged on a matrix of measured round trips.
 //!
-//! A [`Matrix`] is read, a [`Draw`] takes agents and sites from it by a seed. Everything after the reading is a function
-//! of the matrix and the seed.
+//! A [`Matrix`] is read. For each seed a [`Draw`] takes agents from it, landmarks are elected from the agents' mesh alone,
+//! and every other node is a site that only the landmarks measured. [`run`] judges the map's predictions and whom each
+//! strategy takes against the true round trips. Everything after the reading is a function of the matrix and the
+//! [`Settings`].
 
 mod draw;
+mod dump;
+mod judged;
+mod landmarks;
+mod map;
 mod matrix;
+mod run;
+mod score;
+mod settings;
+#[cfg(test)]
+mod tests;
 
 pub use draw::{Draw, DrawError};
+pub use dump::dump;
+pub use judged::{Judged, JudgedAgent, JudgedSite, Taken};
 pub use matrix::{Matrix, MatrixError};
+pub use run::{SimulateError, judge, run};
+pub use score::{Estimate, Report, Standing};
+pub use settings::{Contender, Election, Settings, SettingsError, Tier, UnknownName, ingredient};

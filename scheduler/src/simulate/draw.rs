@@ -54,6 +54,12 @@ impl<'a> Draw<'a> {
         Ok(Self { matrix, agents: nodes, sites })
     }
 
+    /// These nodes are the agents, these the sites; for a fleet that is known and not drawn.
+    #[cfg(test)]
+    pub(super) fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
+        Self { matrix, agents, sites }
+    }
+
     /// How many agents.
     pub fn agents(&self) -> usize {
         self.agents.len()

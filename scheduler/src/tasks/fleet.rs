@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+pub(super) use crate::gnp::FEWEST_LANDMARKS;
 use crate::gnp::{Embedding, Mesh};
 use crate::model::AgentId;
 use crate::store::landmarks::Connected;
@@ -16,8 +17,6 @@ use crate::store::{Error, embeddings, landmarks, measurements};
 
 /// Connected agents up to which no landmarks are needed.
 pub(super) const SMALL_FLEET: usize = 9;
-/// Landmarks below which there is no map: two distances leave even a line open.
-pub(super) const FEWEST_LANDMARKS: usize = 3;
 /// Other landmarks a landmark must share a round trip with to be fitted.
 const FEWEST_PARTNERS: usize = 2;
 

@@ -1,0 +1,264 @@
+//! `landfall simulate`: judges the map and the strategies on a measured matrix, before anything moves.
+//!
+//! Needs no scheduler and no database. The figures are `simulate`'s; here they are asked for and printed.
+
+use std::fs::{self, Permissions};
+use std::io::IsTerminal;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use super::ConnectionArgs;
+use super::output::{self, Row, millis_cell};
+use crate::exit::{print, sentence, usage};
+use crate::simulate::{
+    Contender, Election, Estimate, Judged, Matrix, MatrixError, Report, Settings, SettingsError, SimulateError,
+    Standing, Tier, dump, ingredient, judge,
+};
+
+/// What anybody may do with a dump, before the mask of whoever writes it.
+const DUMP_MODE: u32 = 0o666;
+
+#[derive(Debug, Args)]
+pub(super) struct SimulateArgs {
+    /// Measured round trips: a square matrix in milliseconds, comma-separated, gzip or plain, without a header; row is
+    /// source, column is destination, nan is not measured
+    #[arg(long, value_name = "FILE")]
+    matrix: PathBuf,
+    /// Nodes that are agents, drawn by the seed; every other node is a site
+    #[arg(long, default_value_t = 30)]
+    agents: usize,
+    /// Agents that are landmarks, elected from what the agents measured of each other
+    #[arg(long, default_value_t = 9)]
+    landmarks: usize,
+    /// Dimensions of the plain map [default: 8, or one less than the landmarks]
+    #[arg(long)]
+    dims: Option<usize>,
+    /// How often agents are drawn anew
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// The first seed; the others follow it
+    #[arg(long, default_value_t = 0, value_name = "SEED")]
+    first_seed: u64,
+    /// Sites of each seed, drawn among all [default: all]
+    #[arg(long, value_name = "N")]
+    sites: Option<usize>,
+    /// Strategies to compare: random, gnp-top1, gnp-top3, gnp-confirmed
+    #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
+    strategy: Vec<String>,
+    /// The map that predicts: plain, refined
+    #[arg(long, default_value_t = Tier::default().name().to_owned())]
+    tier: String,
+    /// Leave ingredients out of the refined map, to see what each is worth
+    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',')]
+    without: Vec<String>,
+    /// How landmarks are chosen: improved, kmedoids, random, farthest
+    #[arg(long, default_value_t = Election::default().name().to_owned())]
+    election: String,
+    /// Agents that gnp-confirmed asks to measure a site once
+    #[arg(long, default_value_t = 3, value_name = "K")]
+    confirm: usize,
+    /// How to print
+    #[arg(long, value_enum, default_value_t = SimulateFormat::Table)]
+    format: SimulateFormat,
+    /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
+    #[arg(long, value_name = "FILE")]
+    dump: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SimulateFormat {
+    /// For people.
+    Table,
+    /// One object.
+    Json,
+}
+
+/// The report as JSON.
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    matrix: String,
+    #[serde(flatten)]
+    report: &'a Report,
+}
+
+impl SimulateArgs {
+    pub(super) fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        connection.refuse("this one needs no scheduler")?;
+        let settings = self.settings()?;
+        let matrix = Matrix::read(&self.matrix).map_err(|error| match error {
+            MatrixError::Read { .. } => anyhow::Error::new(error),
+            nonsense => usage(nonsense.to_string()),
+        })?;
+        settings.check(&matrix).map_err(|error| match error {
+            SettingsError::Draw(_) => usage(format!("{}: {error}", self.matrix.display())),
+            _ => usage(error.to_string()),
+        })?;
+        if let Some(file) = &self.dump {
+            // Said before the work and not after it.
+            drop(dump_beside(file)?);
+        }
+        let bar = bar(settings.sites_in_all(matrix.nodes()));
+        let judged = judge(&matrix, &settings, &|| bar.inc(1));
+        bar.finish_and_clear();
+        let judged = judged.map_err(refusal)?;
+        let report = Report::of(matrix.nodes(), &settings, &judged);
+        if let Some(file) = &self.dump {
+            write_dump(&judged, file)?;
+        }
+        let name = self.matrix.display().to_string();
+        match self.format {
+            SimulateFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
+            SimulateFormat::Table => print(&text(&name, &report)),
+        }
+    }
+
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let contenders = match self.strategy.as_slice() {
+            [all] if all == "all" => Contender::ALL.to_vec(),
+            names => names
+                .iter()
+                .map(|name| name.parse::<Contender>())
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|unknown| usage(format!("--strategy: {unknown}, or all for every one of them")))?,
+        };
+        Ok(Settings {
+            agents: self.agents,
+            landmarks: self.landmarks,
+            dims: self.dims,
+            first_seed: self.first_seed,
+            seeds: self.seeds,
+            sites: self.sites,
+            contenders,
+            tier: self.tier.parse::<Tier>().map_err(|unknown| usage(format!("--tier: {unknown}")))?,
+            without: self
+                .without
+                .iter()
+                .map(|name| ingredient(name))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(|unknown| usage(format!("--without: {unknown}")))?,
+            election: self.election.parse::<Election>().map_err(|unknown| usage(format!("--election: {unknown}")))?,
+            confirm: self.confirm,
+            threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        })
+    }
+}
+
+/// Settings and elections that cannot be are the asker's to mend.
+fn refusal(error: SimulateError) -> anyhow::Error {
+    match error {
+        SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
+        SimulateError::Fit { .. } => anyhow::Error::new(error),
+    }
+}
+
+/// Hidden unless a person watches.
+fn bar(sites: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} sites, {eta} left");
+    ProgressBar::new(sites).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// An empty file beside `file`, which will be renamed to it: a run that fails leaves no half a dump.
+fn dump_beside(file: &Path) -> anyhow::Result<NamedTempFile> {
+    if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
+        return Err(usage(format!("--dump {}: it exists and is no regular file", file.display())));
+    }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".landfall-dump-")
+        .permissions(Permissions::from_mode(DUMP_MODE))
+        .tempfile_in(folder)
+        .with_context(|| format!("--dump {}: write in its folder", file.display()))
+}
+
+fn write_dump(judged: &[Judged], file: &Path) -> anyhow::Result<()> {
+    let beside = dump_beside(file)?;
+    dump(judged, beside.as_file()).with_context(|| format!("--dump {}: write", file.display()))?;
+    beside.persist(file).with_context(|| format!("--dump {}: put the file in its place", file.display()))?;
+    Ok(())
+}
+
+/// The report for people.
+fn text(matrix: &str, report: &Report) -> String {
+    let &Report { nodes, agents, landmarks, dims, seeds, first_seed, election, tier, .. } = report;
+    let last = first_seed.saturating_add(seeds.saturating_sub(1));
+    let drawn = if seeds == 1 { format!("seed {last}") } else { format!("seeds {first_seed} to {last}") };
+    let each = report.sites / usize::try_from(seeds).unwrap_or(usize::MAX).max(1);
+    // The refined map takes several numbers of dimensions of its own.
+    let map = match report.without.as_slice() {
+        [] if tier == Tier::Plain.name() => format!("{tier}, {dims} dimensions"),
+        [] => tier.to_owned(),
+        without => format!("{tier} without {}", without.join(", ")),
+    };
+    let head = format!(
+        "{matrix}: {nodes} nodes, {drawn}\n\
+         each seed: {agents} agents, {landmarks} of them landmarks ({election}), {each} sites that only landmarks measured\n\
+         map: {map}\n\n"
+    );
+    let yardstick = |name, mean_rtt_ms: Option<f64>| Standing {
+        name,
+        mean_rtt_ms,
+        stretch: mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, oracle)| mean / oracle),
+        ..Standing::default()
+    };
+    let mut rows =
+        vec![yardstick("(nearest agent)", report.oracle_rtt_ms), yardstick("(any agent)", report.random_rtt_ms)];
+    rows.extend_from_slice(&report.strategies);
+    head + &estimate_text(report) + "\n" + &output::table(&rows)
+}
+
+fn estimate_text(report: &Report) -> String {
+    let Estimate { re50, re90, acc70, acc80, top1_hit, top3_hit } = report.estimate;
+    let mut text = format!(
+        "relative error  median {}, 90 % below {}: {} pairs of a site and an agent that is no landmark\n\
+         accuracy        {} over the best 70 %, {} over the best 80 %\n\
+         nearest agent   ranked first for {} of the sites, among the first three for {}\n",
+        figure(re50, 3),
+        figure(re90, 3),
+        report.pairs,
+        figure(acc70, 3),
+        figure(acc80, 3),
+        figure(top1_hit, 3),
+        figure(top3_hit, 3),
+    );
+    text += &format!("sites without an estimate: {}\n", report.sites_without_estimate);
+    let oddities = [
+        ("of them measured by no landmark, so that an agent was drawn", report.sites_unmeasured),
+        ("sites left out, as the matrix has no round trip between them and any agent", report.sites_unknown),
+        ("pairs without an estimate, left out of the relative error", report.pairs_without_estimate),
+        ("seeds without a map, as their landmarks measured too little of each other", report.seeds_without_map),
+    ];
+    for (what, count) in oddities.into_iter().filter(|(_, count)| *count > 0) {
+        text += &format!("{what}: {count}\n");
+    }
+    text
+}
+
+/// A figure in a table; a dash where there is none.
+fn figure(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
+}
+
+impl Row for Standing {
+    const COLUMNS: &'static [&'static str] = &["strategy", ">mean rtt ms", ">stretch", ">probes a site", ">load cv"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.to_owned(),
+            millis_cell(self.mean_rtt_ms),
+            figure(self.stretch, 3),
+            figure(self.probes_per_site, 1),
+            figure(self.load_cv, 2),
+        ]
+    }
+}

@@ -1,0 +1,39 @@
+//! Every pair that was judged, as comma-separated rows from which anyone can recompute the figures.
+//!
+//! `site` and `agent` are rows of the matrix, from 0. A pair whose round trip the matrix does not know has no row.
+//! `predicted_ms` is what the agent was taken for: a landmark's own measurement, any other agent's prediction; empty
+//! where there was none. `rank` is 1 for the agent chosen first; empty where the agent's distance was not known and
+//! another came before it.
+
+use std::io::Write;
+
+use super::Judged;
+
+/// The header.
+const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
+
+/// Writes the header and a row for each pair.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn dump(judged: &[Judged], out: impl Write) -> Result<(), csv::Error> {
+    let mut rows = csv::Writer::from_writer(out);
+    rows.write_record(HEADER)?;
+    for seed in judged {
+        for site in &seed.sites {
+            for agent in &site.agents {
+                rows.write_record([
+                    seed.seed.to_string(),
+                    site.node.to_string(),
+                    agent.node.to_string(),
+                    u8::from(agent.landmark).to_string(),
+                    agent.truth.to_string(),
+                    agent.predicted.map(|millis| millis.to_string()).unwrap_or_default(),
+                    agent.rank.map(|rank| rank.to_string()).unwrap_or_default(),
+                ])?;
+            }
+        }
+    }
+    rows.flush()?;
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! One seed: who was drawn, what the map said of every site, and whom each contender took.
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::landmarks::landmarks;
+use super::map::{Map, Place};
+use super::{Contender, Draw, Matrix, Settings, SettingsError, SimulateError};
+use crate::model::{AgentId, Rtt, Strategy};
+use crate::strategy::{Candidate, choose};
+
+/// What one seed showed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The seed.
+    pub seed: u64,
+    /// Whether the landmarks' mesh bore a map; without one measured distances decide.
+    pub mapped: bool,
+    /// Every site, in the order of the matrix.
+    pub sites: Vec<JudgedSite>,
+}
+
+/// One site of one seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JudgedSite {
+    /// Its row in the matrix, from 0.
+    pub node: usize,
+    /// Whether the map had a place for it.
+    pub located: bool,
+    /// Landmarks that measured it.
+    pub measurements: usize,
+    /// The agents whose true round trip to it is known: nobody else can be judged, and nobody else is a candidate.
+    pub agents: Vec<JudgedAgent>,
+    /// Whom each contender took, in their order in the settings; empty where there is no candidate.
+    pub taken: Vec<Taken>,
+}
+
+/// One agent as a candidate for one site.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct JudgedAgent {
+    /// The agent's row in the matrix, from 0.
+    pub node: usize,
+    /// Whether it is a landmark.
+    pub landmark: bool,
+    /// The true round trip, milliseconds.
+    pub truth: f64,
+    /// What it is taken for, milliseconds: a landmark's measurement, any other agent's prediction; `None` when the map
+    /// has no answer.
+    pub predicted: Option<f64>,
+    /// 1 for the agent that is chosen first; `None` when its distance is not known and another comes before it.
+    pub rank: Option<usize>,
+}
+
+/// Whom a contender took for one site.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Taken {
+    /// The agent's row in the matrix, from 0.
+    pub node: usize,
+    /// The true round trip, milliseconds: to the agent, or where it was drawn evenly among several the mean over them.
+    pub truth: f64,
+    /// What choosing it took: measurements by landmarks, and confirmations.
+    pub probes: usize,
+}
+
+/// A drawing with everything that is the same for all of its sites.
+struct Field<'a> {
+    draw: Draw<'a>,
+    landmarks: Vec<AgentId>,
+    map: Option<Map>,
+    settings: &'a Settings,
+    seed: u64,
+}
+
+/// Plays one seed; `site_done` is called after each site.
+///
+/// # Errors
+/// When no landmarks can be elected or the map cannot be fitted.
+pub(super) fn play(
+    matrix: &Matrix,
+    settings: &Settings,
+    seed: u64,
+    site_done: &(dyn Fn() + Sync),
+) -> Result<Judged, SimulateError> {
+    let draw = Draw::new(matrix, settings.agents, seed).map_err(SettingsError::Draw)?;
+    play_drawing(draw, settings, seed, site_done)
+}
+
+/// Plays one seed with the agents and sites of this drawing.
+pub(super) fn play_drawing(
+    draw: Draw<'_>,
+    settings: &Settings,
+    seed: u64,
+    site_done: &(dyn Fn() + Sync),
+) -> Result<Judged, SimulateError> {
+    let mesh = draw.mesh();
+    let landmarks = landmarks(&draw, &mesh, settings.election, settings.landmarks, seed)
+        .map_err(|source| SimulateError::Elect { seed, source })?;
+    let map = Map::fit(&mesh, &landmarks, settings, seed).map_err(|source| SimulateError::Fit { seed, source })?;
+    let mut sites: Vec<usize> = (0..draw.sites()).collect();
+    if let Some(most) = settings.sites {
+        sites.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        sites.truncate(most);
+        sites.sort_unstable();
+    }
+    let field = Field { draw, landmarks, map, settings, seed };
+    let judge = |site| {
+        let judged = field.judge(site);
+        site_done();
+        judged
+    };
+    Ok(Judged { seed, mapped: field.map.is_some(), sites: sites.into_iter().map(judge).collect() })
+}
+
+impl Field<'_> {
+    fn judge(&self, site: usize) -> JudgedSite {
+        let measured = self.draw.measured(site, &self.landmarks);
+        let place = self.map.as_ref().and_then(|map| map.locate(&measured));
+        let agents = (0..self.draw.agents()).filter_map(|agent| self.agent(site, agent, place.as_ref()));
+        let mut agents: Vec<JudgedAgent> = agents.collect();
+        let candidates: Vec<Candidate> = (0..self.draw.agents())
+            .filter(|&agent| self.draw.truth(site, agent).is_some())
+            .map(|agent| self.candidate(agent, place.as_ref(), &measured))
+            .collect();
+        let node = self.draw.site_node(site);
+        let seed = draw_seed(self.seed, node);
+        self.rank(&mut agents, &candidates, seed);
+        let taken = |contender: &Contender| match contender {
+            Contender::Strategy(strategy) => self.strategy(*strategy, site, &candidates, measured.len(), seed),
+            Contender::Confirmed => self.confirmed(site, &candidates, place.as_ref(), &measured, seed),
+        };
+        let taken = self.settings.contenders.iter().filter_map(taken).collect();
+        JudgedSite { node, located: place.is_some(), measurements: measured.len(), agents, taken }
+    }
+
+    fn agent(&self, site: usize, agent: usize, place: Option<&Place<'_>>) -> Option<JudgedAgent> {
+        let truth = self.draw.truth(site, agent)?;
+        let id = self.draw.agent_id(agent);
+        let landmark = self.landmarks.contains(&id);
+        let predicted = if landmark {
+            Some(truth)
+        } else {
+            place.and_then(|place| place.predict(id)).map(|predicted| predicted.rtt.as_millis_f64())
+        };
+        Some(JudgedAgent { node: self.draw.agent_node(agent), landmark, truth, predicted, rank: None })
+    }
+
+    fn candidate(&self, agent: usize, place: Option<&Place<'_>>, measured: &[(AgentId, Rtt)]) -> Candidate {
+        let agent = self.draw.agent_id(agent);
+        let predicted = place.and_then(|place| place.predict(agent));
+        Candidate {
+            agent,
+            predicted: predicted.map(|predicted| predicted.rtt),
+            expected: predicted.and_then(|predicted| predicted.expected),
+            measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
+            // Loads are left out: every site is chosen for as if it were the only one.
+            load: 0,
+            capacity: 1,
+        }
+    }
+
+    /// Ranks the agents as the strategies do: nearest first. Where no distance is known one is drawn, and has rank 1.
+    fn rank(&self, agents: &mut [JudgedAgent], candidates: &[Candidate], seed: u64) {
+        let mut nearest: Vec<&Candidate> =
+            candidates.iter().filter(|candidate| candidate.distance().is_some()).collect();
+        nearest.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
+        let mut ranked: Vec<AgentId> = nearest.into_iter().map(|candidate| candidate.agent).collect();
+        if ranked.is_empty() {
+            ranked.extend(choose(Strategy::GnpTop1, candidates, seed).map(|choice| choice.agent));
+        }
+        for (rank, id) in (1..).zip(ranked) {
+            let node = self.node(id);
+            if let Some(agent) = agents.iter_mut().find(|agent| Some(agent.node) == node) {
+                agent.rank = Some(rank);
+            }
+        }
+    }
+
+    fn strategy(
+        &self,
+        strategy: Strategy,
+        site: usize,
+        candidates: &[Candidate],
+        measurements: usize,
+        seed: u64,
+    ) -> Option<Taken> {
+        let choice = choose(strategy, candidates, seed)?;
+        // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing.
+        let drawn_among = if strategy == Strategy::Random { candidates } else { choice.candidates.as_slice() };
+        let truths: Vec<f64> = drawn_among.iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
+        let probes = if strategy.needs_distance() { measurements } else { 0 };
+        Some(Taken { node: self.node(choice.agent)?, truth: super::score::mean(&truths)?, probes })
+    }
+
+    /// The agents that the map names measure the site once; the nearest of all that measured it gets it.
+    fn confirmed(
+        &self,
+        site: usize,
+        candidates: &[Candidate],
+        place: Option<&Place<'_>>,
+        measured: &[(AgentId, Rtt)],
+        seed: u64,
+    ) -> Option<Taken> {
+        let agents: Vec<AgentId> = candidates.iter().map(|candidate| candidate.agent).collect();
+        let asked = place.map(|place| place.confirm(self.settings.confirm, &agents, measured)).unwrap_or_default();
+        let probes = measured.len() + asked.len();
+        let known = measured.iter().copied().chain(self.draw.measured(site, &asked));
+        let nearest = known.min_by_key(|&(agent, rtt)| (rtt, agent)).map(|(agent, _)| agent);
+        let agent = nearest.or_else(|| choose(Strategy::GnpTop1, candidates, seed).map(|choice| choice.agent))?;
+        Some(Taken { node: self.node(agent)?, truth: self.truth(site, agent)?, probes })
+    }
+
+    fn node(&self, id: AgentId) -> Option<usize> {
+        self.draw.agent_of(id).map(|agent| self.draw.agent_node(agent))
+    }
+
+    fn truth(&self, site: usize, id: AgentId) -> Option<f64> {
+        self.draw.truth(site, self.draw.agent_of(id)?)
+    }
+}
+
+/// The seed of one site's draws, unrelated between neighbouring sites and seeds (the finaliser of splitmix64, Steele et
+/// al. 2014).
+fn draw_seed(seed: u64, node: usize) -> u64 {
+    let node = u64::try_from(node).unwrap_or(u64::MAX);
+    let mut bits = seed.rotate_left(32) ^ node;
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}

@@ -1,0 +1,117 @@
+//! Electing the landmarks of a drawing, in the scheduler's way and in others to compare with.
+
+use std::cmp::Ordering;
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::{Draw, Election};
+use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
+use crate::model::{AgentId, Rtt};
+
+/// Others that must have reached an agent before it can be a landmark, where there are so many.
+const REACHED_BY: usize = 2;
+
+/// Elects `count` landmarks from the agents' mesh alone.
+///
+/// # Errors
+/// When fewer agents can be landmarks.
+pub(super) fn landmarks(
+    draw: &Draw<'_>,
+    mesh: &Mesh,
+    election: Election,
+    count: usize,
+    seed: u64,
+) -> Result<Vec<AgentId>, ElectError> {
+    let own = match election {
+        Election::Improved => Some(elect_held_out(mesh, &draw.nominees(), count, seed)?),
+        Election::KMedoids => Some(elect(mesh, &draw.nominees(), count, seed)?),
+        Election::Random | Election::Farthest => None,
+    };
+    if let Some(elected) = own {
+        return Ok(elected.into_iter().map(|elected| elected.agent).collect());
+    }
+    let there = draw.agents();
+    let mut eligible: Vec<AgentId> = (0..there).map(|agent| draw.agent_id(agent)).collect();
+    eligible.retain(|&agent| mesh.reached_by(agent) >= REACHED_BY.min(there - 1));
+    if eligible.len() < count {
+        return Err(ElectError::TooFewReached { asked: count, reached: eligible.len(), there });
+    }
+    eligible.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+    if election == Election::Random {
+        eligible.truncate(count);
+        return Ok(eligible);
+    }
+    Ok(farthest(mesh, eligible, count))
+}
+
+/// The agent farthest from any other, then again and again the one farthest from the nearest of those chosen. A distance
+/// nobody measured counts as none.
+fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
+    let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
+    let all = left.clone();
+    let mut chosen: Vec<AgentId> = Vec::with_capacity(count);
+    while chosen.len() < count {
+        let reach = |&agent: &AgentId| {
+            let known =
+                |others: &[AgentId]| others.iter().filter_map(|&other| millis(agent, other)).collect::<Vec<f64>>();
+            if chosen.is_empty() {
+                known(&all).into_iter().max_by(f64::total_cmp).unwrap_or(0.0)
+            } else {
+                known(&chosen).into_iter().min_by(f64::total_cmp).unwrap_or(0.0)
+            }
+        };
+        let order = |a: &(usize, f64), b: &(usize, f64)| -> Ordering { a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)) };
+        let Some((place, _)) = left.iter().map(reach).enumerate().max_by(order) else { break };
+        chosen.push(left.remove(place));
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::simulate::Matrix;
+
+    /// Six nodes on a line.
+    fn matrix() -> Matrix {
+        let places = [0_i32, 1, 2, 50, 51, 100];
+        let row = |a: &i32| {
+            let cells = places.iter().map(|b| (10 * (a - b).abs()).to_string());
+            cells.collect::<Vec<_>>().join(",")
+        };
+        let text = places.iter().map(row).collect::<Vec<_>>().join("\n");
+        Matrix::parse(Path::new("line.csv"), text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_farthest_are_the_ends_and_the_middle() {
+        let matrix = matrix();
+        for seed in 0..6 {
+            // One node is drawn to be the site; the election must not depend on which.
+            let draw = Draw::new(&matrix, 5, seed).unwrap();
+            let elected = landmarks(&draw, &draw.mesh(), Election::Farthest, 3, seed).unwrap();
+            let nodes: BTreeSet<usize> =
+                elected.iter().map(|&id| draw.agent_node(draw.agent_of(id).unwrap())).collect();
+            let site = draw.site_node(0);
+            assert_eq!(nodes.contains(&0), site != 0, "{nodes:?} without {site}");
+            assert_eq!(nodes.contains(&5), site != 5, "{nodes:?} without {site}");
+        }
+    }
+
+    #[test]
+    fn a_drawn_election_is_of_the_seed_and_of_the_size_asked() {
+        let matrix = matrix();
+        let draw = Draw::new(&matrix, 5, 1).unwrap();
+        let mesh = draw.mesh();
+        let drawn = |seed| landmarks(&draw, &mesh, Election::Random, 3, seed).unwrap();
+        assert_eq!(drawn(4), drawn(4));
+        assert!((0..20).any(|seed| drawn(seed) != drawn(4)));
+        let different: BTreeSet<AgentId> = drawn(4).into_iter().collect();
+        assert_eq!(different.len(), 3);
+    }
+}

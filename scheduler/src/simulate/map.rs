@@ -1,0 +1,119 @@
+//! The map of one drawing, whichever tier: fitted as the scheduler fits it, and what it says of one site.
+
+use super::{Settings, Tier};
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Placement, Posterior, Refined};
+use crate::model::{AgentId, EmbeddingEpoch, Rtt};
+
+/// Other landmarks a landmark must share a round trip with to be fitted, as in the scheduler.
+const FEWEST_PARTNERS: usize = 2;
+
+/// A fitted map.
+#[derive(Debug)]
+pub(super) enum Map {
+    /// One point a host.
+    Plain(Embedding),
+    /// A cloud a site.
+    Refined(Refined),
+}
+
+/// What a map knows of one site.
+#[derive(Debug)]
+pub(super) enum Place<'m> {
+    /// One point.
+    Plain(&'m Embedding, Placement),
+    /// A cloud.
+    Refined(Posterior<'m>),
+}
+
+/// What a map predicts for one agent and the site.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Predicted {
+    /// The round trip as the map would print it: what relative errors are of.
+    pub(super) rtt: Rtt,
+    /// What agents are ranked by; `None` where that is the prediction.
+    pub(super) expected: Option<Rtt>,
+}
+
+impl Map {
+    /// Fits the landmarks that share enough round trips; `None` when they are too few or fall into islands: the scheduler
+    /// has no map then either.
+    ///
+    /// # Errors
+    /// When the solver fails.
+    pub(super) fn fit(
+        mesh: &Mesh,
+        landmarks: &[AgentId],
+        settings: &Settings,
+        seed: u64,
+    ) -> Result<Option<Self>, FitError> {
+        let landmarks = fittable(mesh, landmarks);
+        if landmarks.len() < FEWEST_LANDMARKS {
+            return Ok(None);
+        }
+        match Self::fit_all(mesh, &landmarks, settings, seed) {
+            Err(FitError::UnmeasuredLandmark { .. } | FitError::Disconnected { .. }) => Ok(None),
+            fitted => fitted.map(Some),
+        }
+    }
+
+    fn fit_all(mesh: &Mesh, landmarks: &[AgentId], settings: &Settings, seed: u64) -> Result<Self, FitError> {
+        match settings.tier {
+            Tier::Plain => {
+                let dimensions = settings.dimensions().min(landmarks.len() - 1);
+                gnp::fit(EmbeddingEpoch::new(1), mesh, landmarks, dimensions, seed).map(Self::Plain)
+            }
+            Tier::Refined => Refined::new(mesh, landmarks, &settings.ingredients(), seed).map(Self::Refined),
+        }
+    }
+
+    /// Locates a site by what landmarks measured; `None` where they are too few, as in the scheduler.
+    pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<Place<'_>> {
+        let maps = |agent: AgentId| match self {
+            Self::Plain(embedding) => embedding.placement(agent).is_some(),
+            Self::Refined(map) => map.agents().contains(&agent),
+        };
+        if measured.iter().filter(|(agent, _)| maps(*agent)).count() < FEWEST_LANDMARKS {
+            return None;
+        }
+        match self {
+            Self::Plain(embedding) => Some(Place::Plain(embedding, embedding.locate(measured).ok()?)),
+            Self::Refined(map) => Some(Place::Refined(map.locate(measured).ok()?)),
+        }
+    }
+}
+
+impl Place<'_> {
+    /// What is predicted for an agent; `None` when the map does not have it.
+    pub(super) fn predict(&self, agent: AgentId) -> Option<Predicted> {
+        match self {
+            Self::Plain(embedding, placement) => {
+                let rtt = embedding.predict(placement, embedding.placement(agent)?).ok()?;
+                Some(Predicted { rtt, expected: None })
+            }
+            Self::Refined(posterior) => {
+                let prediction = posterior.predict(agent)?;
+                Some(Predicted { rtt: prediction.median, expected: Some(prediction.expected) })
+            }
+        }
+    }
+
+    /// The agents that should measure the site once, at most `most`, of those that have not.
+    pub(super) fn confirm(&self, most: usize, agents: &[AgentId], measured: &[(AgentId, Rtt)]) -> Vec<AgentId> {
+        match self {
+            Self::Plain(..) => {
+                let free = agents.iter().filter(|agent| !measured.iter().any(|(prober, _)| prober == *agent));
+                let mut nearest: Vec<(Rtt, AgentId)> =
+                    free.filter_map(|&agent| Some((self.predict(agent)?.rtt, agent))).collect();
+                nearest.sort_unstable();
+                nearest.into_iter().take(most).map(|(_, agent)| agent).collect()
+            }
+            Self::Refined(posterior) => posterior.confirm(most),
+        }
+    }
+}
+
+/// The landmarks that share a round trip with at least [`FEWEST_PARTNERS`] others.
+fn fittable(mesh: &Mesh, landmarks: &[AgentId]) -> Vec<AgentId> {
+    let partners = |agent: AgentId| landmarks.iter().filter(|&&other| mesh.distance(agent, other).is_some()).count();
+    landmarks.iter().copied().filter(|&agent| partners(agent) >= FEWEST_PARTNERS).collect()
+}

@@ -1,0 +1,279 @@
+//! The figures that a run of seeds comes to: a pure function of what was judged.
+//!
+//! Every figure can be recomputed from the rows of [`super::dump`] but two kinds: what `gnp-confirmed` reached (the dump
+//! does not say who was asked) and the spread of load of strategies that draw.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Contender, Judged, JudgedAgent, JudgedSite, Settings};
+
+/// What a simulation found. Serialised as it stands; a figure of nothing is null.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Nodes of the matrix.
+    pub nodes: usize,
+    /// Agents of each seed.
+    pub agents: usize,
+    /// Landmarks of each seed.
+    pub landmarks: usize,
+    /// Dimensions of the plain map.
+    pub dims: usize,
+    /// How many seeds.
+    pub seeds: u64,
+    /// How well distances were predicted.
+    pub estimate: Estimate,
+    /// The mean over sites of the true round trip to the nearest agent, milliseconds.
+    pub oracle_rtt_ms: Option<f64>,
+    /// The mean over sites of the mean true round trip to an agent, milliseconds.
+    pub random_rtt_ms: Option<f64>,
+    /// Each contender, in the order asked.
+    pub strategies: Vec<Standing>,
+    /// The first seed.
+    pub first_seed: u64,
+    /// Which map predicted.
+    pub tier: &'static str,
+    /// What the refined map was made without.
+    pub without: Vec<&'static str>,
+    /// How landmarks were chosen.
+    pub election: &'static str,
+    /// Sites judged in all seeds together.
+    pub sites: usize,
+    /// Of these, sites that the map had no place for, as too few landmarks measured them.
+    pub sites_without_estimate: usize,
+    /// Of those, sites that no landmark measured: an agent was drawn.
+    pub sites_unmeasured: usize,
+    /// Sites whose round trip to no agent is known: drawn, and left out of every figure.
+    pub sites_unknown: usize,
+    /// Pairs of a site and an agent that is no landmark behind the relative errors.
+    pub pairs: usize,
+    /// Such pairs whose round trip is known and was not predicted.
+    pub pairs_without_estimate: usize,
+    /// Seeds whose landmarks' mesh bore no map.
+    pub seeds_without_map: usize,
+}
+
+/// How well distances were predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The median of |predicted - measured| / measured over pairs of a site and an agent that is no landmark, pooled
+    /// over seeds.
+    pub re50: Option<f64>,
+    /// Their 90th percentile.
+    pub re90: Option<f64>,
+    /// One minus the mean of the smallest 70 % of them.
+    pub acc70: Option<f64>,
+    /// One minus the mean of the smallest 80 % of them.
+    pub acc80: Option<f64>,
+    /// The part of all sites whose agent of rank 1 is truly the nearest, or as near as it.
+    pub top1_hit: Option<f64>,
+    /// The part of all sites where that is so of an agent of rank 1, 2 or 3.
+    pub top3_hit: Option<f64>,
+}
+
+/// How a contender did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Standing {
+    /// Its name.
+    pub name: &'static str,
+    /// The mean over sites of the true round trip to whom it took, milliseconds; of an even draw, its expectation.
+    pub mean_rtt_ms: Option<f64>,
+    /// That mean over the oracle's.
+    pub stretch: Option<f64>,
+    /// Measurements by landmarks and confirmations, mean over sites.
+    pub probes_per_site: Option<f64>,
+    /// Standard deviation over mean of the sites each agent got, mean over seeds: 0 where all got as many.
+    pub load_cv: Option<f64>,
+}
+
+impl Report {
+    /// Sums up what was judged.
+    pub fn of(nodes: usize, settings: &Settings, judged: &[Judged]) -> Self {
+        let sites: Vec<&JudgedSite> =
+            judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()).collect();
+        let drawn: usize = judged.iter().map(|seed| seed.sites.len()).sum();
+        let pairs = || sites.iter().flat_map(|site| &site.agents).filter(|agent| !agent.landmark);
+        let mut errors: Vec<f64> = pairs().filter_map(relative_error).collect();
+        errors.sort_by(f64::total_cmp);
+        let oracle = mean_over(&sites, nearest);
+        let standing = |(index, contender): (usize, &Contender)| standing(index, *contender, settings, judged, oracle);
+        Self {
+            nodes,
+            agents: settings.agents,
+            landmarks: settings.landmarks,
+            dims: settings.dimensions(),
+            seeds: settings.seeds,
+            estimate: Estimate {
+                re50: quantile(&errors, 0.5),
+                re90: quantile(&errors, 0.9),
+                acc70: accuracy(&errors, 70),
+                acc80: accuracy(&errors, 80),
+                top1_hit: mean_over(&sites, |site| Some(hit(site, 1))),
+                top3_hit: mean_over(&sites, |site| Some(hit(site, 3))),
+            },
+            oracle_rtt_ms: oracle,
+            random_rtt_ms: mean_over(&sites, |site| {
+                mean(&site.agents.iter().map(|agent| agent.truth).collect::<Vec<f64>>())
+            }),
+            strategies: settings.contenders.iter().enumerate().map(standing).collect(),
+            first_seed: settings.first_seed,
+            tier: settings.tier.name(),
+            without: settings.without.clone(),
+            election: settings.election.name(),
+            sites: drawn,
+            sites_without_estimate: sites.iter().filter(|site| !site.located).count(),
+            sites_unmeasured: sites.iter().filter(|site| site.measurements == 0).count(),
+            sites_unknown: drawn - sites.len(),
+            pairs: errors.len(),
+            pairs_without_estimate: pairs().count() - errors.len(),
+            seeds_without_map: judged.iter().filter(|seed| !seed.mapped).count(),
+        }
+    }
+}
+
+fn standing(
+    index: usize,
+    contender: Contender,
+    settings: &Settings,
+    judged: &[Judged],
+    oracle: Option<f64>,
+) -> Standing {
+    let taken = || judged.iter().flat_map(|seed| &seed.sites).filter_map(|site| site.taken.get(index));
+    let mean_rtt_ms = mean(&taken().map(|taken| taken.truth).collect::<Vec<f64>>());
+    let loads: Vec<f64> = judged.iter().filter_map(|seed| load_cv(seed, index, settings.agents)).collect();
+    Standing {
+        name: contender.name(),
+        mean_rtt_ms,
+        stretch: mean_rtt_ms.zip(oracle).map(|(mean, oracle)| mean / oracle),
+        probes_per_site: mean(&taken().map(|taken| count(taken.probes)).collect::<Vec<f64>>()),
+        load_cv: mean(&loads),
+    }
+}
+
+/// |predicted - measured| / measured.
+fn relative_error(agent: &JudgedAgent) -> Option<f64> {
+    agent.predicted.map(|predicted| (predicted - agent.truth).abs() / agent.truth)
+}
+
+/// The true round trip to the nearest agent.
+fn nearest(site: &JudgedSite) -> Option<f64> {
+    site.agents.iter().map(|agent| agent.truth).min_by(f64::total_cmp)
+}
+
+/// 1 when an agent of rank `first` or better is as near as the nearest, else 0.
+fn hit(site: &JudgedSite, first: usize) -> f64 {
+    let best = site.agents.iter().filter(|agent| agent.rank.is_some_and(|rank| rank <= first)).map(|agent| agent.truth);
+    let hits = best.min_by(f64::total_cmp).zip(nearest(site)).is_some_and(|(best, nearest)| best <= nearest);
+    if hits { 1.0 } else { 0.0 }
+}
+
+/// How unevenly one seed's sites went to its agents; those that got none count.
+fn load_cv(seed: &Judged, index: usize, agents: usize) -> Option<f64> {
+    let mut got: BTreeMap<usize, usize> = BTreeMap::new();
+    for taken in seed.sites.iter().filter_map(|site| site.taken.get(index)) {
+        *got.entry(taken.node).or_default() += 1;
+    }
+    let mean = count(got.values().sum()) / count(agents);
+    let squares: f64 = got.values().map(|&sites| (count(sites) - mean).powi(2)).sum();
+    let idle = count(agents.saturating_sub(got.len())) * mean.powi(2);
+    (mean > 0.0).then(|| ((squares + idle) / count(agents)).sqrt() / mean)
+}
+
+/// A quantile by linear interpolation between neighbours of a sorted list.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    let place = share * count(last);
+    // Found by search: the share of a length is no index.
+    let (mut low, mut high) = (0, last);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if count(middle) <= place { low = middle } else { high = middle - 1 }
+    }
+    let above = sorted[(low + 1).min(last)];
+    Some(sorted[low] + (above - sorted[low]) * (place - count(low)))
+}
+
+/// One minus the mean of the smallest `percent` of a sorted list, rounded down, at least one of them.
+fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
+    let kept = (sorted.len().saturating_mul(percent) / 100).max(1);
+    mean(sorted.get(..kept)?).map(|mean| 1.0 - mean)
+}
+
+fn mean_over(sites: &[&JudgedSite], figure: impl Fn(&JudgedSite) -> Option<f64>) -> Option<f64> {
+    mean(&sites.iter().filter_map(|site| figure(site)).collect::<Vec<f64>>())
+}
+
+/// The mean; `None` of nothing.
+pub(super) fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
+}
+
+/// A count as a number to compute with; exact below 2^53.
+fn count(of: usize) -> f64 {
+    of as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::Taken;
+
+    fn agent(node: usize, landmark: bool, truth: f64, predicted: f64, rank: usize) -> JudgedAgent {
+        JudgedAgent { node, landmark, truth, predicted: Some(predicted), rank: Some(rank) }
+    }
+
+    fn site(agents: Vec<JudgedAgent>, node: usize, truth: f64) -> JudgedSite {
+        let taken = vec![Taken { node, truth, probes: 4 }];
+        JudgedSite { node: 9, located: true, measurements: 1, agents, taken }
+    }
+
+    #[test]
+    fn figures_of_a_run_small_enough_to_reckon_by_hand() {
+        let first = site(vec![agent(0, true, 10.0, 10.0, 1), agent(1, false, 20.0, 22.0, 2)], 0, 10.0);
+        let second = site(vec![agent(0, true, 30.0, 30.0, 1), agent(1, false, 15.0, 60.0, 2)], 0, 30.0);
+        let judged = Judged { seed: 0, mapped: true, sites: vec![first, second] };
+        let settings = Settings {
+            agents: 2,
+            landmarks: 1,
+            seeds: 1,
+            contenders: vec![Contender::Confirmed],
+            ..Settings::default()
+        };
+        let report = Report::of(3, &settings, &[judged]);
+        // Errors 0.1 and 3.0.
+        let close = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-12;
+        assert!(close(report.estimate.re50, 1.55) && close(report.estimate.re90, 2.71), "{report:?}");
+        assert!(close(report.estimate.acc70, 0.9) && close(report.estimate.acc80, 0.9), "{report:?}");
+        assert!(close(report.estimate.top1_hit, 0.5) && close(report.estimate.top3_hit, 1.0), "{report:?}");
+        assert!(close(report.oracle_rtt_ms, 12.5) && close(report.random_rtt_ms, 18.75), "{report:?}");
+        let confirmed = &report.strategies[0];
+        assert!(close(confirmed.mean_rtt_ms, 20.0) && close(confirmed.stretch, 1.6), "{confirmed:?}");
+        assert!(close(confirmed.probes_per_site, 4.0) && close(confirmed.load_cv, 1.0), "{confirmed:?}");
+        assert_eq!((report.pairs, report.sites, report.sites_without_estimate), (2, 2, 0));
+    }
+
+    #[test]
+    fn an_agent_as_near_as_the_nearest_is_a_hit() {
+        let tied = site(vec![agent(0, true, 10.0, 10.0, 2), agent(1, false, 10.0, 9.0, 1)], 1, 10.0);
+        assert_eq!(hit(&tied, 1), 1.0);
+    }
+
+    #[test]
+    fn figures_of_nothing_are_absent_and_not_numbers_that_mean_nothing() {
+        let report = Report::of(3, &Settings::default(), &[]);
+        assert_eq!((report.estimate.re50, report.estimate.acc70, report.estimate.top1_hit), (None, None, None));
+        assert!(report.strategies.iter().all(|standing| standing.mean_rtt_ms.is_none() && standing.load_cv.is_none()));
+        assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
+    }
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        let sorted = [1.0, 2.0, 4.0, 8.0];
+        assert_eq!(quantile(&sorted, 0.0), Some(1.0));
+        assert_eq!(quantile(&sorted, 0.5), Some(3.0));
+        assert_eq!(quantile(&sorted, 1.0), Some(8.0));
+        assert_eq!(quantile(&[5.0], 0.9), Some(5.0));
+        assert_eq!(quantile(&[], 0.9), None);
+    }
+}

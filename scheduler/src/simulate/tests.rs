@@ -1,0 +1,344 @@
+//! Whole simulations: on made matrices, on the paper's layout, and on measured matrices where they are.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::judged::play_drawing;
+use super::*;
+use crate::model::Strategy;
+
+/// The layout that the lab's demo runs.
+const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
+const PAPER_SITES: usize = 203;
+
+/// Nodes in a plane of 200 ms with some milliseconds of access each; `hole` says which pairs were not measured.
+fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let places: Vec<(f64, f64, f64)> = (0..nodes)
+        .map(|_| (rng.random_range(0.0..200.0), rng.random_range(0.0..200.0), rng.random_range(1.0..6.0)))
+        .collect();
+    matrix_of(nodes, |i, j| {
+        let ((x, y, a), (u, v, b)) = (places[i], places[j]);
+        (!hole(i, j)).then(|| (x - u).hypot(y - v) + a + b)
+    })
+}
+
+fn matrix_of(nodes: usize, millis: impl Fn(usize, usize) -> Option<f64>) -> Matrix {
+    let cell = |i: usize, j: usize| match millis(i, j) {
+        _ if i == j => "0".to_owned(),
+        Some(millis) => millis.to_string(),
+        None => "nan".to_owned(),
+    };
+    let row = |i| (0..nodes).map(|j| cell(i, j)).collect::<Vec<_>>().join(",");
+    let text = (0..nodes).map(row).collect::<Vec<_>>().join("\n");
+    Matrix::parse(Path::new("made.csv"), text.as_bytes()).unwrap()
+}
+
+fn small() -> Settings {
+    Settings {
+        agents: 12,
+        landmarks: 5,
+        dims: Some(2),
+        seeds: 3,
+        tier: Tier::Plain,
+        election: Election::KMedoids,
+        ..Settings::default()
+    }
+}
+
+fn nothing_watched() {}
+
+fn judged(matrix: &Matrix, settings: &Settings) -> Vec<Judged> {
+    judge(matrix, settings, &nothing_watched).unwrap()
+}
+
+/// A row of a dump: measured, predicted, rank.
+#[derive(Debug)]
+struct Dumped {
+    landmark: bool,
+    measured: f64,
+    predicted: Option<f64>,
+    rank: Option<usize>,
+}
+
+/// The dump, read back by its header, by seed and site.
+fn dumped(judged: &[Judged]) -> BTreeMap<(u64, usize), Vec<Dumped>> {
+    let mut text = Vec::new();
+    dump(judged, &mut text).unwrap();
+    let mut rows = csv::Reader::from_reader(text.as_slice());
+    let header = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
+    assert_eq!(rows.headers().unwrap(), &header[..]);
+    let mut sites: BTreeMap<(u64, usize), Vec<Dumped>> = BTreeMap::new();
+    for row in rows.records() {
+        let row = row.unwrap();
+        assert_ne!(row[1], row[2], "a site is no agent");
+        sites.entry((row[0].parse().unwrap(), row[1].parse().unwrap())).or_default().push(Dumped {
+            landmark: &row[3] == "1",
+            measured: row[4].parse().unwrap(),
+            predicted: row[5].parse().ok(),
+            rank: row[6].parse().ok(),
+        });
+    }
+    sites
+}
+
+fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<Dumped>>) {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap());
+    let mut errors: Vec<f64> = sites
+        .values()
+        .flatten()
+        .filter(|row| !row.landmark)
+        .filter_map(|row| Some((row.predicted? - row.measured).abs() / row.measured))
+        .collect();
+    errors.sort_by(f64::total_cmp);
+    let at = |percent: usize| {
+        let place = (errors.len() - 1) * percent;
+        let part = f64::from(u32::try_from(place % 100).unwrap()) / 100.0;
+        let above = errors[(place / 100 + 1).min(errors.len() - 1)];
+        errors[place / 100] * (1.0 - part) + above * part
+    };
+    let accuracy = |percent: usize| 1.0 - mean(&errors[..errors.len() * percent / 100]);
+    let best = |site: &[Dumped], within: usize| {
+        let ranked = site.iter().filter(|row| row.rank.is_some_and(|rank| rank <= within));
+        ranked.map(|row| row.measured).fold(f64::INFINITY, f64::min)
+    };
+    let hits = |within: usize| {
+        let hit = |site: &Vec<Dumped>| f64::from(u8::from(best(site, within) <= best_of_all(site)));
+        mean(&sites.values().map(hit).collect::<Vec<f64>>())
+    };
+    let top1 = mean(&sites.values().map(|site| best(site, 1)).collect::<Vec<f64>>());
+    let oracle = mean(&sites.values().map(|site| best_of_all(site)).collect::<Vec<f64>>());
+    let measured = |site: &Vec<Dumped>| mean(&site.iter().map(|row| row.measured).collect::<Vec<f64>>());
+    let random = mean(&sites.values().map(measured).collect::<Vec<f64>>());
+    let standing = report.strategies.iter().find(|standing| standing.name == "gnp-top1").unwrap();
+    let estimate = &report.estimate;
+    for (name, reported, recomputed) in [
+        ("re50", estimate.re50, at(50)),
+        ("re90", estimate.re90, at(90)),
+        ("acc70", estimate.acc70, accuracy(70)),
+        ("acc80", estimate.acc80, accuracy(80)),
+        ("top1_hit", estimate.top1_hit, hits(1)),
+        ("top3_hit", estimate.top3_hit, hits(3)),
+        ("oracle", report.oracle_rtt_ms, oracle),
+        ("random", report.random_rtt_ms, random),
+        ("gnp-top1", standing.mean_rtt_ms, top1),
+        ("stretch", standing.stretch, top1 / oracle),
+    ] {
+        assert!((reported.unwrap() - recomputed).abs() < 1e-9, "{name}: {reported:?}, from the dump {recomputed}");
+    }
+}
+
+fn best_of_all(site: &[Dumped]) -> f64 {
+    site.iter().map(|row| row.measured).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn every_figure_can_be_recomputed_from_the_dump() {
+    let matrix = plane(40, |_, _| false);
+    for tier in Tier::ALL {
+        let settings = Settings { tier, ..small() };
+        let judged = judged(&matrix, &settings);
+        let report = Report::of(40, &settings, &judged);
+        let sites = dumped(&judged);
+        assert_eq!(sites.len(), 3 * 28);
+        assert!(sites.values().all(|site| site.len() == 12));
+        assert_recomputed(&report, &sites);
+        assert!(report.estimate.re50.unwrap() < 0.1, "{report:?}");
+        assert_eq!((report.pairs, report.sites_without_estimate), (3 * 28 * 7, 0));
+    }
+}
+
+#[test]
+fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
+    // Node 0 was measured by nobody; nodes 1 to 9 hardly; the rest has holes here and there.
+    let hole =
+        |i: usize, j: usize| i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17) % 11 == 0;
+    let matrix = plane(40, hole);
+    judge_with_holes(&matrix, &Settings { seeds: 8, ..small() });
+    judge_with_holes(&matrix, &Settings { seeds: 3, tier: Tier::Refined, ..small() });
+}
+
+fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
+    let judged = judged(matrix, settings);
+    let report = Report::of(40, settings, &judged);
+    assert!(report.sites_without_estimate > 0 && report.sites_unknown > 0, "{report:?}");
+    assert!(report.estimate.re50.unwrap() < 0.3, "{report:?}");
+    let mut fell_back = 0;
+    for site in judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()) {
+        let first: Vec<&JudgedAgent> = site.agents.iter().filter(|agent| agent.rank == Some(1)).collect();
+        assert_eq!(first.len(), 1);
+        if !site.located && site.measurements > 0 {
+            // Measured distances decide, as in the scheduler.
+            let nearest = site.agents.iter().filter(|agent| agent.landmark).map(|agent| agent.truth);
+            assert_eq!(nearest.min_by(f64::total_cmp), Some(first[0].truth));
+            fell_back += 1;
+        }
+    }
+    assert!(fell_back > 0);
+    assert_recomputed(&report, &dumped(&judged));
+    assert!(!serde_json::to_string(&report).unwrap().contains("null"));
+}
+
+#[test]
+fn a_matrix_of_islands_has_no_map_and_measured_distances_decide() {
+    let matrix = plane(30, |i, j| i % 2 != j % 2);
+    let settings = Settings { agents: 16, landmarks: 14, election: Election::Random, ..small() };
+    let report = run(&matrix, &settings, &nothing_watched).unwrap();
+    assert_eq!(report.seeds_without_map, 3);
+    assert_eq!((report.pairs, report.estimate.re50), (0, None));
+    assert!(report.strategies.iter().all(|standing| standing.mean_rtt_ms.is_some()));
+}
+
+#[test]
+fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
+    let settings = Settings { agents: 5, landmarks: 5, seeds: 1, tier: Tier::Plain, ..Settings::default() };
+    let report = run(&plane(20, |_, _| false), &settings, &nothing_watched).unwrap();
+    assert_eq!(report.estimate.re50, None);
+    assert_eq!(report.estimate.top1_hit, Some(1.0));
+    assert_eq!(report.strategies[1].stretch, Some(1.0));
+}
+
+#[test]
+fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed() {
+    let bare = matrix_of(40, |_, j| (j % 8 == 0).then_some(20.0));
+    let error = judge(&bare, &Settings { landmarks: 9, dims: None, ..small() }, &nothing_watched).unwrap_err();
+    let sentence = crate::exit::sentence(&anyhow::Error::new(error));
+    assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were asked for, only "), "{sentence}");
+}
+
+#[test]
+fn the_report_depends_on_neither_threads_nor_company() {
+    let matrix = plane(40, |i, j| (i + 3 * j) % 13 == 0);
+    let settings = Settings { sites: Some(10), ..small() };
+    let alone = judged(&matrix, &settings);
+    let threads = NonZeroUsize::new(3).unwrap();
+    assert_eq!(alone, judged(&matrix, &Settings { threads, ..settings.clone() }));
+    let last = Settings { first_seed: 2, seeds: 1, ..settings.clone() };
+    assert_eq!(alone[2..], judged(&matrix, &last));
+    assert!(alone.iter().all(|seed| seed.sites.len() == 10));
+    let only = Settings { contenders: vec![Contender::Confirmed], ..settings.clone() };
+    let only = Report::of(40, &only, &judged(&matrix, &only));
+    assert_eq!(only.strategies[..], Report::of(40, &settings, &alone).strategies[3..]);
+}
+
+#[test]
+fn strategies_rank_as_they_should_and_their_probes_are_counted() {
+    let settings = Settings { seeds: 4, ..small() };
+    let report = run(&plane(60, |_, _| false), &settings, &nothing_watched).unwrap();
+    let [random, top1, top3, confirmed] = &report.strategies[..] else { panic!("{report:?}") };
+    assert_eq!(random.mean_rtt_ms, report.random_rtt_ms);
+    let mean = |standing: &Standing| standing.mean_rtt_ms.unwrap();
+    assert!(report.oracle_rtt_ms.unwrap() <= mean(confirmed), "{report:?}");
+    assert!(mean(confirmed) <= mean(top1) && mean(top1) < mean(top3) && mean(top3) < mean(random), "{report:?}");
+    let probes: Vec<f64> = report.strategies.iter().map(|standing| standing.probes_per_site.unwrap()).collect();
+    assert_eq!(probes, [0.0, 5.0, 5.0, 8.0]);
+    assert!(random.load_cv < top3.load_cv && top3.load_cv < top1.load_cv, "{report:?}");
+}
+
+#[test]
+fn an_ingredient_left_out_changes_the_map() {
+    let matrix = plane(30, |_, _| false);
+    let whole = Settings { seeds: 1, sites: Some(5), tier: Tier::Refined, ..small() };
+    let less = Settings { without: vec!["height"], ..whole.clone() };
+    assert_ne!(judged(&matrix, &whole), judged(&matrix, &less));
+}
+
+/// A measured matrix, or `None` and a line where it is absent.
+fn measured(name: &str) -> Option<Matrix> {
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(name);
+    if !file.exists() {
+        println!("skipped: the measured matrix {name} is not there");
+        return None;
+    }
+    Some(Matrix::read(&file).unwrap())
+}
+
+#[test]
+fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
+    let Some(matrix) = measured("planetlab490.matrix.csv.gz") else { return };
+    let settings =
+        Settings { seeds: 1, sites: Some(60), tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
+    let report = run(&matrix, &settings, &nothing_watched).unwrap();
+    assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
+    assert!(report.strategies[2].mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(), "{report:?}");
+}
+
+/// One end of a path in the paper's layout.
+#[derive(Clone)]
+struct End {
+    city: String,
+    carrier: String,
+    access: f64,
+}
+
+/// The rule of the committed layout; the seed draws the sites. Agents come first.
+fn paper(seed: u64) -> (Matrix, usize) {
+    let layout: toml::Table = PAPER.parse().unwrap();
+    let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
+    let place = |city: &toml::Value| {
+        let degrees = |key: &str| city[key].as_float().unwrap().to_radians();
+        (text(city, "name"), (degrees("latitude"), degrees("longitude")))
+    };
+    let cities: Vec<(String, (f64, f64))> = layout["cities"].as_array().unwrap().iter().map(place).collect();
+    let mut ends = Vec::new();
+    for group in layout["agents"].as_array().unwrap() {
+        for _ in 0..group["count"].as_integer().unwrap() {
+            ends.push(End { city: text(group, "city"), carrier: text(group, "carrier"), access: 1.0 });
+        }
+    }
+    let agents = ends.len();
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for _ in 0..PAPER_SITES {
+        let city = cities.choose(&mut rng).unwrap().0.clone();
+        let carrier = (*["Telecom", "Unicom", "Netcom", "CERNET"].choose(&mut rng).unwrap()).to_owned();
+        ends.push(End { city, carrier, access: rng.random_range(2.0..8.0) });
+    }
+    let km = |a: &str, b: &str| {
+        let at = |name: &str| cities.iter().find(|(city, _)| city == name).unwrap().1;
+        let ((south, west), (north, east)) = (at(a), at(b));
+        let chord =
+            ((north - south) / 2.0).sin().powi(2) + south.cos() * north.cos() * ((east - west) / 2.0).sin().powi(2);
+        2.0 * 6371.0 * chord.sqrt().asin()
+    };
+    let trip = |a: &End, b: &End| {
+        let exchanges = ["Beijing", "Shanghai", "Guangzhou"];
+        let through = exchanges.map(|via| km(&a.city, via) + km(via, &b.city)).into_iter().fold(f64::MAX, f64::min);
+        let (path, penalty) = match (a.carrier == b.carrier, a.carrier == "CERNET" || b.carrier == "CERNET") {
+            (true, _) => (km(&a.city, &b.city), 0.0),
+            (false, true) => (through, 25.0),
+            (false, false) => (through, 8.0),
+        };
+        path * 0.015 + penalty + a.access + b.access
+    };
+    (matrix_of(ends.len(), |i, j| Some(trip(&ends[i], &ends[j]))), agents)
+}
+
+#[test]
+fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones() {
+    let settings =
+        Settings { seeds: 1, sites: Some(100), tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
+    let judged: Vec<Judged> = (0..settings.seeds)
+        .map(|seed| {
+            let (matrix, agents) = paper(seed);
+            let draw = Draw::given(&matrix, (0..agents).collect(), (agents..matrix.nodes()).collect());
+            play_drawing(draw, &settings, seed, &nothing_watched).unwrap()
+        })
+        .collect();
+    let report = Report::of(0, &settings, &judged);
+    assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
+    // Not a part of random: a quarter of the sites is on the carrier of a single agent, so that the three truly nearest
+    // are as far as 0.61 to 0.67 of random, whatever the map.
+    let three_nearest = |site: &JudgedSite| {
+        let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
+        truths.sort_by(f64::total_cmp);
+        score::mean(&truths[..3])
+    };
+    let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
+    let top3 = report.strategies.iter().find(|standing| standing.name == Strategy::GnpTop3.name()).unwrap();
+    assert!(top3.mean_rtt_ms.unwrap() <= 1.02 * score::mean(&three).unwrap(), "{report:?}");
+}
