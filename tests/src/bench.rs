@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::bail;
 use clap::Args;
 
+mod accuracy;
 mod anycast;
 mod drift;
 
@@ -63,7 +64,7 @@ impl Line {
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Every section, in the order in which they run.
-const SECTIONS: &[Section] = &[("anycast", anycast::run), ("drift", drift::run)];
+const SECTIONS: &[Section] = &[("accuracy", accuracy::run), ("anycast", anycast::run), ("drift", drift::run)];
 
 /// Runs the sections and prints their lines.
 ///

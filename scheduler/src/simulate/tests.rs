@@ -141,26 +141,29 @@ fn best_of_all(site: &[Dumped]) -> f64 {
 fn every_figure_can_be_recomputed_from_the_dump() {
     let matrix = plane(40, |_, _| false);
     for tier in Tier::ALL {
-        let settings = Settings { tier, ..small() };
+        // The refined map is slow to make in a debug build.
+        let seeds = if tier == Tier::Plain { 3 } else { 1 };
+        let settings = Settings { tier, seeds, ..small() };
         let judged = judged(&matrix, &settings);
         let report = Report::of(40, &settings, &judged);
         let sites = dumped(&judged);
-        assert_eq!(sites.len(), 3 * 28);
+        assert_eq!(sites.len(), 28 * usize::try_from(seeds).unwrap());
         assert!(sites.values().all(|site| site.len() == 12));
         assert_recomputed(&report, &sites);
         assert!(report.estimate.re50.unwrap() < 0.1, "{report:?}");
-        assert_eq!((report.pairs, report.sites_without_estimate), (3 * 28 * 7, 0));
+        assert_eq!((report.pairs, report.sites_without_estimate), (sites.len() * 7, 0));
     }
 }
 
 #[test]
 fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
     // Node 0 was measured by nobody; nodes 1 to 9 hardly; the rest has holes here and there.
-    let hole =
-        |i: usize, j: usize| i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17) % 11 == 0;
+    let hole = |i: usize, j: usize| {
+        i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17).is_multiple_of(11)
+    };
     let matrix = plane(40, hole);
     judge_with_holes(&matrix, &Settings { seeds: 8, ..small() });
-    judge_with_holes(&matrix, &Settings { seeds: 3, tier: Tier::Refined, ..small() });
+    judge_with_holes(&matrix, &Settings { first_seed: 1, seeds: 1, tier: Tier::Refined, ..small() });
 }
 
 fn judge_with_holes(matrix: &Matrix, settings: &Settings) {
@@ -205,7 +208,7 @@ fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
 
 #[test]
 fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed() {
-    let bare = matrix_of(40, |_, j| (j % 8 == 0).then_some(20.0));
+    let bare = matrix_of(40, |_, j| j.is_multiple_of(8).then_some(20.0));
     let error = judge(&bare, &Settings { landmarks: 9, dims: None, ..small() }, &nothing_watched).unwrap_err();
     let sentence = crate::exit::sentence(&anyhow::Error::new(error));
     assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were asked for, only "), "{sentence}");
@@ -213,7 +216,7 @@ fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed
 
 #[test]
 fn the_report_depends_on_neither_threads_nor_company() {
-    let matrix = plane(40, |i, j| (i + 3 * j) % 13 == 0);
+    let matrix = plane(40, |i, j| (i + 3 * j).is_multiple_of(13));
     let settings = Settings { sites: Some(10), ..small() };
     let alone = judged(&matrix, &settings);
     let threads = NonZeroUsize::new(3).unwrap();
