@@ -31,6 +31,7 @@ mod quality;
 mod refined;
 mod replace_landmark;
 mod simplex;
+pub mod trust;
 
 pub use anycast::{Detector, Evidence, Sighting, Verdict};
 pub use elect::{ElectError, Elected, Nominee, elect};

@@ -11,6 +11,7 @@ use clap::Args;
 mod accuracy;
 mod anycast;
 mod drift;
+mod trust;
 
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
@@ -64,7 +65,8 @@ impl Line {
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Every section, in the order in which they run.
-const SECTIONS: &[Section] = &[("accuracy", accuracy::run), ("anycast", anycast::run), ("drift", drift::run)];
+const SECTIONS: &[Section] =
+    &[("accuracy", accuracy::run), ("anycast", anycast::run), ("drift", drift::run), ("trust", trust::run)];
 
 /// Runs the sections and prints their lines.
 ///

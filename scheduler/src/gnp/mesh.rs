@@ -50,6 +50,21 @@ impl Mesh {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
+    /// The same without what these agents measured; what others measured of them stays.
+    pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
+        let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
+        Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }
+    }
+
+    /// The part of the mesh between these agents.
+    pub fn among(&self, agents: &BTreeSet<AgentId>) -> Self {
+        let kept = |row: &BTreeMap<AgentId, Rtt>| -> BTreeMap<AgentId, Rtt> {
+            row.iter().filter(|(target, _)| agents.contains(target)).map(|(&target, &rtt)| (target, rtt)).collect()
+        };
+        let rows = self.rows.iter().filter(|(prober, _)| agents.contains(prober));
+        Self { rows: rows.map(|(&prober, row)| (prober, kept(row))).collect() }
+    }
+
     /// Directed measurements held.
     pub fn len(&self) -> usize {
         self.rows.values().map(BTreeMap::len).sum()

@@ -1,0 +1,84 @@
+//! What stands for or against an agent, in figures and in words.
+
+use std::collections::BTreeSet;
+
+use crate::gnp::{Mesh, millis};
+use crate::model::{AgentId, Rtt};
+
+use super::size::{Believed, Size};
+use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};
+
+/// Milliseconds added to both sides of a ratio: below a millisecond differences are the hosts', not the network's.
+const SOFTENING: f64 = 1.0;
+/// Agents beside the landmarks whose rows make the map that judges: enough to place each landmark well, few enough that
+/// a large fleet is judged within a second.
+const MOST_JURORS: usize = 32;
+
+/// `ln(reported / expected)`, softened.
+pub(super) fn log_ratio(reported: Rtt, expected: Rtt) -> f64 {
+    ((millis(reported) + SOFTENING) / (millis(expected) + SOFTENING)).ln()
+}
+
+/// Whose rows make the map that judges: the landmarks, and some others.
+pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
+    let others = mesh.agents().into_iter().filter(|agent| !landmarks.contains(agent)).take(MOST_JURORS);
+    landmarks.iter().copied().chain(others).collect()
+}
+
+/// Why an agent's own reports are impossible: shorter than light needs while the other end's report of the same pair is
+/// not. Where both are too short it is a position that is wrong, which the map does not use.
+pub(super) fn impossible(evidence: &Evidence<'_>, agent: AgentId) -> Option<String> {
+    let mut rows = 0_usize;
+    let mut broken: Vec<(f64, f64)> = Vec::new();
+    for (&(a, b), &least) in evidence.least {
+        let other = if a == agent {
+            b
+        } else if b == agent {
+            a
+        } else {
+            continue;
+        };
+        let Some(reported) = evidence.mesh.measured(agent, other) else { continue };
+        rows += 1;
+        let denied = evidence.mesh.measured(other, agent).is_none_or(|back| back >= least);
+        if reported < least && denied {
+            broken.push((millis(reported), millis(least)));
+        }
+    }
+    let share = count(broken.len()) / count(rows.max(1));
+    let &(reported, least) = broken.iter().max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
+    (broken.len() >= FEWEST_IMPOSSIBLE && share >= IMPOSSIBLE_SHARE).then(|| {
+        format!(
+            "{} of its {rows} round trips are shorter than light in fibre needs: one of {reported:.1} ms where it takes \
+             {least:.1} ms",
+            broken.len()
+        )
+    })
+}
+
+/// Why an agent is doubted, for people.
+pub(super) fn reason(kind: Kind, size: &Size, believed: &Believed, landmarks: usize) -> String {
+    let factor = size.size.exp();
+    let way = if size.bias >= size.size / 2.0 {
+        "too much"
+    } else if size.bias <= -size.size / 2.0 {
+        "too little"
+    } else {
+        "now too much, now too little"
+    };
+    let rows = size.rows;
+    let against = match kind {
+        Kind::Light => "light".to_owned(),
+        Kind::Asymmetry => format!("what {rows} others measured of it"),
+        Kind::Residual => format!("where {rows} others place it"),
+        Kind::Sites => format!("where the other {} landmarks place {rows} sites", landmarks.saturating_sub(1)),
+    };
+    format!(
+        "it reports {way}: off by a factor of {factor:.2} in the median from {against} (others: {:.2})",
+        believed.median.exp()
+    )
+}
+
+fn count(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}

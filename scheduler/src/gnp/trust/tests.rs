@@ -1,0 +1,187 @@
+//! Judgements of made networks, whose liars are known.
+
+use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+fn agent(index: usize) -> AgentId {
+    AgentId::new(i64::try_from(index).unwrap() + 1)
+}
+
+fn rtt(millis: f64) -> Rtt {
+    Rtt::try_from_millis_f64(millis).unwrap()
+}
+
+/// Points in a square of 150 ms with heights, and the distances among them with a little noise in each direction.
+struct Net {
+    points: Vec<[f64; 3]>,
+}
+
+impl Net {
+    fn new(count: usize, seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let point = |_| [rng.random_range(0.0..150.0), rng.random_range(0.0..150.0), rng.random_range(1.0..5.0)];
+        Self { points: (0..count).map(point).collect() }
+    }
+
+    fn millis(&self, a: usize, b: usize) -> f64 {
+        let ([x, y, h], [u, v, k]) = (self.points[a], self.points[b]);
+        (x - u).hypot(y - v) + h + k
+    }
+
+    /// The mesh of the first `agents`, each row as `lie` has it.
+    fn mesh(&self, agents: usize, lie: impl Fn(usize, f64) -> f64) -> Mesh {
+        let mut mesh = Mesh::new();
+        for a in 0..agents {
+            for b in (0..agents).filter(|&b| b != a) {
+                mesh.insert(agent(a), agent(b), rtt(lie(a, self.millis(a, b))));
+            }
+        }
+        mesh
+    }
+
+    /// What the first `landmarks` say of every point after the first `agents`.
+    fn sites(&self, agents: usize, landmarks: usize, lie: impl Fn(usize, f64) -> f64) -> Vec<Vec<(AgentId, Rtt)>> {
+        let site = |s: usize| (0..landmarks).map(|l| (agent(l), rtt(lie(l, self.millis(l, s))))).collect();
+        (agents..self.points.len()).map(site).collect()
+    }
+}
+
+fn landmarks(count: usize) -> Vec<AgentId> {
+    (0..count).map(agent).collect()
+}
+
+fn judged(mesh: &Mesh, landmarks: &[AgentId], sites: &[Vec<(AgentId, Rtt)>]) -> Judgement {
+    judge(&Evidence { mesh, landmarks, sites, least: &BTreeMap::new() })
+}
+
+#[test]
+fn an_honest_network_has_no_liars_and_a_lying_landmark_is_named_with_its_figures() {
+    let net = Net::new(12, 3);
+    let honest = judged(&net.mesh(12, |_, millis| millis), &landmarks(8), &[]);
+    assert_eq!(honest.charges(), &BTreeMap::new());
+    assert_eq!(honest.alarm(), None);
+
+    let mesh = net.mesh(12, |agent, millis| if agent == 2 { 2.0 * millis } else { millis });
+    let judgement = judged(&mesh, &landmarks(8), &[]);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(2)]));
+    let charge = judgement.charge(agent(2)).unwrap();
+    assert_eq!(charge.kind, Kind::Asymmetry);
+    assert!(charge.reason.starts_with("it reports too much: off by a factor of 1.9"), "{}", charge.reason);
+    assert!(charge.reason.contains("from what 11 others measured of it (others: 1.00)"), "{}", charge.reason);
+    assert_eq!(judgement.alarm(), None, "one of eight");
+}
+
+#[test]
+fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
+    let net = Net::new(30, 5);
+    let mesh = net.mesh(14, |_, millis| millis);
+    let sites = net.sites(14, 8, |agent, millis| if agent == 5 { 3.0 * millis } else { millis });
+    let judgement = judged(&mesh, &landmarks(8), &sites);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(5)]), "{:?}", judgement.charges());
+    assert_eq!(judgement.charge(agent(5)).unwrap().kind, Kind::Sites);
+}
+
+#[test]
+fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it() {
+    let net = Net::new(12, 9);
+    let mut mesh = Mesh::new();
+    let full = net.mesh(12, |agent, millis| if agent == 4 { 3.0 * millis } else { millis });
+    for a in 0..12 {
+        for b in (0..12).filter(|&b| b != a) {
+            // Those who measured the liar are others than those whom it measured.
+            let one_way = (a == 4 && b < 6) || (b == 4 && a >= 6);
+            if (a != 4 && b != 4) || one_way {
+                mesh.insert(agent(a), agent(b), full.measured(agent(a), agent(b)).unwrap());
+            }
+        }
+    }
+    let judgement = judged(&mesh, &landmarks(9), &[]);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(4)]), "{:?}", judgement.charges());
+    assert_eq!(judgement.charge(agent(4)).unwrap().kind, Kind::Residual);
+    assert!(!judgement.heard(agent(4), Kind::Asymmetry));
+}
+
+#[test]
+fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
+    let net = Net::new(8, 2);
+    // Little enough that neither asymmetry nor the map would convict.
+    let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
+    let mut least = BTreeMap::new();
+    for a in 0..8 {
+        for b in 0..a {
+            least.insert((agent(b), agent(a)), rtt(0.95 * net.millis(a, b)));
+        }
+    }
+    let judgement = judge(&Evidence { mesh: &mesh, landmarks: &landmarks(6), sites: &[], least: &least });
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(1)]));
+    let charge = judgement.charge(agent(1)).unwrap();
+    assert_eq!(charge.kind, Kind::Light);
+    assert!(
+        charge.reason.starts_with("7 of its 7 round trips are shorter than light in fibre needs"),
+        "{}",
+        charge.reason
+    );
+}
+
+#[test]
+fn a_third_of_the_landmarks_raises_the_alarm() {
+    let net = Net::new(20, 7);
+    let mesh = net.mesh(20, |agent, millis| if agent < 4 { 10.0 * millis } else { millis });
+    let judgement = judged(&mesh, &landmarks(12), &[]);
+    assert_eq!(judgement.quarantined(), (0..4).map(agent).collect());
+    let alarm = judgement.alarm().unwrap();
+    assert_eq!(alarm.to_string(), "the map cannot be trusted: 4 of 12 landmarks are doubted");
+    let three = net.mesh(20, |agent, millis| if agent < 3 { 10.0 * millis } else { millis });
+    assert_eq!(judged(&three, &landmarks(12), &[]).alarm(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn whatever_agents_report_every_figure_is_a_number_and_no_distance_is_negative(
+        seed in any::<u64>(), hostile in 0.0..1.0_f64,
+    ) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut mesh = Mesh::new();
+        // From a microsecond to ten minutes, and holes.
+        let any_rtt = |rng: &mut ChaCha8Rng| rtt(rng.random_range(-6.9..13.3_f64).exp());
+        for a in 0..7 {
+            for b in (0..7).filter(|&b| b != a) {
+                if rng.random_bool(0.9) {
+                    let odd = rng.random_bool(hostile);
+                    let one = if odd { any_rtt(&mut rng) } else { rtt(20.0) };
+                    mesh.insert(agent(a), agent(b), one);
+                }
+            }
+        }
+        let sites: Vec<Vec<(AgentId, Rtt)>> =
+            (0..9).map(|_| (0..5).map(|l| (agent(l), any_rtt(&mut rng))).collect()).collect();
+        let landmarks = landmarks(5);
+        let judgement = judged(&mesh, &landmarks, &sites);
+        prop_assert_eq!(&judgement, &judged(&mesh, &landmarks, &sites), "one evidence, one judgement");
+        for charge in judgement.charges().values() {
+            prop_assert!(!charge.reason.contains("NaN") && !charge.reason.contains("inf"), "{}", charge.reason);
+        }
+        let out = judgement.quarantined();
+        let left: Vec<AgentId> = landmarks.iter().copied().filter(|landmark| !out.contains(landmark)).collect();
+        let believed = mesh.without_reports_of(&out);
+        let Ok(map) = fit(EmbeddingEpoch::new(1), &believed, &left, 2.min(left.len().max(2) - 1), seed) else {
+            return Ok(());
+        };
+        prop_assert!(map.fit_error().is_finite() && map.fit_error() >= 0.0);
+        for site in &sites {
+            let said: Vec<(AgentId, Rtt)> = site.iter().copied().filter(|(agent, _)| !out.contains(agent)).collect();
+            let Ok(place) = map.locate(&said) else { continue };
+            prop_assert!(place.fit_error.is_finite() && place.fit_error >= 0.0);
+            prop_assert!(place.coordinate.iter().all(|component| component.is_finite()));
+            for at in map.agents().values() {
+                let predicted = map.predict(&place, at).unwrap().as_millis_f64();
+                prop_assert!(predicted.is_finite() && predicted > 0.0);
+            }
+        }
+    }
+}
