@@ -160,7 +160,7 @@ pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAn
         Some(Reported::Failure(failure)) => Err(failure_text(&failure)),
         // A round trip nobody can believe is a failed measurement, not a reason to end the session.
         Some(Reported::Measurement(measurement)) => {
-            measured(&measurement).ok_or_else(|| "the prober reported a round trip out of range".to_owned())
+            measured(&measurement).map_err(|field| format!("the prober's report: {field}"))
         }
     };
     Ok(MeasurementAnswer {
@@ -171,12 +171,19 @@ pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAn
     })
 }
 
-fn measured(measurement: &v1::Measurement) -> Option<Measured> {
-    Some(Measured {
-        rtt: rtt(measurement.rtt)?,
-        min: rtt(measurement.min)?,
-        median: rtt(measurement.median)?,
-        spread: plain(measurement.spread)?,
+/// What was measured, or which field cannot be believed.
+fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
+    let trip = |field: &str, value: Option<prost_types::Duration>| {
+        let Some(given) = value else { return Err(format!("{field}: missing")) };
+        rtt(value).ok_or_else(|| {
+            format!("{field}: {} s and {} ns is not above 0 and at most 10 minutes", given.seconds, given.nanos)
+        })
+    };
+    Ok(Measured {
+        rtt: trip("rtt", measurement.rtt)?,
+        min: trip("min", measurement.min)?,
+        median: trip("median", measurement.median)?,
+        spread: plain(measurement.spread).ok_or("spread: missing or negative")?,
         answered: measurement.count,
         lost: measurement.lost,
         dns: plain(measurement.dns),
@@ -315,16 +322,34 @@ mod tests {
     }
 
     #[test]
-    fn an_unbelievable_round_trip_is_a_failure() {
-        let report = v1::MeasurementReport {
-            order_id: 1,
-            result: Some(v1::measurement_report::Result::Measurement(v1::Measurement {
-                rtt: Some(prost_types::Duration { seconds: -1, nanos: 0 }),
-                ..v1::Measurement::default()
-            })),
-            ..v1::MeasurementReport::default()
+    fn an_unbelievable_round_trip_is_a_failure_that_names_the_field() {
+        let seconds = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
+        let honest = v1::Measurement {
+            rtt: seconds(0, 1_000),
+            min: seconds(0, 1_000),
+            median: seconds(0, 1_000),
+            spread: seconds(0, 0),
+            count: 5,
+            ..v1::Measurement::default()
         };
-        assert!(measurement(report).expect("understood").result.is_err());
+        let result = |reported: v1::Measurement| {
+            let result = Some(v1::measurement_report::Result::Measurement(reported));
+            let report = v1::MeasurementReport { order_id: 1, result, ..v1::MeasurementReport::default() };
+            measurement(report).expect("understood").result
+        };
+        assert!(result(honest).is_ok());
+        for (broken, said) in [
+            (v1::Measurement { rtt: seconds(0, 0), ..honest }, "rtt: 0 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: seconds(-1, 0), ..honest }, "rtt: -1 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: seconds(601, 0), ..honest }, "rtt: 601 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: None, ..honest }, "rtt: missing"),
+            (v1::Measurement { min: seconds(0, -1), ..honest }, "min: 0 s and -1 ns is not above 0"),
+            (v1::Measurement { median: seconds(0, 0), ..honest }, "median: 0 s and 0 ns is not above 0"),
+            (v1::Measurement { spread: seconds(0, -5), ..honest }, "spread: missing or negative"),
+        ] {
+            let failure = result(broken).expect_err("refused");
+            assert!(failure.starts_with(&format!("the prober's report: {said}")), "{failure}");
+        }
     }
 
     #[test]
