@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::ServerTlsConfig;
@@ -17,7 +18,7 @@ use crate::grpc::{self, Identity};
 use crate::store::{self, sessions};
 use crate::tasks::{
     assign::Assign, confirm::Confirm, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, reap::Reap,
-    run_periodic,
+    run_periodic, trust,
 };
 
 /// How often each task looks without being woken.
@@ -123,5 +124,11 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     parts.spawn(async move {
         run_periodic("reap", reap_period, &w.reap, s, || reap.run_once()).await;
         ("reap", Ok(()))
+    });
+    let (judge, s) = (trust::Trust::new(scheduler.clone()), stop.clone());
+    parts.spawn(async move {
+        // Whoever needs a verdict at once asks for a review itself.
+        run_periodic("trust", trust::PERIOD, &Notify::new(), s, || judge.run_once()).await;
+        ("trust", Ok(()))
     });
 }

@@ -16,6 +16,7 @@ pub mod measurement_orders;
 pub mod measurements;
 pub mod outcomes;
 pub mod placements;
+pub mod quarantines;
 pub mod reports;
 pub mod sessions;
 pub mod settings;

@@ -16,6 +16,7 @@ pub mod reap;
 pub mod refined;
 #[cfg(test)]
 mod trial;
+pub mod trust;
 
 use std::future::Future;
 use std::time::Duration;

@@ -181,6 +181,7 @@ struct AgentRow {
     beacon_url: String,
     latitude: Option<f64>,
     longitude: Option<f64>,
+    quarantined: String,
 }
 
 impl From<Agent> for AgentRow {
@@ -201,6 +202,7 @@ impl From<Agent> for AgentRow {
             beacon_url: agent.beacon_url,
             latitude: agent.latitude,
             longitude: agent.longitude,
+            quarantined: agent.quarantined,
         }
     }
 }
@@ -217,6 +219,7 @@ impl Row for AgentRow {
         ">reached by",
         "seen at",
         "version",
+        "quarantined",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -232,6 +235,7 @@ impl Row for AgentRow {
             self.reached_by.to_string(),
             output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
             output::text_cell(&self.version),
+            output::text_cell(&self.quarantined),
         ]
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use clap::Subcommand;
 use landfall_proto::v1::{
     ElectLandmarksRequest, Landmark, ListLandmarksRequest, ListLandmarksResponse, SetLandmarksRequest,
+    TrustAgentRequest,
 };
 use serde::Serialize;
 use tonic::Response;
@@ -35,6 +36,13 @@ pub(super) enum LandmarksCommand {
         /// How to print
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
+    },
+    /// Believe a quarantined agent again; what it measured is forgotten, and it measures anew
+    #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
+    Trust {
+        /// The agent, by name
+        #[arg(value_name = "NAME")]
+        name: String,
     },
     /// Choose the landmarks from what agents measured of each other; replaces the former ones
     #[command(after_help = "Example:\n  landfall landmarks elect --count 9")]
@@ -68,6 +76,7 @@ impl LandmarksCommand {
                 let client = Client::connect(connection).await?;
                 (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
             }
+            Self::Trust { name } => return trust(name, connection).await,
             Self::Elect { count, dims, format } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
                 let client = Client::connect(connection).await?;
@@ -81,6 +90,16 @@ impl LandmarksCommand {
             None => show(answer, format),
         }
     }
+}
+
+async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let answer = client.fleet().trust_agent(TrustAgentRequest { name: name.clone() }).await;
+    let released = answer.map_err(|status| client.refusal(&status))?.into_inner().released;
+    print(&match released {
+        true => format!("{name} is believed again; what it measured is forgotten, and it measures anew\n"),
+        false => format!("{name} is not quarantined\n"),
+    })
 }
 
 /// What the wire wants: 0 for the default. More dimensions than landmarks can span are a contradiction.

@@ -6,9 +6,9 @@ use sqlx::PgConnection;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::landmark_choice;
+use crate::landmark_choice::{self, ChoiceError};
 use crate::secret::Secret;
-use crate::store::{self, agents, embeddings, enrolments, landmarks, settings};
+use crate::store::{self, agents, embeddings, enrolments, landmarks, quarantines, settings};
 
 use super::convert::fleet as convert;
 use super::{Identity, auth, status};
@@ -92,6 +92,21 @@ impl FleetService for FleetDesk {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         listed(&mut conn).await
+    }
+
+    async fn trust_agent(
+        &self,
+        request: Request<v1::TrustAgentRequest>,
+    ) -> Result<Response<v1::TrustAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::TrustAgentRequest { name } = request.into_inner();
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let agent = agents::by_name(&mut conn, &name).await.map_err(status::from_store)?;
+        let agent = agent.ok_or_else(|| status::from_choice(ChoiceError::UnknownAgent(name)))?;
+        let released = quarantines::release(&mut conn, agent).await.map_err(status::from_store)?;
+        self.scheduler.wakes.fit.notify_one();
+        self.scheduler.wakes.measure.notify_one();
+        Ok(Response::new(v1::TrustAgentResponse { released }))
     }
 
     async fn set_contact_url(

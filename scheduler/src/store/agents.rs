@@ -40,6 +40,8 @@ pub struct Agent {
     pub beacon_url: Option<String>,
     /// Where it stands on the globe, where the operator said so.
     pub position: Option<Position>,
+    /// Why nothing it measured is used; `None` while it is believed.
+    pub quarantined: Option<String>,
 }
 
 /// All agents, by name.
@@ -51,6 +53,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
         r#"
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
                a.latitude, a.longitude,
+               (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
@@ -83,9 +86,19 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
                 version: row.version,
                 beacon_url: row.beacon_url,
                 position: position("agents", row.latitude, row.longitude)?,
+                quarantined: row.quarantined,
             })
         })
         .collect()
+}
+
+/// The agent of this name.
+///
+/// # Errors
+/// When the database fails.
+pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
+    let id = sqlx::query_scalar!("select id from agents where name = $1", name).fetch_optional(conn).await?;
+    Ok(id.map(AgentId::new))
 }
 
 /// The agent a credential was issued to.

@@ -22,7 +22,7 @@ pub struct Landmark {
     pub carrier: String,
     /// Whether a session is active.
     pub connected: bool,
-    /// Why it was chosen, for people.
+    /// Why it was chosen, or why it is quarantined; for people.
     pub reason: String,
     /// Who chose it.
     pub by: ChosenBy,
@@ -174,12 +174,14 @@ fn seconds(seconds: f64) -> Duration {
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.id, a.name, a.city, a.carrier, l.reason, l.elected,
+        select a.id, a.name, a.city, a.carrier,
+               coalesce('quarantined: ' || q.reason, l.reason) as "reason!", l.elected,
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
                extract(epoch from now() - coalesce(
                    (select max(s.renewed_at) from sessions s where s.agent_id = a.id), a.enrolled_at
                ))::double precision as "silent_secs!"
         from landmarks l join agents a on a.id = l.agent_id
+        left join quarantines q on q.agent_id = a.id and q.released_at is null
         order by l.position
         "#,
     )

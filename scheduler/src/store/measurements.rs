@@ -209,7 +209,7 @@ async fn upsert_beacon(
     Ok(())
 }
 
-/// Every round trip known between agents.
+/// Every round trip known between agents, as far as those who measured are believed.
 ///
 /// # Errors
 /// When the database fails or a row contradicts the domain.
@@ -218,6 +218,7 @@ pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error
         r#"
         select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
         where rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         order by prober_id, agent_id
         "#,
     )
@@ -290,7 +291,7 @@ pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -
     })
 }
 
-/// The round trips known of these sites; sites without any are absent.
+/// The round trips known of these sites, as far as those who measured are believed; sites without any are absent.
 ///
 /// # Errors
 /// When the database fails or a row contradicts the domain.
@@ -302,6 +303,7 @@ pub async fn of_sites(
         r#"
         select site_id, prober_id, rtt_us as "rtt_us!" from site_measurements
         where site_id = any($1) and rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         order by site_id, prober_id
         "#,
         &raw_sites(sites),

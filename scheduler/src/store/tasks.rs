@@ -138,6 +138,7 @@ pub async fn heard(
             select waiting.site_id, since, prober_id, rtt_us, failure, measured_at
             from waiting join site_measurements using (site_id)
             where measured_at >= case when rtt_us is null then since else since - make_interval(secs => $2) end
+              and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         ), heard as (
             -- One row a site and prober, so that counting them is enough.
             select site_id, min(since) as since from known

@@ -20,7 +20,7 @@ pub struct Suspicion {
     pub evidence: String,
 }
 
-/// What every prober saw of these sites: round trips and addresses. Sites nobody measured are absent.
+/// What every prober that is believed saw of these sites: round trips and addresses. Sites nobody measured are absent.
 ///
 /// # Errors
 /// When the database fails or a row contradicts the domain.
@@ -29,6 +29,7 @@ pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
         r#"
         select site_id, prober_id, rtt_us as "rtt_us!", host(address) as address from site_measurements
         where site_id = any($1) and rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         order by site_id, prober_id
         "#,
         &raw_sites(sites),

@@ -10,10 +10,10 @@ use anyhow::Context;
 
 use crate::Scheduler;
 use crate::gnp::{Placement, Prediction};
-use crate::model::{AgentId, Rtt, SiteId};
+use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
-use crate::store::{self, measurements, placements, verdicts};
+use crate::store::{self, measurements, placements, quarantines, verdicts};
 use crate::strategy::{self, Candidate, Choice};
 
 use super::fleet::NO_AGENT_CONNECTED;
@@ -96,16 +96,19 @@ impl Assign {
             return Ok(false);
         }
         let known = Known::read(&mut tx, &waiting, &agents, map).await?;
+        let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
         let mut chosen = BTreeSet::new();
         for task in &waiting {
             let candidates = known.candidates(task.site, &agents);
             let seed = draw_seed(task);
-            let spread = known.spread(task, &candidates, seed);
+            let alarmed = alarm.as_ref().filter(|_| task.strategy.needs_distance());
+            let followed = alarmed.map_or(task.strategy, |_| Strategy::Random);
+            let spread = if alarmed.is_none() { known.spread(task, &candidates, seed) } else { None };
             let (spread, note) = spread.map_or((None, None), |(choice, note)| (Some(choice), Some(note)));
-            let Some(choice) = spread.or_else(|| strategy::choose(task.strategy, &candidates, seed)) else { continue };
+            let Some(choice) = spread.or_else(|| strategy::choose(followed, &candidates, seed)) else { continue };
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| *reason != NO_AGENT_CONNECTED);
-            let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
+            let fallback = alarmed.or(choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic)));
             assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str))
                 .await
                 .context("record an assignment")?;

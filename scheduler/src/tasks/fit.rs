@@ -19,6 +19,7 @@ use crate::store::{self, embeddings, fit_requests, settings};
 
 use super::due::{self, Drift};
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+use super::trust;
 
 /// How long a fit that is due waits for gaps in the mesh: longer than a beacon order lives, so that only an agent that
 /// keeps coming and going is left behind.
@@ -74,6 +75,19 @@ impl Fit {
         if !asked && (self.waits_for(&ground) || self.has_refused(&ground.mesh)) {
             return Ok(());
         }
+        drop(conn);
+        let review = trust::review(&self.scheduler).await.context("judge the agents")?;
+        if let Some(alarm) = review.alarm {
+            // The last good embedding stays, and nobody is judged again before there is something new.
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
+            let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+            return refuse(&mut conn, &alarm).await;
+        }
+        if review.changed {
+            // Other landmarks: the next pass surveys them.
+            return Ok(());
+        }
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
             let landmarks = ground.landmarks.len();
             tracing::warn!(
@@ -93,6 +107,10 @@ impl Fit {
     /// Fits and takes over.
     async fn fit(&self, due: Due) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
+        // An old one is no measure any more: after that long the network may have changed.
+        let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
+        let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
+        let fitted_on = due.ground.mesh.clone();
         let solved = tokio::task::spawn_blocking(move || due.solve()).await.context("run the fit")?;
         let solved = match solved {
             Ok(solved) => solved,
@@ -103,6 +121,12 @@ impl Fit {
                 return Err(error).context("fit the landmarks");
             }
         };
+        if let Err(untrusted) = trust::check(&solved.embedding, last_good) {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(fitted_on);
+            let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+            refuse(&mut conn, &untrusted.to_string()).await?;
+            return Err(untrusted);
+        }
         let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
         let fitted = solved.fitted(as_of);
         let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;

@@ -13,7 +13,7 @@ use crate::gnp::{Embedding, Mesh};
 use crate::model::AgentId;
 use crate::store::landmarks::Connected;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{Error, embeddings, landmarks, measurements};
+use crate::store::{Error, embeddings, landmarks, measurements, quarantines};
 
 /// Connected agents up to which no landmarks are needed.
 pub(super) const SMALL_FLEET: usize = 9;
@@ -27,17 +27,23 @@ pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
 /// Why sites are not measured while nobody is there.
 pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
 
+/// Why sites are not measured while nobody who could is believed.
+pub(super) const NOBODY_BELIEVED: &str = "every agent that could measure is quarantined: see `landfall landmarks list`";
+
 /// The agents that are there, and the landmarks that were set.
 #[derive(Debug)]
 pub(super) struct Fleet {
     connected: Vec<Connected>,
     landmarks: Vec<AgentId>,
+    /// Agents whose measurements are not believed.
+    quarantined: Vec<AgentId>,
 }
 
 impl Fleet {
     pub(super) async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
         let landmarks = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-        Ok(Self { connected: landmarks::connected(conn).await?, landmarks })
+        let quarantined = quarantines::open(conn).await?.into_iter().map(|held| held.agent).collect();
+        Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
     }
 
     /// The connected agents that measure sites, or why there are none.
@@ -49,18 +55,28 @@ impl Fleet {
             (true, _) => agents.collect(),
             (false, _) => agents.filter(|agent| self.landmarks.contains(agent)).collect(),
         };
-        if probers.is_empty() { Err(NO_LANDMARK_CONNECTED) } else { Ok(probers) }
+        if probers.is_empty() {
+            return Err(NO_LANDMARK_CONNECTED);
+        }
+        let believed = self.believed(probers);
+        if believed.is_empty() { Err(NOBODY_BELIEVED) } else { Ok(believed) }
     }
 
     /// The agents an embedding is to be fitted on, if the mesh bears it.
     fn candidates(&self) -> Vec<AgentId> {
         if !self.landmarks.is_empty() {
-            return self.landmarks.clone();
+            return self.believed(self.landmarks.clone());
         }
         if self.connected.len() > SMALL_FLEET {
             return Vec::new();
         }
-        self.connected.iter().filter(|connected| connected.has_beacon).map(|connected| connected.agent).collect()
+        let reachable = self.connected.iter().filter(|connected| connected.has_beacon);
+        self.believed(reachable.map(|connected| connected.agent).collect())
+    }
+
+    fn believed(&self, mut agents: Vec<AgentId>) -> Vec<AgentId> {
+        agents.retain(|agent| !self.quarantined.contains(agent));
+        agents
     }
 }
 
@@ -81,6 +97,8 @@ pub(super) struct Ground {
     reachable: usize,
     /// Whether somebody chose the landmarks; else they are whoever is there.
     chosen: bool,
+    /// Whether no fit is to be expected, because the map cannot be trusted.
+    alarmed: bool,
 }
 
 impl Ground {
@@ -101,7 +119,9 @@ impl Ground {
         let landmark_gaps = !measurements::mesh_gaps(conn, &connected_candidates, &beacons, 1).await?.is_empty();
         let agent_gaps = !measurements::mesh_gaps(conn, &connected, &beacons, 1).await?.is_empty();
         let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
-        Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen: !fleet.landmarks.is_empty() })
+        let alarmed = quarantines::alarm(conn).await?.is_some();
+        let chosen = !fleet.landmarks.is_empty();
+        Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
     /// Whether an embedding fitted on these landmarks still stands. Chosen landmarks must be the same; in a small
@@ -123,6 +143,9 @@ impl Ground {
     /// Whether a site should wait for an embedding that is to be expected soon. The present one serves until then when
     /// it places all landmarks, be it that it was fitted on others: so when one was elected in place of a lost one.
     pub(super) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
+        if self.alarmed {
+            return false;
+        }
         if self.landmark_gaps {
             return self.reachable >= FEWEST_LANDMARKS;
         }

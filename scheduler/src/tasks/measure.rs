@@ -15,7 +15,7 @@ use crate::model::{AgentId, SiteId};
 use crate::store::measurement_orders::{self, Due, MeshPlan};
 use crate::store::{sites_origin, tasks};
 
-use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS};
+use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS, NOBODY_BELIEVED};
 
 /// Tasks let in, held or passed on in one pass, and sites given to probers.
 const BATCH: i64 = 1000;
@@ -80,7 +80,7 @@ impl Measure {
 
     async fn order_sites(&self, conn: &mut PgConnection, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
         let config = &self.scheduler.config.measure;
-        tasks::unhold(conn, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED])
+        tasks::unhold(conn, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED, NOBODY_BELIEVED])
             .await
             .context("take reasons back")?;
         let begun = tasks::begin_measuring(conn, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;

@@ -123,6 +123,7 @@ impl From<Agent> for v1::Agent {
             beacon_url: agent.beacon_url.unwrap_or_default(),
             latitude: agent.position.map(Position::latitude),
             longitude: agent.position.map(Position::longitude),
+            quarantined: agent.quarantined.unwrap_or_default(),
         }
     }
 }

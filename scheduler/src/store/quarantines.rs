@@ -1,0 +1,225 @@
+//! Quarantines: agents whose measurements are not believed, and the alarm that the map as a whole is not.
+//!
+//! Invariants: one open quarantine an agent, one open alarm. What a quarantined agent measured stays stored, so that it
+//! can be judged again; those who use measurements leave it out.
+
+use std::collections::BTreeMap;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::gnp::trust::Kind;
+use crate::model::{AgentId, Rtt, SiteId};
+
+use super::measurements::MeshMeasurement;
+use super::{Error, known_round_trip};
+
+/// One open quarantine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantine {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its name.
+    pub name: String,
+    /// By which evidence.
+    pub evidence: Kind,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// The name of an evidence in the store.
+const fn evidence_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Light => "light",
+        Kind::Asymmetry => "asymmetry",
+        Kind::Residual => "residual",
+        Kind::Sites => "sites",
+    }
+}
+
+fn evidence_of(name: &str) -> Result<Kind, Error> {
+    let all = [Kind::Light, Kind::Asymmetry, Kind::Residual, Kind::Sites];
+    all.into_iter()
+        .find(|kind| evidence_name(*kind) == name)
+        .ok_or_else(|| Error::inconsistent("quarantines", "evidence", &name))
+}
+
+/// The open quarantines, by agent.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select q.agent_id, a.name, q.evidence, q.reason
+        from quarantines q join agents a on a.id = q.agent_id
+        where q.released_at is null
+        order by q.agent_id
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let evidence = evidence_of(&row.evidence)?;
+            Ok(Quarantine { agent: AgentId::new(row.agent_id), name: row.name, evidence, reason: row.reason })
+        })
+        .collect()
+}
+
+/// Opens a quarantine, or renews the reason of the open one. `true` when it is new.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
+    let new = sqlx::query_scalar!(
+        r#"
+        insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
+        on conflict (agent_id) where released_at is null do update
+        set evidence = excluded.evidence, reason = excluded.reason, consistent = 0, judged_at = now()
+        -- A row that was there has been written twice.
+        returning (xmax = 0) as "new!"
+        "#,
+        agent.get(),
+        evidence_name(evidence),
+        reason,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(new)
+}
+
+/// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
+/// one that counted; releases it after `enough` in a row. `true` when it was released.
+///
+/// # Errors
+/// When the database fails.
+pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
+    let released = sqlx::query_scalar!(
+        r#"
+        update quarantines
+        set consistent = consistent + 1, judged_at = now(),
+            released_at = case when consistent + 1 >= $2 then now() end,
+            released = case when consistent + 1 >= $2 then 'consistent again' end
+        where agent_id = $1 and released_at is null
+          and exists (
+              select from mesh_measurements m
+              where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
+          )
+        returning (released_at is not null) as "released!"
+        "#,
+        agent.get(),
+        enough,
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(released.unwrap_or(false))
+}
+
+/// Releases an agent by hand and forgets what it measured, so that it is judged by what it measures from now on.
+/// `false` when it was not quarantined.
+///
+/// # Errors
+/// When the database fails.
+pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
+    let mut tx = conn.begin().await?;
+    let released = sqlx::query!(
+        "update quarantines set released_at = now(), released = 'by hand' where agent_id = $1 and released_at is null",
+        agent.get(),
+    )
+    .execute(&mut *tx)
+    .await?
+    .rows_affected();
+    if released > 0 {
+        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).execute(&mut *tx).await?;
+        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok(released > 0)
+}
+
+/// The open alarm: why the map cannot be trusted.
+///
+/// # Errors
+/// When the database fails.
+pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
+    Ok(sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").fetch_optional(conn).await?)
+}
+
+/// Raises the alarm, or renews its reason. `true` when it is new.
+///
+/// # Errors
+/// When the database fails.
+pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
+    let new = sqlx::query_scalar!(
+        r#"
+        insert into trust_alarms (reason) values ($1)
+        on conflict ((true)) where ended_at is null do update set reason = excluded.reason
+        returning (xmax = 0) as "new!"
+        "#,
+        reason,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(new)
+}
+
+/// Ends the alarm; `false` when there was none.
+///
+/// # Errors
+/// When the database fails.
+pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
+    let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").execute(conn).await?;
+    Ok(ended.rows_affected() > 0)
+}
+
+/// Every round trip between agents, of those too who are not believed: what they are judged by.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
+        where rtt_us is not null
+        order by prober_id, agent_id
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let rtt = known_round_trip("mesh_measurements", "rtt_us", row.rtt_us)?;
+            Ok(MeshMeasurement { prober: AgentId::new(row.prober_id), target: AgentId::new(row.agent_id), rtt })
+        })
+        .collect()
+}
+
+/// What was measured of the sites that were measured last and by most, at most `limit` of them.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn sites_of_all(conn: &mut PgConnection, limit: i64) -> Result<Vec<Vec<(AgentId, Rtt)>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with recent as (
+            -- Bounded before it is counted: a scheduler knows millions of these.
+            select site_id from site_measurements where rtt_us is not null order by site_id desc limit $1::bigint * 64
+        ), chosen as (
+            select site_id from recent group by site_id order by count(*) desc, site_id desc limit $1
+        )
+        select m.site_id, m.prober_id, m.rtt_us as "rtt_us!"
+        from site_measurements m join chosen using (site_id)
+        where m.rtt_us is not null
+        order by m.site_id, m.prober_id
+        "#,
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut sites: BTreeMap<SiteId, Vec<(AgentId, Rtt)>> = BTreeMap::new();
+    for row in rows {
+        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
+        sites.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
+    }
+    Ok(sites.into_values().collect())
+}

@@ -1,0 +1,319 @@
+//! Trust: judges every agent by what it reported, and acts on it.
+//!
+//! A review is passed before every fit that is due, and on a period for what is reported of sites. It opens quarantines
+//! and releases them, raises the alarm and ends it. Those who read the mesh, sites' measurements and the fleet leave
+//! quarantined agents out by themselves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::Scheduler;
+use crate::gnp::trust::{Evidence, Judgement, Kind, Standing, judge};
+use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
+use crate::model::{AgentId, Rtt};
+use crate::store::agents::{self, Agent};
+use crate::store::{self, landmarks, quarantines};
+
+/// How often agents are judged although no fit is due.
+pub const PERIOD: Duration = Duration::from_secs(60);
+/// Sites that are judged by: as many as the judgement looks at.
+const SITES: i64 = 40;
+/// Judgements in a row, each on newer measurements, after which an agent is believed again.
+const CONSISTENT: i32 = 3;
+/// Landmarks below which nobody is judged: two cannot outvote one.
+const FEWEST_AGENTS: usize = 4;
+/// A fit whose error has grown by this factor over the last good one's is not trusted.
+const ERROR_GROWTH: f64 = 2.0;
+/// A relative error that no fit is refused for, however good the one before was.
+const USUAL_ERROR: f64 = 0.5;
+
+/// The task that judges on a period.
+#[derive(Debug)]
+pub struct Trust {
+    scheduler: Scheduler,
+}
+
+/// What a review came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Review {
+    /// Whether a quarantine was opened or released.
+    pub(super) changed: bool,
+    /// Why the map cannot be trusted, while it cannot.
+    pub(super) alarm: Option<String>,
+}
+
+impl Trust {
+    /// A task of this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        review(&self.scheduler).await.map(drop)
+    }
+}
+
+/// Judges everyone by what is stored, and stores the verdicts.
+///
+/// # Errors
+/// When the database fails.
+pub(super) async fn review(scheduler: &Scheduler) -> anyhow::Result<Review> {
+    let mut conn = scheduler.pool.acquire().await.context("reach the database")?;
+    let mut mesh = Mesh::new();
+    for pair in quarantines::mesh_of_all(&mut conn).await.context("read the mesh")? {
+        mesh.insert(pair.prober, pair.target, pair.rtt);
+    }
+    let sites = quarantines::sites_of_all(&mut conn, SITES).await.context("read the sites' measurements")?;
+    let mut chosen: Vec<AgentId> =
+        landmarks::list(&mut conn).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
+    if chosen.is_empty() {
+        // A small fleet's agents are its landmarks.
+        chosen = landmarks::connected(&mut conn).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
+    }
+    let least = least(&agents::list(&mut conn).await.context("read the agents")?);
+    drop(conn);
+    let known = mesh.agents();
+    chosen.retain(|landmark| known.contains(landmark));
+    let judgement = if known.len() < FEWEST_AGENTS {
+        None
+    } else {
+        let passed = tokio::task::spawn_blocking(move || {
+            judge(&Evidence { mesh: &mesh, landmarks: &chosen, sites: &sites, least: &least })
+        });
+        Some(passed.await.context("judge the agents")?)
+    };
+    store_verdicts(scheduler, judgement.as_ref()).await
+}
+
+/// The least round trip between every two agents whose positions are known.
+fn least(agents: &[Agent]) -> BTreeMap<(AgentId, AgentId), Rtt> {
+    let placed: Vec<(AgentId, Position)> =
+        agents.iter().filter_map(|agent| Some((agent.id, agent.position?))).collect();
+    let mut least = BTreeMap::new();
+    for (i, &(a, here)) in placed.iter().enumerate() {
+        for &(b, there) in &placed[..i] {
+            // None in one place: nothing is too short there.
+            if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
+                least.insert((a, b), rtt);
+            }
+        }
+    }
+    least
+}
+
+async fn store_verdicts(scheduler: &Scheduler, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
+    let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
+    let Some(judgement) = judgement else {
+        let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+        return Ok(Review { changed: false, alarm });
+    };
+    let mut changed = false;
+    for (&agent, charge) in judgement.charges() {
+        if charge.standing == Standing::Quarantined
+            && quarantines::hold(&mut tx, agent, charge.kind, &charge.reason).await.context("store a quarantine")?
+        {
+            changed = true;
+            tracing::warn!(agent.id = %agent, reason = charge.reason, "an agent is quarantined: nothing it measured is used");
+        }
+    }
+    for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
+        if is_consistent(judgement, held.agent, held.evidence)
+            && quarantines::found_consistent(&mut tx, held.agent, CONSISTENT).await.context("release an agent")?
+        {
+            changed = true;
+            tracing::warn!(agent.id = %held.agent, agent.name = held.name, "a quarantined agent is consistent again and is believed");
+        }
+    }
+    let alarm = judgement.alarm().map(|alarm| alarm.to_string());
+    match &alarm {
+        Some(reason) => {
+            if quarantines::raise(&mut tx, reason).await.context("raise the alarm")? {
+                tracing::warn!(reason, "the last good embedding is kept and agents are chosen at random");
+            }
+        }
+        None => {
+            if quarantines::end_alarm(&mut tx).await.context("end the alarm")? {
+                tracing::warn!("the map is trusted again");
+            }
+        }
+    }
+    tx.commit().await.context("commit verdicts")?;
+    if changed {
+        scheduler.wakes.fit.notify_one();
+        scheduler.wakes.measure.notify_one();
+        scheduler.wakes.locate.notify_one();
+    }
+    Ok(Review { changed, alarm })
+}
+
+/// Whether an agent is found consistent by the evidence that convicted it. One that is asked for no sites any more has
+/// nothing to show where it lied about sites: it is released by hand.
+fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool {
+    let heard = evidence == Kind::Light || judgement.heard(agent, evidence);
+    heard && evidence != Kind::Sites && judgement.standing(agent) == Standing::Trusted
+}
+
+/// Lets a fit take over.
+///
+/// # Errors
+/// When it is so bad that the last good one stays.
+pub(super) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
+    let error = fitted.fit_error();
+    if is_untrustworthy(error, last_good) {
+        let good = last_good.unwrap_or(0.0);
+        anyhow::bail!(
+            "the fit's relative error is {error:.3}, the last good one's was {good:.3}: the last good one is kept"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a fit is so much worse than the last good one that it must not take over.
+fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
+    !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::SessionId;
+    use crate::store::embeddings;
+    use crate::tasks::assign::Assign;
+    use crate::tasks::fit::Fit;
+    use crate::tasks::locate::Locate;
+    use crate::tasks::measure::Measure;
+    use crate::tasks::trial::{Trial, took};
+
+    async fn pass(trial: &Trial) {
+        Trust::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    }
+
+    async fn fit(trial: &Trial) {
+        for _ in 0..2 {
+            Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        }
+    }
+
+    /// Multiplies what these agents measured of the others.
+    async fn lie(trial: &Trial, liars: &[(AgentId, SessionId)], factor: i64) {
+        for (liar, _) in liars {
+            sqlx::query("update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1")
+                .bind(liar.get())
+                .bind(factor)
+                .execute(&trial.scheduler.pool)
+                .await
+                .expect("lie");
+        }
+    }
+
+    async fn quarantined(trial: &Trial) -> Vec<(AgentId, String)> {
+        let open = quarantines::open(&mut *trial.conn().await).await.expect("read");
+        open.into_iter().map(|held| (held.agent, held.reason)).collect()
+    }
+
+    /// Measures a site with everyone who is asked, until its task is assigned.
+    async fn crawl(trial: &Trial, agents: &[(AgentId, SessionId)]) -> (String, Option<String>) {
+        let (task, _) = trial.task("a.cn").await;
+        for _ in 0..40 {
+            Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            for &agent in agents {
+                trial.answer(agent, |_| Some(took(30))).await;
+            }
+            Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            Assign::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            if trial.state(task).await.0 == "assigned" {
+                break;
+            }
+        }
+        trial.state(task).await
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_liar_among_twelve_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(12).await;
+        trial.set_landmarks(&agents).await;
+        trial.mesh(&agents).await;
+        let liar = agents[4];
+        lie(&trial, &[liar], 3).await;
+        fit(&trial).await;
+        let held = quarantined(&trial).await;
+        assert_eq!(held.len(), 1, "{held:?}");
+        assert_eq!(held[0].0, liar.0);
+        assert!(held[0].1.starts_with("it reports too much: off by a factor of 2."), "{}", held[0].1);
+        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        assert_eq!(map.landmarks().len(), 11);
+        assert!(!map.landmarks().contains(&liar.0));
+        assert!(map.fit_error() < 0.3, "{}", map.fit_error());
+        assert!(map.placement(liar.0).is_some(), "it may still crawl: the others know where it is");
+
+        assert_eq!(crawl(&trial, &agents).await.0, "assigned");
+        let measured: i64 = sqlx::query_scalar("select count(*) from site_measurements where prober_id = $1")
+            .bind(liar.0.get())
+            .fetch_one(&trial.scheduler.pool)
+            .await
+            .expect("count");
+        assert_eq!(measured, 0, "it is not asked to measure sites");
+
+        trial.mesh(&agents).await;
+        for _ in 0..CONSISTENT {
+            assert_eq!(quarantined(&trial).await.len(), 1, "not consistent for long enough");
+            trial.execute("update mesh_measurements set measured_at = clock_timestamp()").await;
+            pass(&trial).await;
+            pass(&trial).await;
+        }
+        assert_eq!(quarantined(&trial).await, []);
+        fit(&trial).await;
+        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        assert_eq!(map.landmarks().len(), 12);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_third_of_liars_raises_the_alarm_and_the_last_good_map_stays(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(12).await;
+        trial.set_landmarks(&agents).await;
+        trial.mesh(&agents).await;
+        fit(&trial).await;
+        let good = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        assert_eq!(good.landmarks().len(), 12);
+        lie(&trial, &agents[2..6], 5).await;
+        fit(&trial).await;
+        let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
+        assert_eq!(alarm, "the map cannot be trusted: 4 of 12 landmarks are doubted");
+        let kept = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        assert_eq!(kept, good);
+        assert_eq!(crawl(&trial, &agents).await.0, "assigned");
+        let chosen: (String, Option<String>) = sqlx::query_as("select strategy, fallback_reason from assignments")
+            .fetch_one(&trial.scheduler.pool)
+            .await
+            .expect("an assignment");
+        assert_eq!(chosen, ("random".into(), Some(alarm)));
+
+        // The operator knows better, and they measure honestly from now on.
+        for (agent, _) in &agents[2..6] {
+            assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
+        }
+        trial.mesh(&agents).await;
+        pass(&trial).await;
+        assert_eq!(quarantined(&trial).await, []);
+        assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
+    }
+
+    #[test]
+    fn a_fit_that_is_much_worse_than_the_last_good_one_is_not_trusted() {
+        assert!(!is_untrustworthy(0.4, Some(0.1)), "usual");
+        assert!(is_untrustworthy(0.6, Some(0.1)));
+        assert!(!is_untrustworthy(0.6, Some(0.4)));
+        assert!(!is_untrustworthy(0.9, None), "there is nothing better");
+        assert!(is_untrustworthy(f64::NAN, None));
+    }
+}
