@@ -8,7 +8,7 @@ pub(super) const WORST: f64 = 1e30;
 
 /// Beyond this log residual (10 %) an error counts linearly, so that one odd pair cannot bend the map (Huber, "Robust
 /// estimation of a location parameter", 1964).
-const HUBER: f64 = 0.1;
+pub(super) const HUBER: f64 = 0.1;
 
 /// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
 ///

@@ -1,10 +1,13 @@
 //! The downhill simplex (Nelder and Mead, "A simplex method for function minimization", 1965), by argmin.
 
+use std::marker::PhantomData;
+
 use argmin::core::{CostFunction, Executor};
 use argmin::solver::neldermead::NelderMead;
-use nalgebra::DVector;
+use nalgebra::allocator::Allocator;
+use nalgebra::{DVector, DefaultAllocator, Dim, OVector, SVector};
 
-use super::objective::finite;
+use super::objective::{WORST, finite};
 
 /// When a run of the simplex ends.
 #[derive(Debug, Clone, Copy)]
@@ -18,10 +21,8 @@ pub(super) struct Stop {
 /// Where a run ended.
 #[derive(Debug, Clone)]
 pub(super) struct Minimum {
-    /// The best point.
+    /// The best point; never worse than the start.
     pub(super) point: Vec<f64>,
-    /// Its cost; never above the start's.
-    pub(super) cost: f64,
 }
 
 /// The solver gave up, which a finite cost should never let it.
@@ -29,10 +30,17 @@ pub(super) struct Minimum {
 #[error("minimise by the simplex: {0}")]
 pub struct SimplexError(String);
 
-struct Problem<F>(F);
+/// A point and its cost.
+type Found<D> = (OVector<f64, D>, f64);
 
-impl<F: Fn(&[f64]) -> f64> CostFunction for Problem<F> {
-    type Param = DVector<f64>;
+/// A cost over points of `D` components.
+struct Problem<F, D>(F, PhantomData<D>);
+
+impl<F: Fn(&[f64]) -> f64, D: Dim> CostFunction for Problem<F, D>
+where
+    DefaultAllocator: Allocator<D>,
+{
+    type Param = OVector<f64, D>;
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
@@ -51,24 +59,57 @@ pub(super) fn minimise(
     step: f64,
     stop: Stop,
 ) -> Result<Minimum, SimplexError> {
-    let origin = DVector::from_column_slice(start);
     let start_cost = finite(cost(start));
-    let mut corners = vec![origin.clone()];
-    for axis in 0..start.len() {
-        let mut corner = origin.clone();
+    let origin = DVector::from_column_slice(start);
+    let found = run(&cost, &origin, 0..start.len(), step, start_cost, stop)?;
+    Ok(match found {
+        Some((point, _)) => Minimum { point: point.as_slice().to_vec() },
+        None => Minimum { point: start.to_vec() },
+    })
+}
+
+/// As [`minimise`], for points of a length known when compiled, that lie on the stack; only `axes` are moved along. The
+/// answer's cost is never above the start's.
+///
+/// # Errors
+/// As [`minimise`].
+pub(super) fn minimise_fixed<const N: usize>(
+    cost: impl Fn(&[f64; N]) -> f64,
+    start: &[f64; N],
+    axes: impl Iterator<Item = usize>,
+    step: f64,
+    stop: Stop,
+) -> Result<([f64; N], f64), SimplexError> {
+    let start_cost = finite(cost(start));
+    let slice = |point: &[f64]| point.first_chunk().map_or(WORST, &cost);
+    let found = run(slice, &SVector::from(*start), axes, step, start_cost, stop)?;
+    Ok(found.map_or((*start, start_cost), |(point, cost)| (point.into(), cost)))
+}
+
+/// The best that argmin finds, or `None` when that is not better than the start.
+fn run<D: Dim>(
+    cost: impl Fn(&[f64]) -> f64,
+    start: &OVector<f64, D>,
+    axes: impl Iterator<Item = usize>,
+    step: f64,
+    start_cost: f64,
+    stop: Stop,
+) -> Result<Option<Found<D>>, SimplexError>
+where
+    DefaultAllocator: Allocator<D>,
+{
+    let mut corners = vec![start.clone()];
+    corners.extend(axes.map(|axis| {
+        let mut corner = start.clone();
         corner[axis] += step;
-        corners.push(corner);
-    }
+        corner
+    }));
     let failed = |error: argmin::core::Error| SimplexError(error.to_string());
     let solver = NelderMead::new(corners).with_sd_tolerance(start_cost * stop.tolerance).map_err(failed)?;
-    let executor = Executor::new(Problem(cost), solver).configure(|state| state.max_iters(stop.steps));
-    let state = executor.run().map_err(failed)?.state;
-    match state.best_param {
-        Some(point) if state.best_cost < start_cost => {
-            Ok(Minimum { point: point.as_slice().to_vec(), cost: state.best_cost })
-        }
-        _ => Ok(Minimum { point: start.to_vec(), cost: start_cost }),
-    }
+    let executor = Executor::new(Problem(cost, PhantomData), solver).configure(|state| state.max_iters(stop.steps));
+    // Asking the clock at each step would cost as much as the step.
+    let state = executor.timer(false).run().map_err(failed)?.state;
+    Ok(state.best_param.filter(|_| state.best_cost < start_cost).map(|point| (point, state.best_cost)))
 }
 
 #[cfg(test)]

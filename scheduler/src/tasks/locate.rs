@@ -11,7 +11,7 @@ use anyhow::Context;
 use sqlx::PgConnection;
 
 use crate::Scheduler;
-use crate::gnp::Embedding;
+use crate::gnp::{Embedding, Locator, Solver};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::placements::{self, Located};
 use crate::store::tasks::Heard;
@@ -92,7 +92,8 @@ impl Locate {
         let judged = self.judge(&ended, embedding.as_ref()).await?;
         let located = match embedding {
             Some(embedding) => {
-                place(&embedding, going.into_iter().map(|site| (site.site, site.measured)).collect()).await?
+                let sites = going.into_iter().map(|site| (site.site, site.measured)).collect();
+                place(&embedding, sites, Solver::Simplex).await?
             }
             None => Vec::new(),
         };
@@ -126,7 +127,7 @@ impl Locate {
             return Ok(());
         }
         let measured = measurements::of_sites(conn, &sites).await.context("read measurements")?;
-        let located = place(embedding, measured.into_iter().collect()).await?;
+        let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
         placements::upsert(conn, &located).await.context("store placements")?;
         let judged = self.judge.judge(conn, &sites, Some(embedding)).await?;
         verdicts::upsert(conn, &judged).await.context("store verdicts")?;
@@ -141,19 +142,29 @@ impl Locate {
 }
 
 /// Places what can be placed, off the async threads.
-async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>) -> anyhow::Result<Vec<Located>> {
+async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<Located>> {
     let embedding = Arc::clone(embedding);
-    tokio::task::spawn_blocking(move || sites.into_iter().filter_map(|site| place_one(&embedding, site)).collect())
-        .await
-        .context("locate sites")
+    let place_all = move || match embedding.locator() {
+        Ok(locator) => sites.into_iter().filter_map(|site| place_one(&embedding, &locator, site, solver)).collect(),
+        Err(error) => {
+            tracing::warn!(error = %error, "no site could be located; measured distances decide");
+            Vec::new()
+        }
+    };
+    tokio::task::spawn_blocking(place_all).await.context("locate sites")
 }
 
-fn place_one(embedding: &Embedding, (site, mut measured): Measured) -> Option<Located> {
+fn place_one(
+    embedding: &Embedding,
+    locator: &Locator<'_>,
+    (site, mut measured): Measured,
+    solver: Solver,
+) -> Option<Located> {
     measured.retain(|(agent, _)| embedding.placement(*agent).is_some());
     if measured.len() < FEWEST_LANDMARKS {
         return None;
     }
-    match embedding.locate(&measured) {
+    match locator.locate(&measured, solver) {
         Ok(placement) => Some(Located { site, placement, landmarks: measured.len() }),
         Err(error) => {
             tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
