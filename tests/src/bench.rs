@@ -11,6 +11,8 @@ use clap::Args;
 mod accuracy;
 mod anycast;
 mod drift;
+mod plain;
+mod speed;
 mod trust;
 
 /// What may be typed after `lab bench`.
@@ -65,8 +67,14 @@ impl Line {
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
 /// Every section, in the order in which they run.
-const SECTIONS: &[Section] =
-    &[("accuracy", accuracy::run), ("anycast", anycast::run), ("drift", drift::run), ("trust", trust::run)];
+const SECTIONS: &[Section] = &[
+    ("accuracy", accuracy::run),
+    ("anycast", anycast::run),
+    ("drift", drift::run),
+    ("plain", plain::run),
+    ("speed", speed::run),
+    ("trust", trust::run),
+];
 
 /// Runs the sections and prints their lines.
 ///
