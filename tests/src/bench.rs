@@ -12,6 +12,7 @@ mod accuracy;
 mod anycast;
 mod drift;
 mod plain;
+mod refined;
 mod speed;
 mod trust;
 
@@ -72,6 +73,7 @@ const SECTIONS: &[Section] = &[
     ("anycast", anycast::run),
     ("drift", drift::run),
     ("plain", plain::run),
+    ("refined", refined::run),
     ("speed", speed::run),
     ("trust", trust::run),
 ];

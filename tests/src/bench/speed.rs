@@ -193,17 +193,17 @@ fn duration(rtt: Rtt) -> Duration {
 }
 
 /// Processor time of this thread so far.
-fn processor_time() -> anyhow::Result<Duration> {
+pub(super) fn processor_time() -> anyhow::Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).context("read the thread's clock")
 }
 
 /// Seconds of processor time since then.
-fn spent(began: Duration) -> anyhow::Result<f64> {
+pub(super) fn spent(began: Duration) -> anyhow::Result<f64> {
     Ok((processor_time()? - began).as_secs_f64())
 }
 
 /// The middle one; not a number where there is none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

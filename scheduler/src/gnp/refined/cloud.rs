@@ -15,7 +15,7 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 /// A site's height is an agent's times this, drawn evenly ...
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// ... plus an exponential one with this mean, as a part of the scale.
-const HEIGHT_MEAN: f64 = 0.0075;
+const HEIGHT_MEAN: f64 = 0.03;
 
 /// Points, and what each predicts.
 #[derive(Debug, Clone)]
