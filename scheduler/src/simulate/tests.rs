@@ -343,5 +343,6 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
     };
     let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
     let top3 = report.strategies.iter().find(|standing| standing.name == Strategy::GnpTop3.name()).unwrap();
-    assert!(top3.mean_rtt_ms.unwrap() <= 1.02 * score::mean(&three).unwrap(), "{report:?}");
+    let ratio = top3.mean_rtt_ms.unwrap() / score::mean(&three).unwrap();
+    assert!(ratio <= 1.05, "{ratio} in {report:?}");
 }

@@ -12,8 +12,6 @@ use super::{Layer, Refined};
 const ERROR_SCALE: f64 = 0.06;
 /// A squared error beyond this tells nothing more, and keeps products finite.
 const MOST_SQUARED: f64 = 2_500.0;
-/// An agent that would lower the expected distance to the nearest by less than this part of it is not worth a probe.
-const WORTH: f64 = 1e-6;
 /// Points with less than this part of the heaviest's weight are left out.
 const LIGHTEST: f64 = 1e-4;
 
@@ -75,7 +73,7 @@ impl<'a> Posterior<'a> {
     }
 
     /// Which `k` agents should measure the site once, so that the nearest of them, or of those that measured already,
-    /// is expected to be as near as can be: greedily, one after another. Fewer where the next would change little.
+    /// is expected to be as near as can be: greedily, one after another.
     pub fn confirm(&self, k: usize) -> Vec<AgentId> {
         let agents = self.map.agents.len();
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
@@ -83,18 +81,12 @@ impl<'a> Posterior<'a> {
         let mut free: Vec<usize> =
             (0..agents).filter(|agent| !self.measured.iter().any(|(measured, _)| measured == agent)).collect();
         let mut chosen = Vec::with_capacity(k.min(free.len()));
-        let layers = size(self.layers.len());
-        let mut now = nearest.ln() * layers;
         while chosen.len() < k && !free.is_empty() {
             let expected = |agent: usize| -> f64 {
                 self.layers.iter().zip(&least).map(|(layer, least)| layer.expected_least(agent, least).ln()).sum()
             };
             let costs: Vec<f64> = free.iter().map(|&agent| expected(agent)).collect();
             let best = (0..free.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
-            if now - costs[best] < WORTH * layers {
-                break;
-            }
-            now = costs[best];
             let agent = free.remove(best);
             chosen.push(self.map.agents[agent]);
             for (layer, least) in self.layers.iter().zip(&mut least) {
