@@ -2,6 +2,7 @@
 //!
 //! A layout is read from TOML and, with its seed, fully determines a [`Scenario`]. Pure but for reading the file.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
@@ -77,6 +78,8 @@ pub struct SiteRules {
     pub count: usize,
     /// Drawn from evenly, as the cities are.
     pub carriers: Vec<String>,
+    /// How many in a row are on one machine, at one address; each has its own when nothing is said.
+    pub per_machine: Option<NonZeroUsize>,
 }
 
 /// Agents of one city and carrier.
@@ -169,10 +172,14 @@ impl Layout {
             let access_ms = self.path.agent_access_ms;
             agent_ends.push(End { city: self.city(&agent.city)?, carrier: &agent.carrier, access_ms });
         }
-        let mut site_ends = Vec::new();
-        for site in &sites {
+        let mut site_ends: Vec<End<'_>> = Vec::new();
+        for (index, site) in sites.iter().enumerate() {
             let [least, most] = self.path.site_access_ms;
-            let access_ms = rng.random_range(least..most);
+            let neighbour = index.checked_sub(1).filter(|before| sites[*before].machine == site.machine);
+            let access_ms = match neighbour {
+                Some(before) => site_ends[before].access_ms,
+                None => rng.random_range(least..most),
+            };
             site_ends.push(End { city: self.city(&site.city)?, carrier: &site.carrier, access_ms });
         }
         let links = |from: &[End<'_>], to: &[End<'_>]| -> anyhow::Result<Vec<Vec<Link>>> {
@@ -212,14 +219,21 @@ impl Layout {
     }
 
     fn draw_sites(&self, count: usize, rng: &mut ChaCha8Rng) -> Vec<SiteNode> {
-        (0..count)
-            .map(|index| {
-                let city = &self.cities[rng.random_range(0..self.cities.len())].name;
-                let carrier = &self.sites.carriers[rng.random_range(0..self.sites.carriers.len())];
-                let host = format!("www.site{:03}-{city}-{carrier}.test", index + 1).to_lowercase();
-                SiteNode { host, city: city.clone(), carrier: carrier.clone() }
-            })
-            .collect()
+        let per_machine = self.sites.per_machine.map_or(1, NonZeroUsize::get);
+        let mut sites: Vec<SiteNode> = Vec::with_capacity(count);
+        for index in 0..count {
+            let machine = index / per_machine;
+            let (city, carrier) = match sites.last().filter(|before| before.machine == machine) {
+                Some(before) => (before.city.clone(), before.carrier.clone()),
+                None => {
+                    let city = self.cities[rng.random_range(0..self.cities.len())].name.clone();
+                    (city, self.sites.carriers[rng.random_range(0..self.sites.carriers.len())].clone())
+                }
+            };
+            let host = format!("www.site{:03}-{city}-{carrier}.test", index + 1).to_lowercase();
+            sites.push(SiteNode { host, city, carrier, machine });
+        }
+        sites
     }
 
     /// The rule: path, exchange, penalty, access.
@@ -319,6 +333,16 @@ mod tests {
         let (one, two) = (paper(), paper());
         assert!(one.sites.iter().zip(&two.sites).all(|(a, b)| a.host == b.host));
         assert_eq!(one.paths[3][77].rtt_ms.to_bits(), two.paths[3][77].rtt_ms.to_bits());
+    }
+
+    #[test]
+    fn sites_of_one_machine_are_equally_far() {
+        let shared = PAPER.replace("[sites]", "[sites]\nper_machine = 8");
+        let scenario = Layout::parse(&shared, "x").unwrap().scenario(None, None).unwrap();
+        assert_eq!((scenario.sites.len(), scenario.machines()), (203, 26));
+        assert_eq!(scenario.sites_of(1).collect::<Vec<_>>(), (8..16).collect::<Vec<_>>());
+        let rtt = |site: usize| scenario.paths[3][site].rtt_ms.to_bits();
+        assert!((9..16).all(|site| rtt(site) == rtt(8)) && rtt(8) != rtt(16));
     }
 
     #[test]

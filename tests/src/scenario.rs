@@ -58,6 +58,8 @@ pub struct SiteNode {
     pub city: String,
     /// Its carrier.
     pub carrier: String,
+    /// The machine it is on, by index: sites of one machine have one address.
+    pub machine: usize,
 }
 
 /// A path between two nodes.
@@ -195,11 +197,21 @@ impl Scenario {
             mesh: links(&drawn_agents),
             paths: links(&drawn_sites),
             agents: drawn_agents.iter().map(|&node| matrix_agent(node)).collect(),
-            sites: drawn_sites.iter().map(|&node| matrix_site(node)).collect(),
+            sites: drawn_sites.iter().enumerate().map(|(machine, &node)| matrix_site(node, machine)).collect(),
             jitter_ms: 0.0,
             agent_bytes_per_s: MATRIX_AGENT_BYTES_PER_S,
             web: WebRules::default(),
         })
+    }
+
+    /// How many machines the sites are on.
+    pub fn machines(&self) -> usize {
+        self.sites.iter().map(|site| site.machine + 1).max().unwrap_or(0)
+    }
+
+    /// The sites of a machine, by index.
+    pub fn sites_of(&self, machine: usize) -> impl Iterator<Item = usize> {
+        self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
     }
 
     /// The median round trip over all links, agents to agents and agents to sites.
@@ -219,9 +231,9 @@ fn matrix_agent(node: usize) -> AgentNode {
     AgentNode { name: label.clone(), city: label.clone(), carrier: label, country: String::new() }
 }
 
-fn matrix_site(node: usize) -> SiteNode {
+fn matrix_site(node: usize, machine: usize) -> SiteNode {
     let label = format!("node-{node}");
-    SiteNode { host: format!("www.{label}.test"), city: label.clone(), carrier: label }
+    SiteNode { host: format!("www.{label}.test"), city: label.clone(), carrier: label, machine }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The sites' servers: one listener per site on its own loopback address, all on one port.
+//! The sites' servers: one listener per machine on its own loopback address, all on one port.
 //!
 //! Every answer goes through [`crate::wan`]. The access log is the independent witness of what agents really asked for.
 
@@ -11,7 +11,7 @@ use anyhow::Context;
 use futures::StreamExt;
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame, Incoming};
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -70,14 +70,14 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each of the WAN's sites.
+    /// Binds a listener for each of the machines that the WAN's sites are on.
     ///
     /// # Errors
     /// When one of the addresses is taken.
     pub async fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
-        for site in 0..wan.scenario().sites.len() {
-            let address = SocketAddr::new(wan.lane().site(site).into(), port);
+        for machine in 0..wan.scenario().machines() {
+            let address = SocketAddr::new(wan.lane().site(machine).into(), port);
             listeners
                 .push(TcpListener::bind(address).await.with_context(|| format!("listen for a site on {address}"))?);
         }
@@ -98,8 +98,9 @@ impl SiteServers {
         shutdown: &CancellationToken,
     ) -> AccessLog {
         let log = AccessLog::default();
-        for (site, listener) in self.listeners.into_iter().enumerate() {
-            let server = SiteServer { site, wan: wan.clone(), webs: Arc::clone(webs), log: log.clone() };
+        for (machine, listener) in self.listeners.into_iter().enumerate() {
+            let sites: Arc<[usize]> = wan.scenario().sites_of(machine).collect();
+            let server = SiteServer { sites, wan: wan.clone(), webs: Arc::clone(webs), log: log.clone() };
             let (streams, ended) = (tasks.clone(), shutdown.clone());
             tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
                 loop {
@@ -110,7 +111,7 @@ impl SiteServers {
                         }
                         Err(error) => {
                             // Out of files, most likely: let some connections end first.
-                            tracing::warn!(%error, site, "a site could not accept a connection");
+                            tracing::warn!(%error, machine, "a site could not accept a connection");
                             tokio::time::sleep(Duration::from_millis(50)).await;
                         }
                     }
@@ -123,7 +124,8 @@ impl SiteServers {
 
 #[derive(Debug, Clone)]
 struct SiteServer {
-    site: usize,
+    /// The sites on this machine; never empty.
+    sites: Arc<[usize]>,
     wan: Wan,
     webs: Arc<Vec<SiteWeb>>,
     log: AccessLog,
@@ -143,7 +145,7 @@ impl SiteServer {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
         }
-        let connection = Arc::new(self.wan.connect(source, Destination::Site(self.site)));
+        let connection = Arc::new(self.wan.connect(source, Destination::Site(self.sites[0])));
         let service = service_fn(|request| {
             let arrived = Instant::now();
             let (server, connection) = (self.clone(), Arc::clone(&connection));
@@ -152,7 +154,7 @@ impl SiteServer {
         let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
             // Agents drop connections in the middle of bodies as a matter of course.
-            tracing::debug!(%error, site = self.site, "a connection to a site broke");
+            tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
         }
     }
 
@@ -164,11 +166,12 @@ impl SiteServer {
     ) -> Response<Body> {
         let path = request.uri().path();
         let head = request.method() == Method::HEAD;
-        let answer = self.answer(request.method(), path);
+        let site = self.site_of(request);
+        let answer = self.answer(site, request.method(), path);
         let body = Bytes::from(answer.body);
         let sent = if head { 0 } else { body.len() };
         self.log.note(Access {
-            site: self.site,
+            site,
             agent: connection.agent(),
             get: request.method() == Method::GET,
             path: path.to_owned(),
@@ -186,8 +189,16 @@ impl SiteServer {
         response
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Answer {
-        let web = &self.webs[self.site];
+    /// The site a request names; the first of the machine when it names none of them.
+    fn site_of(&self, request: &Request<Incoming>) -> usize {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let host = host.split(':').next().unwrap_or_default();
+        let named = self.sites.iter().find(|site| self.wan.scenario().sites[**site].host == host);
+        named.copied().unwrap_or(self.sites[0])
+    }
+
+    fn answer(&self, site: usize, method: &Method, path: &str) -> Answer {
+        let web = &self.webs[site];
         let plain = |status, body: &str| Answer {
             status,
             content_type: "text/plain; charset=utf-8",

@@ -42,7 +42,7 @@ impl Lane {
         self.address(1, index)
     }
 
-    /// Where a site listens.
+    /// Where the sites of a machine listen; by machine.
     pub fn site(self, index: usize) -> Ipv4Addr {
         self.address(2, index)
     }

@@ -59,8 +59,8 @@ impl World {
         let servers = bind_sites(&wan).await?;
         let beacons = BeaconProxies::bind(&wan).await?;
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
-        let sites = wan.scenario().sites.iter().enumerate();
-        let hosts: Hosts = sites.map(|(index, site)| (site.host.clone(), lane.site(index))).collect();
+        let sites = wan.scenario().sites.iter();
+        let hosts: Hosts = sites.map(|site| (site.host.clone(), lane.site(site.machine))).collect();
         names.serve(hosts, &tasks, &shutdown);
         let beacon_port = beacons.port();
         beacons.serve(&wan, &tasks, &shutdown);
