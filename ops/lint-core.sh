@@ -11,6 +11,7 @@ set -euo pipefail
 # The core, relative to the repository: files, and folders with everything in them.
 core=(
     scheduler/src/model.rs
+    scheduler/src/contradiction.rs
     scheduler/src/gnp.rs
     scheduler/src/gnp
     scheduler/src/strategy.rs
@@ -25,6 +26,8 @@ core=(
     scheduler/src/simulate/settings.rs
     scheduler/src/site_list.rs
     agent/src/probe/weighted_mean.rs
+    agent/src/probe/stopping.rs
+    agent/src/probe/sharing.rs
 )
 
 # One extended regular expression per rule, and an example that breaks it.

@@ -1,5 +1,6 @@
 //! Measures the round trip to a host: `probe::http` and `probe::icmp` send, `probe::schedule` decides what comes next,
-//! `probe::weighted_mean` sums up, `probe::settle` finds out at which origin a site answers.
+//! `probe::stopping` whether it is enough, `probe::weighted_mean` sums up, `probe::settle` finds out at which origin a site
+//! answers.
 //!
 //! Before *every* request there is a pause, so that a host never gets more than one request in that time, however many
 //! probers take turns. Nothing is sent to an address the guard has not vetted, nor without a user agent.
@@ -12,15 +13,18 @@ use crate::dns::DnsError;
 use crate::guard::{Refused, ResolveError};
 use crate::origin::{BadOrigin, Origin};
 
+pub mod addresses;
 pub mod http;
 pub mod icmp;
 mod sampling;
 pub mod schedule;
 pub mod settle;
+pub mod sharing;
+pub mod stopping;
 pub mod weighted_mean;
 
 /// What is taken for distance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// From sending a request on a warm connection to the first byte of the answer.
     Ttfb,
@@ -35,12 +39,23 @@ pub enum Metric {
 pub struct Order {
     /// What to measure.
     pub metric: Metric,
-    /// How many samples.
+    /// How many samples at most.
     pub samples: u32,
+    /// After how many answered ones [`stopping`] may end it early; `None` takes them all.
+    pub least_samples: Option<u32>,
+    /// How old a measurement of another site at its address may be to answer instead; `None`: there is none.
+    pub share_max_age: Option<Duration>,
     /// The pause before every request.
     pub interval: Duration,
     /// How long a connection, and a request on it, may take.
     pub timeout: Duration,
+}
+
+impl Order {
+    /// Whether these samples are enough.
+    pub(crate) fn is_enough(&self, samples: &[Duration]) -> bool {
+        self.least_samples.is_some_and(|least| stopping::is_stable(samples, least))
+    }
 }
 
 /// What is to be measured.
@@ -77,6 +92,11 @@ impl Target {
     /// When its URL is not http or https.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
+    }
+
+    /// Its origin, when that is known.
+    fn settled_origin(&self) -> Option<&Origin> {
+        self.candidates.first().filter(|_| self.candidates.len() == 1 && !self.may_move)
     }
 
     /// Whether it is another agent's beacon.
@@ -210,23 +230,41 @@ pub async fn measure(
     order: &Order,
     observe: Observer<'_>,
 ) -> Result<Probed, ProbeError> {
+    measure_paced(context, target, order, &mut Pace::new(order.interval), observe).await
+}
+
+/// Measures one host at a pace that others look at too.
+pub(crate) async fn measure_paced(
+    context: &Context,
+    target: &Target,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
     if order.samples == 0 {
         return Err(ProbeError::BadOrder("no samples are wanted".to_owned()));
     }
-    let mut pace = Pace::new(order.interval);
-    let settled = target.candidates.len() == 1 && !target.may_move;
-    if settled && order.metric != Metric::Ttfb {
-        let origin = target.candidates[0].clone();
-        let guard = settle::guard_for(context, target, &origin);
-        let endpoint = http::Endpoint::resolve(context, &guard, origin, &target.path, order.timeout).await?;
-        return measure_below_http(endpoint, order, &mut pace, observe).await;
+    if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
+        let guard = settle::guard_for(context, target, origin);
+        let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), &target.path, order.timeout).await?;
+        return measure_below_http(endpoint, order, pace, observe).await;
     }
-    let found = settle::find(context, target, order.timeout, &mut pace, observe).await?;
+    let found = settle::find(context, target, order.timeout, pace, observe).await?;
+    sample_found(found, order, pace, observe).await
+}
+
+/// Measures where a target answered.
+pub(crate) async fn sample_found(
+    found: settle::Found<'_>,
+    order: &Order,
+    pace: &mut Pace,
+    observe: Observer<'_>,
+) -> Result<Probed, ProbeError> {
     match order.metric {
-        Metric::Ttfb => sampling::sample(found, order, &mut pace, observe).await,
+        Metric::Ttfb => sampling::sample(found, order, pace, observe).await,
         Metric::Connect | Metric::Icmp => {
             drop(found.connection);
-            measure_below_http(found.endpoint, order, &mut pace, observe).await
+            measure_below_http(found.endpoint, order, pace, observe).await
         }
     }
 }
@@ -248,11 +286,12 @@ async fn measure_below_http(
 pub(crate) struct Pace {
     interval: Duration,
     paused: bool,
+    sent: u32,
 }
 
 impl Pace {
     pub(crate) const fn new(interval: Duration) -> Self {
-        Self { interval, paused: false }
+        Self { interval, paused: false, sent: 0 }
     }
 
     /// Returns when a request may be sent; at once when it waited before and nothing was sent since.
@@ -266,6 +305,12 @@ impl Pace {
     /// A request was sent, or a connection tried.
     pub(crate) const fn spend(&mut self) {
         self.paused = false;
+        self.sent += 1;
+    }
+
+    /// Requests sent and connections tried so far.
+    pub(crate) const fn sent(&self) -> u32 {
+        self.sent
     }
 }
 

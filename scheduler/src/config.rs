@@ -233,8 +233,11 @@ pub enum Metric {
 pub struct MeasureConfig {
     /// What is taken for distance.
     pub metric: Metric,
-    /// Samples of a site per landmark, 1 to 100. Five is the fewest whose median survives two bad ones.
+    /// Samples of a site per landmark at most, 1 to 100. A landmark stops earlier once they agree; 20 are for sites whose
+    /// samples do not.
     pub site_samples: u32,
+    /// Samples of a site before a landmark may stop, 1 to 100; as many as `site_samples` takes them all.
+    pub site_least_samples: u32,
     /// Samples of a beacon per agent, 1 to 100. Beacons are ours, so they may be asked more.
     pub mesh_samples: u32,
     /// Least time between two probes of one site over all landmarks, 100 ms or more; a second is polite.
@@ -255,6 +258,9 @@ pub struct MeasureConfig {
     /// After this a measurement of a beacon is taken again.
     #[serde(with = "humantime_serde")]
     pub mesh_max_age: Duration,
+    /// So long a prober's measurement answers for other sites at the same address, at most a day; zero shares nothing.
+    #[serde(with = "humantime_serde")]
+    pub share_max_age: Duration,
     /// After this a measurement of a site is not used for a new task.
     #[serde(with = "humantime_serde")]
     pub site_max_age: Duration,
@@ -264,7 +270,8 @@ impl Default for MeasureConfig {
     fn default() -> Self {
         Self {
             metric: Metric::Ttfb,
-            site_samples: 5,
+            site_samples: 20,
+            site_least_samples: 3,
             mesh_samples: 10,
             site_interval: Duration::from_secs(1),
             mesh_interval: Duration::from_millis(20),
@@ -273,6 +280,7 @@ impl Default for MeasureConfig {
             max_mesh_orders: 4,
             max_mesh_peers: 32,
             mesh_max_age: Duration::from_secs(3600),
+            share_max_age: Duration::from_secs(15 * 60),
             site_max_age: Duration::from_secs(24 * 3600),
         }
     }
@@ -281,6 +289,7 @@ impl Default for MeasureConfig {
 impl MeasureConfig {
     fn validate(&self) -> Result<(), ConfigError> {
         counted("measure.site_samples", self.site_samples, &(1..=100))?;
+        counted("measure.site_least_samples", self.site_least_samples, &(1..=100))?;
         counted("measure.mesh_samples", self.mesh_samples, &(1..=100))?;
         within("measure.site_interval", self.site_interval, &(TENTH..=DAY))?;
         within("measure.mesh_interval", self.mesh_interval, &(Duration::ZERO..=MINUTE))?;
@@ -289,6 +298,7 @@ impl MeasureConfig {
         counted("measure.max_mesh_orders", self.max_mesh_orders, &(1..=32))?;
         counted("measure.max_mesh_peers", self.max_mesh_peers, &(0..=1000))?;
         within("measure.mesh_max_age", self.mesh_max_age, &(SECOND..=YEAR))?;
+        within("measure.share_max_age", self.share_max_age, &(Duration::ZERO..=DAY))?;
         within("measure.site_max_age", self.site_max_age, &(SECOND..=YEAR))
     }
 }

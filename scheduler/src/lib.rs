@@ -10,6 +10,7 @@ use sqlx::PgPool;
 pub mod cli;
 pub mod config;
 pub mod contact;
+pub mod contradiction;
 pub mod data_dir;
 pub mod exit;
 pub mod gnp;

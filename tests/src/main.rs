@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use landfall_agent::probe::weighted_mean::trial;
 use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::demo::{DemoArgs, demo};
 use landfall_lab::with_postgres::with_postgres;
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
         match Lab::parse().command {
             Command::Demo(args) => demo(args).await.map(|()| ExitCode::SUCCESS),
             Command::Trials { seed, count } => {
-                print!("{}", landfall_agent::probe::weighted_mean::trial::trials(seed, count));
+                print!("{}", trial::trials(seed, count));
+                println!("stopping once samples agree, in {count} trials");
+                trial::stopping_trials(seed, count).iter().for_each(|line| println!("{line}"));
                 Ok(ExitCode::SUCCESS)
             }
             Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),

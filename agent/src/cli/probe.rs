@@ -20,6 +20,9 @@ pub(super) struct ProbeArgs {
     /// Samples to take; the connection's first request is not one of them.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
+    /// Stop once the weighted mean is exact to 2 % or 0.25 ms, after at least this many samples.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    least: Option<u32>,
     /// What is taken for distance.
     #[arg(long, value_enum, default_value_t = MetricArg::Ttfb)]
     metric: MetricArg,
@@ -58,7 +61,14 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         MetricArg::Connect => Metric::Connect,
         MetricArg::Icmp => Metric::Icmp,
     };
-    let order = Order { metric, samples: args.count, interval: args.interval, timeout: args.timeout };
+    let order = Order {
+        metric,
+        samples: args.count,
+        least_samples: args.least,
+        share_max_age: None,
+        interval: args.interval,
+        timeout: args.timeout,
+    };
     let unread = CancellationToken::new();
     let mut number = 0;
     let text = args.format == Format::Text;

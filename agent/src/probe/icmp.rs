@@ -34,6 +34,9 @@ pub(crate) async fn sample(
             Ok((_, rtt)) => {
                 observe(Observation::Sample(rtt));
                 samples.push(rtt);
+                if order.is_enough(&samples) {
+                    break;
+                }
             }
             Err(error) => {
                 observe(Observation::Lost(error.to_string()));

@@ -55,6 +55,9 @@ pub(crate) async fn sample(
             }
         };
         schedule.record(event);
+        if matches!(event, Event::Answered | Event::AnsweredAndClosed) && order.is_enough(&samples) {
+            break;
+        }
     }
     if samples.is_empty() {
         let reason = "the connection is closed before a second request".to_owned();
@@ -89,7 +92,7 @@ pub(crate) async fn handshakes(
     observe: Observer<'_>,
 ) -> Result<Probed, ProbeError> {
     let mut samples = Vec::new();
-    let mut failure = None;
+    let (mut lost, mut failure) = (0, None);
     for _ in 0..order.samples {
         pace.pause().await;
         pace.spend();
@@ -97,14 +100,17 @@ pub(crate) async fn handshakes(
             Ok(connected) => {
                 observe(Observation::Sample(connected.took));
                 samples.push(connected.took);
+                if order.is_enough(&samples) {
+                    break;
+                }
             }
             Err(error) => {
+                lost += 1;
                 observe(Observation::Lost(error.to_string()));
                 failure = Some(error);
             }
         }
     }
-    let lost = order.samples - u32::try_from(samples.len()).unwrap_or(order.samples);
     let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
     match failure {
         Some(error) if samples.is_empty() => Err(error),

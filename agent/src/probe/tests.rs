@@ -24,7 +24,14 @@ fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
 }
 
 fn order(samples: u32) -> Order {
-    Order { metric: Metric::Ttfb, samples, interval: Duration::ZERO, timeout: Duration::from_secs(5) }
+    Order {
+        metric: Metric::Ttfb,
+        samples,
+        least_samples: None,
+        share_max_age: None,
+        interval: Duration::ZERO,
+        timeout: Duration::from_secs(5),
+    }
 }
 
 async fn probe(server: &TestServer, order: &Order) -> Result<Probed, ProbeError> {

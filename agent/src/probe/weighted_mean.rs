@@ -34,6 +34,8 @@ pub struct Summary {
     pub median: Duration,
     /// The scaled MAD of the samples.
     pub spread: Duration,
+    /// How many samples lie within three of those of the median.
+    pub kept: u32,
 }
 
 /// Sums up samples; `None` when there are none.
@@ -44,7 +46,13 @@ pub fn weighted_mean(samples: &[Duration]) -> Option<Summary> {
     let near: Vec<u128> =
         sorted.iter().copied().filter(|sample| sample.abs_diff(median) <= KEPT_MADS * spread).collect();
     let rtt = if near.len() < FEWEST_FOR_BINS { median } else { most_frequent_mean(&near).unwrap_or(median) };
-    Some(Summary { rtt: nanos(rtt), min: nanos(*sorted.first()?), median: nanos(median), spread: nanos(spread) })
+    Some(Summary {
+        rtt: nanos(rtt),
+        min: nanos(*sorted.first()?),
+        median: nanos(median),
+        spread: nanos(spread),
+        kept: u32::try_from(near.len()).unwrap_or(u32::MAX),
+    })
 }
 
 /// The rule as published, without dropping anything first; for comparison.

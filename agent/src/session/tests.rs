@@ -61,6 +61,8 @@ fn measure_order(server: &TestServer) -> MeasureOrder {
         interval: Some(prost_types::Duration::default()),
         timeout: Some(prost_types::Duration { seconds: 5, nanos: 0 }),
         metric: DistanceMetric::Ttfb.into(),
+        least_samples: None,
+        share_max_age: None,
     }
 }
 

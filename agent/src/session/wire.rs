@@ -7,12 +7,13 @@ use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
     Budget, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement, MeasurementFailure, MeasurementReport,
-    OutcomeKind, OutcomeReport, SiteTarget, Welcome, measure_order,
+    OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
 };
 
 use crate::crawl;
 use crate::origin::Origin;
 use crate::outbox::LeaseKey;
+use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, Order, ProbeError, Probed, Target};
 
@@ -67,7 +68,9 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failur
     let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
     let interval = interval.ok_or_else(|| Failure(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
-    Ok((target, Order { metric, samples: order.samples, interval, timeout }))
+    let share_max_age = duration(order.share_max_age);
+    let (samples, least_samples) = (order.samples, order.least_samples);
+    Ok((target, Order { metric, samples, least_samples, share_max_age, interval, timeout }))
 }
 
 fn settled_origin(site: &SiteTarget) -> Option<Origin> {
@@ -82,12 +85,30 @@ fn to_wire(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 
-/// Reports what a prober saw.
-pub(super) fn measured(order_id: i64, target: &Target, result: Result<Probed, ProbeError>) -> MeasurementReport {
-    let probed = match result {
-        Ok(probed) => probed,
-        Err(error) => return failed(order_id, reason(&error), &error.to_string()),
+/// Reports what came of an order.
+pub(super) fn measured(order_id: i64, target: &Target, visit: Visit) -> MeasurementReport {
+    let report = match visit.result {
+        Ok(Finding::Measured(probed, agreed)) => {
+            MeasurementReport { agreed, ..probed_report(order_id, target, probed) }
+        }
+        Ok(Finding::Shared { probed, from, age }) => MeasurementReport {
+            shared_from: from.to_string(),
+            age: to_wire(age),
+            ..probed_report(order_id, target, probed)
+        },
+        Ok(Finding::Postponed { address, origin }) => MeasurementReport {
+            order_id,
+            result: Some(Reported::Postponed(Postponed {})),
+            origin: origin.map(|origin| origin.to_string()).unwrap_or_default(),
+            address: address.to_string(),
+            ..MeasurementReport::default()
+        },
+        Err(error) => failed(order_id, reason(&error), &error.to_string()),
     };
+    MeasurementReport { requests: visit.requests, ..report }
+}
+
+fn probed_report(order_id: i64, target: &Target, probed: Probed) -> MeasurementReport {
     let Some(summary) = weighted_mean(&probed.samples) else {
         return failed(order_id, Reason::Timeout, "no sample was answered");
     };
@@ -107,6 +128,7 @@ pub(super) fn measured(order_id: i64, target: &Target, result: Result<Probed, Pr
         })),
         origin: origin.unwrap_or_default(),
         address: probed.address.to_string(),
+        ..MeasurementReport::default()
     }
 }
 
@@ -204,6 +226,8 @@ mod tests {
             interval,
             timeout: Some(prost_types::Duration { seconds: i64::MAX, nanos: 0 }),
             metric: DistanceMetric::Ttfb.into(),
+            least_samples: None,
+            share_max_age: None,
         }
     }
 

@@ -21,7 +21,7 @@ use crate::crawl;
 use crate::dns::Resolver;
 use crate::guard::Guard;
 use crate::outbox::{LeaseKey, Outbox};
-use crate::probe;
+use crate::probe::addresses::Addresses;
 use crate::user_agent::UserAgent;
 
 /// Site orders carried out at once: they mostly wait for their pauses.
@@ -91,6 +91,8 @@ pub struct Work {
     orders: HashMap<tokio::task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
+    /// What was measured where; the next session's orders are answered from it too.
+    addresses: Arc<Addresses>,
     outbox: Outbox,
     deadline: Option<BootTime>,
 }
@@ -109,6 +111,7 @@ impl Work {
             orders: HashMap::new(),
             site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
             beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
+            addresses: Arc::default(),
             outbox: Outbox::default(),
             deadline: None,
         }
@@ -281,11 +284,11 @@ impl Work {
             Err(Failure(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
         };
         let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
-        let places = Arc::clone(places);
+        let (places, addresses) = (Arc::clone(places), Arc::clone(&self.addresses));
         let measuring = self.measures.spawn(async move {
             let _place = places.acquire().await.expect("the semaphore is never closed");
-            let result = probe::measure(&context, &target, &order, &mut |_| {}).await;
-            wire::measured(order_id, &target, result)
+            let visit = addresses.visit(&context, &target, &order, order_id).await;
+            wire::measured(order_id, &target, visit)
         });
         self.orders.insert(measuring.id(), order_id);
         None

@@ -153,6 +153,9 @@ struct MeasurementRow {
     lost: u32,
     address: String,
     failure: String,
+    /// Empty when this site was measured.
+    shared_from: String,
+    requests: u64,
     measured_at: Option<String>,
     confirming: bool,
 }
@@ -218,6 +221,8 @@ impl From<SiteMeasurement> for MeasurementRow {
             lost: measurement.lost,
             address: measurement.address,
             failure: measurement.failure,
+            shared_from: measurement.shared_from,
+            requests: measurement.requests,
             measured_at: output::time(measurement.measured_at.as_ref()),
             confirming: measurement.confirming,
         }
@@ -262,7 +267,9 @@ impl Row for MeasurementRow {
         ">answered",
         ">lost",
         "confirms",
+        ">requests",
         "address",
+        "shared from",
         "failure",
     ];
 
@@ -276,7 +283,9 @@ impl Row for MeasurementRow {
             self.count.to_string(),
             self.lost.to_string(),
             output::yes_cell(self.confirming),
+            self.requests.to_string(),
             output::text_cell(&self.address),
+            output::text_cell(&self.shared_from),
             self.failure.clone(),
         ]
     }

@@ -15,12 +15,14 @@ use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::measurement_orders::{Order, OrderTarget};
-use crate::store::measurements::Measured;
-use crate::store::outcomes::{Answer, Budget, Ending, Report};
+use crate::store::measurements::{Finding, Measured, Report};
+use crate::store::outcomes::{self, Answer, Budget, Ending};
 use crate::store::sessions::{Opened, Registration};
 
 /// Slots one agent may claim; the bound of the schema.
 const MAX_CAPACITY: u32 = 10_000;
+/// No prober's measurement is shared for longer.
+const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
 /// Characters of free text kept from an agent.
 const MAX_TEXT: usize = 500;
 
@@ -28,9 +30,7 @@ const MAX_TEXT: usize = 500;
 #[derive(Debug)]
 pub(super) struct MeasurementAnswer {
     pub(super) order: OrderId,
-    pub(super) result: Result<Measured, String>,
-    pub(super) origin: Option<String>,
-    pub(super) address: Option<IpAddr>,
+    pub(super) report: Report,
 }
 
 /// An agent's introduction. Without a URL of its own the beacon is where the session comes from.
@@ -96,19 +96,21 @@ pub(super) fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
 }
 
 pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &ConfirmConfig) -> v1::SessionResponse {
-    let (target, samples, interval) = match order.target {
-        OrderTarget::Site { id, name, origin } => (
+    let (target, samples, early, interval) = match order.target {
+        OrderTarget::Site { id, name, origin, may_share } => (
             v1::measure_order::Target::Site(v1::SiteTarget {
                 site_id: id.get(),
                 name,
                 origin: origin.unwrap_or_default(),
             }),
             if order.confirming { confirm.samples } else { config.site_samples },
+            Some((config.site_least_samples, may_share)),
             config.site_interval,
         ),
         OrderTarget::Beacon { agent, url } => (
             v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url }),
             config.mesh_samples,
+            None,
             config.mesh_interval,
         ),
     };
@@ -119,6 +121,10 @@ pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &Conf
         interval: Some(duration(interval)),
         timeout: Some(duration(config.sample_timeout)),
         metric: metric(config.metric).into(),
+        least_samples: early.map(|(least, _)| least),
+        share_max_age: early
+            .filter(|(_, may_share)| *may_share && !config.share_max_age.is_zero())
+            .map(|_| duration(config.share_max_age)),
     }))
 }
 
@@ -155,19 +161,32 @@ fn crawl_policy(policy: &CrawlPolicy) -> v1::CrawlPolicy {
 
 pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {
     use v1::measurement_report::Result as Reported;
-    let result = match report.result {
+    let finding = match report.result {
         None => return Err(Status::invalid_argument("result: missing")),
-        Some(Reported::Failure(failure)) => Err(failure_text(&failure)),
-        // A round trip nobody can believe is a failed measurement, not a reason to end the session.
-        Some(Reported::Measurement(measurement)) => {
-            measured(&measurement).map_err(|field| format!("the prober's report: {field}"))
-        }
+        Some(Reported::Postponed(v1::Postponed {})) => Finding::Postponed,
+        Some(Reported::Failure(failure)) => Finding::Measured { result: Err(failure_text(&failure)), agreed: None },
+        Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
+            // A round trip nobody can believe is a failed measurement, not a reason to end the session.
+            (Err(field), _) => {
+                Finding::Measured { result: Err(format!("the prober's report: {field}")), agreed: None }
+            }
+            (Ok(measured), from) if from.is_empty() => {
+                Finding::Measured { result: Ok(measured), agreed: report.agreed }
+            }
+            (Ok(measured), from) => {
+                let age = plain(report.age).unwrap_or_default().min(OLDEST_SHARED);
+                Finding::Shared { measured, from: clip(from), age }
+            }
+        },
     };
     Ok(MeasurementAnswer {
         order: OrderId::new(report.order_id),
-        result,
-        origin: Some(clip(report.origin)).filter(|origin| !origin.is_empty()),
-        address: report.address.parse().ok(),
+        report: Report {
+            finding,
+            origin: Some(clip(report.origin)).filter(|origin| !origin.is_empty()),
+            address: report.address.parse().ok(),
+            requests: report.requests,
+        },
     })
 }
 
@@ -200,7 +219,7 @@ fn failure_text(failure: &v1::MeasurementFailure) -> String {
     }
 }
 
-pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(Report, Option<String>), Status> {
+pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Option<String>), Status> {
     let (task, token) = lease_key(report.task_id, report.token);
     let ending = ending(&report)?;
     let started_at = report
@@ -210,7 +229,7 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(Report, Option<Strin
     let duration = plain(report.duration).ok_or_else(|| Status::invalid_argument("duration: missing or negative"))?;
     let report_rtt = rtt(report.rtt);
     let origin = Some(clip(report.origin)).filter(|origin| !origin.is_empty());
-    let report = Report {
+    let report = outcomes::Report {
         task,
         token,
         ending,
@@ -241,7 +260,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     }
 }
 
-pub(super) fn outcome_ack(report: &Report, answer: Answer) -> v1::SessionResponse {
+pub(super) fn outcome_ack(report: &outcomes::Report, answer: Answer) -> v1::SessionResponse {
     let answer = match answer {
         Answer::Accepted(_) => v1::outcome_ack::Answer::Accepted,
         Answer::Duplicate => v1::outcome_ack::Answer::Duplicate,
@@ -335,7 +354,10 @@ mod tests {
         let result = |reported: v1::Measurement| {
             let result = Some(v1::measurement_report::Result::Measurement(reported));
             let report = v1::MeasurementReport { order_id: 1, result, ..v1::MeasurementReport::default() };
-            measurement(report).expect("understood").result
+            match measurement(report).expect("understood").report.finding {
+                Finding::Measured { result, .. } => result,
+                other => panic!("neither measured nor failed: {other:?}"),
+            }
         };
         assert!(result(honest).is_ok());
         for (broken, said) in [

@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, auth, status};
 use crate::model::{AgentId, SessionId};
-use crate::store::{self, enrolments, leases, measurement_orders, measurements, outcomes, sessions};
+use crate::store::{self, contradictions, enrolments, leases, measurement_orders, measurements, outcomes, sessions};
 
 /// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
 const OUTBOUND_MESSAGES: usize = 256;
@@ -233,16 +233,9 @@ impl Session {
     async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
         let answer = convert::measurement(report)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let recorded = measurements::record(
-            &mut tx,
-            self.agent,
-            answer.order,
-            &answer.result,
-            answer.origin.as_deref(),
-            answer.address,
-        )
-        .await
-        .map_err(status::from_store)?;
+        let recorded = measurements::record(&mut tx, self.agent, answer.order, &answer.report)
+            .await
+            .map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         let wakes = &self.scheduler.wakes;
         match recorded {
@@ -268,6 +261,11 @@ impl Session {
         let answer = outcomes::record(&mut tx, self.agent, &report).await.map_err(status::from_store)?;
         if let (outcomes::Answer::Accepted(site), Some(origin)) = (answer, &origin) {
             store::sites_origin::settle(&mut tx, site, origin).await.map_err(status::from_store)?;
+        }
+        if let (outcomes::Answer::Accepted(site), Some(rtt)) = (answer, report.rtt)
+            && contradictions::note(&mut tx, site, report.task, self.agent, rtt).await.map_err(status::from_store)?
+        {
+            tracing::debug!(site.id = %site, agent.id = %self.agent, "a site is to be measured again: crawls contradict");
         }
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         if answer == outcomes::Answer::Stale {

@@ -141,14 +141,16 @@ pub async fn begin(
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!"
+        select r.site_id, host(sites.address) as address, array_agg(c.agent_id order by c.agent_id) as "confirmers!"
         from confirmations r
+        join sites on sites.id = r.site_id
         join confirmers c using (site_id)
         join sessions s on s.agent_id = c.agent_id and s.state = 'active'
         where r.ended_at is null
           and c.answered_at is null
           and not exists (select from measurement_orders open where open.site_id = r.site_id)
-        group by r.site_id, r.began_at
+          and not exists (select from measurement_orders open where open.address = sites.address)
+        group by r.site_id, sites.address, r.began_at
         order by r.began_at, r.site_id
         limit $1
         "#,
@@ -160,6 +162,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         .into_iter()
         .map(|row| Due {
             site: SiteId::new(row.site_id),
+            address: row.address.and_then(|address| address.parse().ok()),
             probers: row.confirmers.into_iter().map(AgentId::new).collect(),
         })
         .collect())

@@ -1,11 +1,12 @@
 //! Measurement orders: what probers were asked and have not answered.
 //!
-//! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one a
-//! pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
+//! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one an
+//! address, as far as addresses are known, for the same reason; one a pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
 //! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
 //! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -17,6 +18,10 @@ use super::measurements::raw_agents;
 
 /// What a site's measurement says when its prober kept silent.
 const NO_REPORT: &str = "no report from the prober in time";
+
+/// So long a doubted site, and the sites of an address that differ, are measured one by one. Longer than any prober remembers
+/// what it measured.
+const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// An order as the prober's session sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +45,8 @@ pub enum OrderTarget {
         name: String,
         /// Where it was settled; absent until a prober has done so.
         origin: Option<String>,
+        /// Whether a measurement of another site at its address may answer.
+        may_share: bool,
     },
     /// Another agent's beacon.
     Beacon {
@@ -55,7 +62,9 @@ pub enum OrderTarget {
 pub struct Due {
     /// The site.
     pub site: SiteId,
-    /// At least one.
+    /// Where a prober saw it last.
+    pub address: Option<IpAddr>,
+    /// At least one, in order of their identifiers.
     pub probers: Vec<AgentId>,
 }
 
@@ -88,7 +97,12 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
               and exists (select from sessions where id = $2 and state = 'active')
             returning id, site_id, agent_id, confirming
         )
-        select taken.id, site_id, agent_id, confirming, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?"
+        select taken.id, site_id, agent_id, confirming, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
+               coalesce(sites.doubted_at < now() - make_interval(secs => $3), true)
+                   and not exists (
+                       select from unshared_addresses off
+                       where off.address = sites.address and off.seen_at > now() - make_interval(secs => $3)
+                   ) as "may_share!"
         from taken
         left join sites on sites.id = taken.site_id
         left join agents on agents.id = taken.agent_id
@@ -96,12 +110,15 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         "#,
         agent.get(),
         session.get(),
+        NOT_SHARED_FOR.as_secs_f64(),
     )
     .fetch_all(conn)
     .await?;
     let orders = rows.into_iter().filter_map(|row| {
         let target = match (row.site_id, row.name, row.agent_id, row.url) {
-            (Some(site), Some(name), _, _) => OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin },
+            (Some(site), Some(name), _, _) => {
+                OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin, may_share: row.may_share }
+            }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: AgentId::new(agent), url },
             // The agent came back without a beacon; its order runs out.
             _ => return None,
@@ -139,7 +156,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
             on conflict (site_id, prober_id) do update
             set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
                 failure = excluded.failure, address = null, dns_us = null, connect_us = null, tls_us = null,
-                measured_at = excluded.measured_at
+                shared_from = null, measured_at = excluded.measured_at
         ), beacons_failed as (
             insert into mesh_measurements (prober_id, agent_id, answered, lost, failure)
             select prober_id, agent_id, 0, 0, $1 from expired where agent_id is not null
@@ -234,8 +251,9 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
 /// The sites of measuring tasks that have no open order and have yet to be measured by one of these probers; oldest
 /// site first, at most `limit`.
 ///
-/// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait; a
-/// failure only when it came after that.
+/// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait, and came after
+/// the site was last doubted; a failure only when it came after the task began to wait. Sites at an address that has an open
+/// order wait for it.
 ///
 /// # Errors
 /// When the database fails.
@@ -247,7 +265,7 @@ pub async fn due_sites(
 ) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select waiting.site_id, missing.probers as "probers!"
+        select waiting.site_id, host(sites.address) as address, missing.probers as "probers!"
         from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
         join sites on sites.id = waiting.site_id and sites.alias_of is null
         -- Site by site through the primary key: the table holds every site ever measured.
@@ -258,11 +276,12 @@ pub async fn due_sites(
                 select known.prober_id from site_measurements known
                 where known.site_id = waiting.site_id
                   and known.measured_at >= case when known.rtt_us is null then waiting.since
-                                                else waiting.since - make_interval(secs => $2) end
+                                                else greatest(waiting.since - make_interval(secs => $2), sites.doubted_at) end
             ))
         ) missing
         where missing.probers is not null
           and not exists (select from measurement_orders open where open.site_id = waiting.site_id)
+          and not exists (select from measurement_orders open where open.address = sites.address)
         order by waiting.site_id
         limit $3
         "#,
@@ -274,11 +293,16 @@ pub async fn due_sites(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Due { site: SiteId::new(row.site_id), probers: row.probers.into_iter().map(AgentId::new).collect() })
+        .map(|row| Due {
+            site: SiteId::new(row.site_id),
+            address: row.address.and_then(|address| address.parse().ok()),
+            probers: row.probers.into_iter().map(AgentId::new).collect(),
+        })
         .collect())
 }
 
-/// Orders these sites measured. A site that got an order meanwhile keeps it. Returns the probers that got orders.
+/// Orders these sites measured. A site that got an order meanwhile, or whose address did, gets none. Returns the probers that
+/// got orders.
 ///
 /// # Errors
 /// When the database fails.
@@ -291,9 +315,12 @@ pub async fn order_sites(
     let probers: Vec<i64> = orders.iter().map(|(_, prober)| prober.get()).collect();
     let ordered = sqlx::query_scalar!(
         r#"
-        insert into measurement_orders (prober_id, site_id, expires_at)
-        select prober_id, site_id, now() + make_interval(secs => $3)
+        insert into measurement_orders (prober_id, site_id, address, expires_at)
+        select prober_id, site_id, sites.address, now() + make_interval(secs => $3)
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
+        join sites on sites.id = ordered.site_id
+        -- Two passes that order at once must meet in the same order, or each would wait for the other.
+        order by sites.address, site_id
         on conflict do nothing
         returning prober_id
         "#,

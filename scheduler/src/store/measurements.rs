@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
-use super::{Error, known_round_trip, sites_origin, unsigned};
+use super::{Error, known_round_trip, site_measurements, sites_origin, unsigned};
 
 /// One target's samples from one prober, summed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +37,48 @@ pub struct Measured {
 
 /// What a prober found: a measurement, or why there is none.
 pub type MeasurementResult = Result<Measured, String>;
+
+/// A prober's answer to an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// What it says.
+    pub finding: Finding,
+    /// Where the prober settled the site.
+    pub origin: Option<String>,
+    /// The address it connected, or would have.
+    pub address: Option<IpAddr>,
+    /// Requests it sent and connections it tried.
+    pub requests: u32,
+}
+
+/// What a prober says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// It measured, or tried to.
+    Measured {
+        /// What came of it.
+        result: MeasurementResult,
+        /// Whether that agrees with what it would have shared; `None` when it did not look.
+        agreed: Option<bool>,
+    },
+    /// It measured another site at the same address, lately.
+    Shared {
+        /// What was measured.
+        measured: Measured,
+        /// The other site's origin.
+        from: String,
+        /// How long ago.
+        age: Duration,
+    },
+    /// It was measuring another site at the same address, and sent nothing.
+    Postponed,
+}
+
+impl From<MeasurementResult> for Report {
+    fn from(result: MeasurementResult) -> Self {
+        Self { finding: Finding::Measured { result, agreed: None }, origin: None, address: None, requests: 0 }
+    }
+}
 
 /// What a report was about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,9 +119,7 @@ pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,
     order: OrderId,
-    result: &MeasurementResult,
-    origin: Option<&str>,
-    address: Option<IpAddr>,
+    report: &Report,
 ) -> Result<Recorded, Error> {
     let mut tx = conn.begin().await?;
     let answered = sqlx::query!(
@@ -92,15 +132,17 @@ pub async fn record(
     let target = answered.map(|row| (row.site_id.map(SiteId::new), row.agent_id.map(AgentId::new)));
     let recorded = match target {
         Some((Some(site), _)) => {
-            upsert_site(&mut tx, site, agent, result, address).await?;
-            let site = match origin {
+            site_measurements::upsert(&mut tx, site, agent, report).await?;
+            let site = match &report.origin {
                 Some(origin) => sites_origin::settle(&mut tx, site, origin).await?,
                 None => site,
             };
             Recorded::Site(site)
         }
         Some((None, Some(target))) => {
-            upsert_beacon(&mut tx, agent, target, result).await?;
+            if let Finding::Measured { result, .. } = &report.finding {
+                upsert_beacon(&mut tx, agent, target, result).await?;
+            }
             Recorded::Beacon(target)
         }
         Some((None, None)) | None => Recorded::Unknown,
@@ -110,14 +152,14 @@ pub async fn record(
 }
 
 /// The columns a result becomes.
-struct Columns<'a> {
-    rtt: Option<i64>,
-    min: Option<i64>,
-    median: Option<i64>,
-    spread: Option<i64>,
-    answered: i32,
-    lost: i32,
-    failure: Option<&'a str>,
+pub(super) struct Columns<'a> {
+    pub(super) rtt: Option<i64>,
+    pub(super) min: Option<i64>,
+    pub(super) median: Option<i64>,
+    pub(super) spread: Option<i64>,
+    pub(super) answered: i32,
+    pub(super) lost: i32,
+    pub(super) failure: Option<&'a str>,
 }
 
 impl<'a> From<&'a MeasurementResult> for Columns<'a> {
@@ -137,45 +179,6 @@ impl<'a> From<&'a MeasurementResult> for Columns<'a> {
             }
         }
     }
-}
-
-async fn upsert_site(
-    conn: &mut PgConnection,
-    site: SiteId,
-    prober: AgentId,
-    result: &MeasurementResult,
-    address: Option<IpAddr>,
-) -> Result<(), Error> {
-    let columns = Columns::from(result);
-    let phases = result.as_ref().ok();
-    sqlx::query!(
-        r#"
-        insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
-                                       address, dns_us, connect_us, tls_us)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::inet, $11, $12, $13)
-        on conflict (site_id, prober_id) do update
-        set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
-            spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
-            failure = excluded.failure, address = excluded.address, dns_us = excluded.dns_us,
-            connect_us = excluded.connect_us, tls_us = excluded.tls_us, measured_at = excluded.measured_at
-        "#,
-        site.get(),
-        prober.get(),
-        columns.rtt,
-        columns.min,
-        columns.median,
-        columns.spread,
-        columns.answered,
-        columns.lost,
-        columns.failure,
-        address.map(|address| address.to_string()),
-        phases.and_then(|measured| measured.dns).map(micros),
-        phases.and_then(|measured| measured.connect).map(micros),
-        phases.and_then(|measured| measured.tls).map(micros),
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 async fn upsert_beacon(
@@ -326,7 +329,7 @@ pub(super) fn raw_sites(sites: &[SiteId]) -> Vec<i64> {
     sites.iter().map(|site| site.get()).collect()
 }
 
-fn micros(duration: Duration) -> i64 {
+pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -352,6 +355,10 @@ mod tests {
         })
     }
 
+    fn report(result: MeasurementResult, origin: Option<&str>, address: Option<IpAddr>) -> Report {
+        Report { origin: origin.map(str::to_owned), address, ..result.into() }
+    }
+
     async fn order(conn: &mut PgConnection, prober: AgentId, site: SiteId) -> OrderId {
         let id: i64 = sqlx::query_scalar(
             "insert into measurement_orders (prober_id, site_id, expires_at) values ($1, $2, now() + interval '1 hour')
@@ -374,23 +381,24 @@ mod tests {
         let address: IpAddr = "2001:db8::1".parse().expect("an address");
 
         let stolen =
-            record(&mut conn, other, order, &measured(), Some("https://evil:443"), None).await.expect("record");
+            record(&mut conn, other, order, &report(measured(), Some("https://evil:443"), None)).await.expect("record");
         assert_eq!(stolen, Recorded::Unknown);
         assert!(of_sites(&mut conn, &[site]).await.expect("read").is_empty());
 
-        let origin = Some("https://a.cn");
-        let first = record(&mut conn, ours, order, &measured(), origin, Some(address)).await.expect("record");
+        let first = report(measured(), Some("https://a.cn"), Some(address));
+        let first = record(&mut conn, ours, order, &first).await.expect("record");
         assert_eq!(first, Recorded::Site(site));
         let known = of_sites(&mut conn, &[site]).await.expect("read");
         assert_eq!(known[&site], [(ours, Rtt::try_from_micros(12_345).expect("a round trip"))]);
 
-        let repeat = record(&mut conn, ours, order, &Err("late".into()), None, None).await.expect("record");
+        let repeat = record(&mut conn, ours, order, &Err("late".to_owned()).into()).await.expect("record");
         assert_eq!(repeat, Recorded::Unknown, "the order was answered");
         assert_eq!(of_sites(&mut conn, &[site]).await.expect("read"), known);
-        let stored: (String, String) = sqlx::query_as("select origin, host(address) from sites, site_measurements")
-            .fetch_one(&mut *conn)
-            .await
-            .expect("read");
+        let stored: (String, String) =
+            sqlx::query_as("select origin, host(site_measurements.address) from sites, site_measurements")
+                .fetch_one(&mut *conn)
+                .await
+                .expect("read");
         assert_eq!(stored, ("https://a.cn".into(), "2001:db8::1".into()));
     }
 }

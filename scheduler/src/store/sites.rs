@@ -45,6 +45,10 @@ pub struct SiteMeasurement {
     pub address: Option<String>,
     /// Why nothing was measured.
     pub failure: Option<String>,
+    /// The site whose measurement this is; `None` when this site was measured.
+    pub shared_from: Option<String>,
+    /// Requests the prober has sent to the site, over all its measurements.
+    pub requests: u64,
     /// When.
     pub measured_at: DateTime<Utc>,
     /// Whether it was asked for to confirm the site's distance.
@@ -138,7 +142,8 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
     let rows = sqlx::query!(
         r#"
         select distinct on (a.name) a.name, m.rtt_us, m.min_us, m.median_us, m.spread_us, m.answered, m.lost,
-               host(m.address) as address, m.failure, m.measured_at, c.site_id is not null as "confirming!"
+               host(m.address) as address, m.failure, m.shared_from, m.requests, m.measured_at,
+               c.site_id is not null as "confirming!"
         from site_measurements m join agents a on a.id = m.prober_id
         left join confirming_measurements c on c.site_id = m.site_id and c.prober_id = m.prober_id
         where m.site_id = any($1)
@@ -161,6 +166,8 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
                 lost: unsigned(TABLE, "lost", row.lost)?,
                 address: row.address,
                 failure: row.failure,
+                shared_from: row.shared_from,
+                requests: unsigned(TABLE, "requests", row.requests)?,
                 measured_at: row.measured_at,
                 confirming: row.confirming,
             })

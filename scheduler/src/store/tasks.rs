@@ -136,8 +136,11 @@ pub async fn heard(
             select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id
         ), known as (
             select waiting.site_id, since, prober_id, rtt_us, failure, measured_at
-            from waiting join site_measurements using (site_id)
-            where measured_at >= case when rtt_us is null then since else since - make_interval(secs => $2) end
+            from waiting
+            join site_measurements using (site_id)
+            join sites on sites.id = site_id
+            where measured_at >= case when rtt_us is null then since
+                                      else greatest(since - make_interval(secs => $2), doubted_at) end
               and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         ), heard as (
             -- One row a site and prober, so that counting them is enough.

@@ -9,7 +9,7 @@ use crate::Scheduler;
 use crate::config::Config;
 use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::store::measurement_orders::{self, Order, OrderTarget};
-use crate::store::measurements::{self, Measured, MeasurementResult, Recorded};
+use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
 use crate::store::sessions::{self, Registration};
 use crate::store::{fixtures, landmarks};
 use crate::wake::Wakes;
@@ -107,8 +107,8 @@ impl Trial {
         let mut recorded = Vec::new();
         for order in orders {
             if let Some((result, origin)) = result(&order.target) {
-                let report = measurements::record(&mut conn, agent, order.id, &result, origin.as_deref(), None);
-                recorded.push(report.await.expect("record"));
+                let report = Report { origin, ..result.into() };
+                recorded.push(measurements::record(&mut conn, agent, order.id, &report).await.expect("record"));
             }
         }
         recorded

@@ -11,6 +11,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{literal, mean, median, weighted_mean};
+use crate::probe::stopping::{self, is_stable};
 
 /// Samples of one trial.
 pub const SAMPLES: usize = 20;
@@ -60,6 +61,72 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
     TrialTable { trials: n, ours, literal, median, minimum, mean }
 }
 
+/// What stopping early saves and costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Stopped {
+    /// Samples taken at most.
+    pub most: usize,
+    /// Whether a trial stopped once its samples were stable.
+    pub early: bool,
+    /// Samples taken in the mean.
+    pub samples: f64,
+    /// The share within [`TOLERANCE`], 0 to 1.
+    pub good: f64,
+    /// The share off by more than [`FAR_OFF`], 0 to 1.
+    pub far_off: f64,
+}
+
+/// An estimate off by more than this share of the distance misleads the choice of an agent.
+pub const FAR_OFF: f64 = 0.2;
+/// The most samples the stopping rule is tried with: one too few for bins, ten, and the trial's own.
+const MOST: [usize; 3] = [5, 10, SAMPLES];
+
+/// Runs `n` trials of the stopping rule and of none, on the same model.
+pub fn stopping_trials(seed: u64, n: u32) -> Vec<Stopped> {
+    let run = |most, early| stopping_trial(seed, n, most, early);
+    MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
+}
+
+fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> Stopped {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (mut taken, mut good, mut far_off) = (0_usize, 0_u32, 0_u32);
+    for _ in 0..n {
+        let distance = rng.random_range(0.010..0.400);
+        let samples = take(&mut rng, distance, most, early);
+        taken += samples.len();
+        let Some(summary) = weighted_mean(&samples) else { continue };
+        let error = (summary.rtt.as_secs_f64() - distance).abs() / distance;
+        good += u32::from(error <= TOLERANCE);
+        far_off += u32::from(error > FAR_OFF);
+    }
+    let share = |count: u32| f64::from(count) / f64::from(n.max(1));
+    let samples = share(u32::try_from(taken).unwrap_or(u32::MAX));
+    Stopped { most, early, samples, good: share(good), far_off: share(far_off) }
+}
+
+/// The samples a prober takes of a host `distance` seconds away: `most`, or fewer where they are stable and it may stop.
+pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
+    let mut samples = Vec::with_capacity(most);
+    while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
+        samples.push(sample(rng, distance));
+    }
+    samples
+}
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { most, early, samples, good, far_off } = self;
+        let rule = if *early { "early" } else { "never" };
+        let (near, far) = (TOLERANCE * 100.0, FAR_OFF * 100.0);
+        write!(
+            f,
+            "  at most {most:>2}, stopping {rule}: {samples:>5.2} samples, {:>6.2} % within {near:.0} %, {:>5.2} % off by more than {far:.0} %",
+            good * 100.0,
+            far_off * 100.0
+        )
+    }
+}
+
 /// One sample of a host `distance` seconds away.
 fn sample(rng: &mut impl Rng, distance: f64) -> Duration {
     // Box and Muller; 1 - u keeps the logarithm away from zero.
@@ -97,5 +164,16 @@ mod tests {
         assert!(table.ours >= 0.99, "{table}");
         assert!(table.ours > table.literal && table.ours > table.minimum && table.ours > table.mean, "{table}");
         assert_eq!(table, trials(2, 10_000));
+    }
+
+    #[test]
+    fn stopping_early_takes_a_third_of_the_samples_and_seldom_misses_by_much() {
+        let stopped = stopping_trials(2, 4_000);
+        stopped.iter().for_each(|line| println!("{line}"));
+        let of = |most, early| *stopped.iter().find(|line| line.most == most && line.early == early).unwrap();
+        let (all, early, five) = (of(SAMPLES, false), of(SAMPLES, true), of(5, false));
+        assert!(early.samples <= all.samples / 3.0, "{early}");
+        assert!(early.good >= five.good + 0.05, "better than as many samples of everyone: {early}\n{five}");
+        assert!(early.far_off <= 0.005 && five.far_off >= 0.05, "{early}\n{five}");
     }
 }

@@ -216,6 +216,8 @@ impl From<SiteMeasurement> for v1::SiteMeasurement {
             lost: measurement.lost,
             address: measurement.address.unwrap_or_default(),
             failure: measurement.failure.unwrap_or_default(),
+            shared_from: measurement.shared_from.unwrap_or_default(),
+            requests: measurement.requests,
             measured_at: Some(timestamp(measurement.measured_at)),
             confirming: measurement.confirming,
         }

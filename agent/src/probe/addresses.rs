@@ -1,0 +1,307 @@
+//! Measures sites by the addresses they stand at: one order at a time goes to an address, and what was measured there answers
+//! for the other sites at it, as [`super::sharing`] decides.
+//!
+//! An order that finds its address taken waits a little, then reports the address and sends nothing: the scheduler, which
+//! could not know it, orders the site again when the address is free. So a list of names that all lead to one machine does
+//! not bring that machine one request a second for each of them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::sharing::{Advice, Place, Sharing, draw};
+use super::{Order, Pace, ProbeError, Probed, Target, http, measure_paced, sample_found, settle};
+use crate::context::Context;
+use crate::origin::Origin;
+
+/// How long an order waits for its address: the next order to a machine of few sites has its turn by then, and the others are
+/// told to the scheduler before they go stale.
+const WAIT: Duration = Duration::from_secs(5);
+/// Turns remembered before those that nobody waits for are swept out.
+const SWEPT_BEYOND: usize = 4096;
+
+/// The addresses one agent measures. Outlives sessions.
+#[derive(Debug)]
+pub struct Addresses {
+    /// How long an order waits for its address.
+    wait: Duration,
+    /// What was measured; never held across an await.
+    sharing: Mutex<Sharing>,
+    /// Whose turn it is at each address; never held across an await.
+    turns: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+/// What an order came to.
+#[derive(Debug)]
+pub struct Visit {
+    /// What was found.
+    pub result: Result<Finding, ProbeError>,
+    /// Requests sent and connections tried for it.
+    pub requests: u32,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub enum Finding {
+    /// It was measured; where a shared measurement would have answered, whether the two agree.
+    Measured(Probed, Option<bool>),
+    /// A measurement of another site answers.
+    Shared {
+        /// With this site's origin, and the other's samples.
+        probed: Probed,
+        /// The other site.
+        from: Origin,
+        /// How long ago it was measured.
+        age: Duration,
+    },
+    /// Another order has its turn at the address.
+    Postponed {
+        /// The address.
+        address: IpAddr,
+        /// Where the site was settled, if that was found out.
+        origin: Option<Origin>,
+    },
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Self { wait: WAIT, sharing: Mutex::default(), turns: Mutex::default() }
+    }
+}
+
+impl Addresses {
+    /// Carries an order out.
+    pub async fn visit(&self, context: &Context, target: &Target, order: &Order, number: i64) -> Visit {
+        let mut pace = Pace::new(order.interval);
+        let result = if target.is_beacon() {
+            let measured = measure_paced(context, target, order, &mut pace, &mut |_| {}).await;
+            measured.map(|probed| Finding::Measured(probed, None))
+        } else {
+            self.visit_site(context, target, order, draw(number), &mut pace).await
+        };
+        Visit { result, requests: pace.sent() }
+    }
+
+    async fn visit_site(
+        &self,
+        context: &Context,
+        target: &Target,
+        order: &Order,
+        draw: f64,
+        pace: &mut Pace,
+    ) -> Result<Finding, ProbeError> {
+        let first = target.candidates[0].clone();
+        let first = http::Endpoint::resolve(context, &context.guard, first, &target.path, order.timeout).await?;
+        let address = first.address();
+        let Some(turn) = self.turn(address).await else { return Ok(Finding::Postponed { address, origin: None }) };
+        if let Some(origin) = target.settled_origin() {
+            let place = place_of(origin, address, order);
+            let advice = self.advise(&place, order, draw);
+            if let Advice::Share(probed, age) = advice {
+                return Ok(shared(probed, age, origin, address, None));
+            }
+            // The resolver remembers what it just said.
+            let probed = measure_paced(context, target, order, pace, &mut |_| {}).await?;
+            return Ok(self.measured(place, probed, advice));
+        }
+        let found = settle::find(context, target, order.timeout, pace, &mut |_| {}).await?;
+        let (origin, settled_at) = (found.endpoint.origin.clone(), found.endpoint.address());
+        let _turn = if settled_at == address {
+            turn
+        } else {
+            // One at a time: two orders that hold an address and want the other's would wait for each other.
+            drop(turn);
+            match self.turn(settled_at).await {
+                Some(turn) => turn,
+                None => return Ok(Finding::Postponed { address: settled_at, origin: Some(origin) }),
+            }
+        };
+        let place = place_of(&origin, settled_at, order);
+        let advice = self.advise(&place, order, draw);
+        if let Advice::Share(probed, age) = advice {
+            return Ok(shared(probed, age, &origin, settled_at, Some(&found)));
+        }
+        let probed = sample_found(found, order, pace, &mut |_| {}).await?;
+        Ok(self.measured(place, probed, advice))
+    }
+
+    fn advise(&self, place: &Place, order: &Order, draw: f64) -> Advice {
+        self.sharing().advise(place, order.share_max_age, draw, Instant::now())
+    }
+
+    fn measured(&self, mut place: Place, probed: Probed, advice: Advice) -> Finding {
+        let now = Instant::now();
+        let mut sharing = self.sharing();
+        // The first address may have been silent and another connected.
+        place.address = probed.address;
+        let agreed = match advice {
+            Advice::Check(shared) => Some(sharing.compare(&place, &shared, &probed, now)),
+            Advice::Measure | Advice::Share(..) => None,
+        };
+        sharing.learn(place, probed.clone(), now);
+        Finding::Measured(probed, agreed)
+    }
+
+    fn sharing(&self) -> std::sync::MutexGuard<'_, Sharing> {
+        self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the turn at an address; `None` when it does not come in time.
+    async fn turn(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            if turns.len() > SWEPT_BEYOND {
+                turns.retain(|_, turn| turn.strong_count() > 0);
+            }
+            let turn = turns.get(&address).and_then(Weak::upgrade).unwrap_or_default();
+            turns.insert(address, Arc::downgrade(&turn));
+            turn
+        };
+        tokio::time::timeout(self.wait, turn.lock_owned()).await.ok()
+    }
+}
+
+const fn place_of(origin: &Origin, address: IpAddr, order: &Order) -> Place {
+    Place { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
+}
+
+/// Another site's samples for this one; its own cold phases, where it was asked at all.
+fn shared(
+    other: Probed,
+    age: Duration,
+    origin: &Origin,
+    address: IpAddr,
+    found: Option<&settle::Found<'_>>,
+) -> Finding {
+    let from = other.origin.unwrap_or_else(|| origin.clone());
+    let phases = found.map(|found| found.phases).unwrap_or_default();
+    let probed = Probed { origin: Some(origin.clone()), address, phases, samples: other.samples, lost: other.lost };
+    Finding::Shared { probed, from, age }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::tls_config;
+    use crate::dns::Resolver;
+    use crate::guard::Guard;
+    use crate::probe::Metric;
+    use crate::test_server::{Reply, Seen, TestNames, TestServer, status};
+    use crate::user_agent::UserAgent;
+
+    const NAMES: [(&str, [u8; 4]); 2] = [("a.example.com", [127, 0, 0, 1]), ("b.example.com", [127, 0, 0, 1])];
+    /// Numbers of orders that share, and that check.
+    const SHARES: i64 = 1;
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    async fn context() -> Context {
+        let names = TestNames::start(&NAMES).await;
+        Context {
+            guard: Guard::new(vec!["127.0.0.0/8".parse().unwrap()]),
+            resolver: Resolver::new(Some(names.addr)).unwrap(),
+            user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
+            bind: None,
+            tls: tls_config(None).unwrap(),
+        }
+    }
+
+    fn order() -> Order {
+        Order {
+            metric: Metric::Ttfb,
+            samples: 4,
+            least_samples: None,
+            share_max_age: Some(MINUTE),
+            interval: Duration::ZERO,
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    async fn server(millis: u64) -> TestServer {
+        TestServer::plain(move |_: &Seen| Reply::After(Duration::from_millis(millis), status("200 OK"))).await
+    }
+
+    fn origin(host: &str, server: &TestServer) -> Origin {
+        format!("http://{host}:{}", server.addr.port()).parse().unwrap()
+    }
+
+    fn check() -> i64 {
+        (1..).find(|number| draw(*number) < 0.01).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_second_site_at_an_address_is_asked_nothing_once_it_is_settled() {
+        let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
+        let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
+        let first = addresses.visit(&context, &Target::settled(a.clone()), &order(), SHARES).await;
+        assert!(matches!(first.result, Ok(Finding::Measured(_, None))), "{first:?}");
+        assert_eq!((first.requests, server.seen().len()), (5, 5), "one thrown away and four samples");
+
+        let second = addresses.visit(&context, &Target::settled(b.clone()), &order(), SHARES).await;
+        let Ok(Finding::Shared { probed, from, .. }) = second.result else { panic!("{second:?}") };
+        assert_eq!((probed.origin, from, probed.samples.len()), (Some(b.clone()), a, 4));
+        assert_eq!((second.requests, server.seen().len()), (0, 5));
+
+        let fresh = Order { share_max_age: None, ..order() };
+        let third = addresses.visit(&context, &Target::settled(b), &fresh, SHARES).await;
+        assert!(matches!(third.result, Ok(Finding::Measured(..))), "{third:?}");
+    }
+
+    #[tokio::test]
+    async fn a_site_still_to_be_settled_is_asked_only_where_it_is() {
+        let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
+        let a = Target::settled(origin("a.example.com", &server));
+        addresses.visit(&context, &a, &order(), SHARES).await;
+        let b = Target::site(&origin("b.example.com", &server).to_string()).unwrap();
+        let visit = addresses.visit(&context, &b, &order(), SHARES).await;
+        let Ok(Finding::Shared { probed, .. }) = visit.result else { panic!("{visit:?}") };
+        assert_eq!(probed.origin, Some(origin("b.example.com", &server)));
+        assert!(probed.phases.connect.is_some(), "its own connection was timed");
+        assert_eq!((visit.requests, server.seen().len()), (1, 6));
+    }
+
+    #[tokio::test]
+    async fn a_site_slower_than_its_neighbour_is_found_out_and_ends_the_sharing() {
+        let slow_b = TestServer::plain(|seen: &Seen| {
+            let millis = if seen.head.contains("host: b.example.com") { 60 } else { 5 };
+            Reply::After(Duration::from_millis(millis), status("200 OK"))
+        });
+        let (context, server, addresses) = (context().await, slow_b.await, Addresses::default());
+        let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
+        addresses.visit(&context, &Target::settled(a.clone()), &order(), SHARES).await;
+        let checked = addresses.visit(&context, &Target::settled(b), &order(), check()).await;
+        assert!(matches!(checked.result, Ok(Finding::Measured(_, Some(false)))), "{checked:?}");
+        let after = addresses.visit(&context, &Target::settled(a), &order(), SHARES).await;
+        assert!(matches!(after.result, Ok(Finding::Measured(_, None))), "nothing is shared there now: {after:?}");
+    }
+
+    #[tokio::test]
+    async fn orders_to_one_address_take_turns() {
+        let (context, server, addresses) = (context().await, server(2).await, Addresses::default());
+        let order = Order { share_max_age: None, ..order() };
+        let visits = ["a.example.com", "b.example.com", "127.0.0.1"].map(|host| {
+            let target = Target::settled(origin(host, &server));
+            let (addresses, context) = (&addresses, &context);
+            async move { addresses.visit(context, &target, &order, SHARES).await }
+        });
+        let [a, b, c] = visits;
+        let (a, b, c) = tokio::join!(a, b, c);
+        assert!(a.result.is_ok() && b.result.is_ok() && c.result.is_ok());
+        let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
+        assert!(connections.is_sorted(), "one site after the other: {connections:?}");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_stays_taken_is_reported_and_nothing_is_sent() {
+        let (context, server) = (context().await, server(1).await);
+        let addresses = Addresses { wait: Duration::from_millis(20), ..Addresses::default() };
+        let taken = addresses.turn(server.addr.ip()).await;
+        let target = Target::settled(origin("127.0.0.1", &server));
+        let visit = addresses.visit(&context, &target, &order(), SHARES).await;
+        assert!(matches!(visit.result, Ok(Finding::Postponed { address, .. }) if address == server.addr.ip()));
+        assert_eq!((visit.requests, server.seen().len()), (0, 0));
+        drop(taken);
+    }
+}

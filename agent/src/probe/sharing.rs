@@ -1,0 +1,194 @@
+//! Decides when one measurement answers for another site. Pure.
+//!
+//! Sites on one address are one machine, or stand behind one: the way there is the same, and that is what a round trip is
+//! about. So a prober that measured an address lately, by the same port, scheme and metric, answers from that. Every prober
+//! resolves the name itself and shares only what it measured itself: where a name leads to other addresses elsewhere, that
+//! is seen there.
+//!
+//! What may differ is the time the server takes for another name. A share of what could be shared ([`CHECKED_SHARE`]) is
+//! measured all the same, and compared; where the two disagree nothing at that address is shared for [`OFF_FOR`].
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::weighted_mean::weighted_mean;
+use super::{Metric, Probed};
+use crate::origin::Scheme;
+
+/// One in fifty: ten sites at an address and nine probers of each give 81 chances, so that the odds are four to one that a
+/// server which treats its names differently is noticed, for 2 % of the requests that sharing saves.
+const CHECKED_SHARE: f64 = 0.02;
+/// Two measurements that differ by more than this share of the larger are not of one round trip. Either is exact to 2 %
+/// (`stopping`), so that honest ones differ by as much once in some thousand times.
+const TOLERANCE: f64 = 0.1;
+/// Servers answer different pages within this of each other, however near they are.
+const TOLERATED: Duration = Duration::from_millis(2);
+/// After this an address whose sites disagreed may be shared again.
+const OFF_FOR: Duration = Duration::from_secs(3600);
+/// Measurements remembered, some 500 bytes each; the oldest go first.
+const REMEMBERED: usize = 16_384;
+
+/// What a measurement holds for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// The scheme.
+    pub scheme: Scheme,
+    /// What was taken for distance.
+    pub metric: Metric,
+}
+
+/// What is to be done about one site.
+#[derive(Debug, Clone)]
+pub enum Advice {
+    /// Measure it.
+    Measure,
+    /// Measure it, although this would answer for it, and compare.
+    Check(Probed),
+    /// This answers for it; it was measured so long ago.
+    Share(Probed, Duration),
+}
+
+/// What one prober measured lately.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    known: HashMap<Place, (Instant, Probed)>,
+    /// Addresses whose sites disagreed, and when.
+    off: HashMap<IpAddr, Instant>,
+}
+
+impl Sharing {
+    /// What to do about a site at `place`. `draw`, even in 0 to 1, decides whether to check. Without `max_age`, nothing is
+    /// shared.
+    pub fn advise(&self, place: &Place, max_age: Option<Duration>, draw: f64, now: Instant) -> Advice {
+        let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(place)) else { return Advice::Measure };
+        let age = now.saturating_duration_since(*at);
+        let off = self.off.get(&place.address).is_some_and(|at| now.saturating_duration_since(*at) < OFF_FOR);
+        if off || age > max_age {
+            Advice::Measure
+        } else if draw < CHECKED_SHARE {
+            Advice::Check(probed.clone())
+        } else {
+            Advice::Share(probed.clone(), age)
+        }
+    }
+
+    /// Takes note of a measurement.
+    pub fn learn(&mut self, place: Place, probed: Probed, now: Instant) {
+        if self.known.len() >= REMEMBERED && !self.known.contains_key(&place) {
+            let oldest = self.known.iter().min_by_key(|(_, (at, _))| *at).map(|(place, _)| *place);
+            oldest.map(|place| self.known.remove(&place));
+        }
+        self.off.retain(|_, at| now.saturating_duration_since(*at) < OFF_FOR);
+        self.known.insert(place, (now, probed));
+    }
+
+    /// Compares what a check saw with what would have been shared; ends the sharing of the address where they disagree.
+    pub fn compare(&mut self, place: &Place, shared: &Probed, seen: &Probed, now: Instant) -> bool {
+        let agreed = agree(&shared.samples, &seen.samples);
+        if !agreed {
+            self.off.insert(place.address, now);
+        }
+        agreed
+    }
+}
+
+fn agree(a: &[Duration], b: &[Duration]) -> bool {
+    let (Some(a), Some(b)) = (weighted_mean(a), weighted_mean(b)) else { return false };
+    a.rtt.abs_diff(b.rtt) <= TOLERATED.max(a.rtt.max(b.rtt).mul_f64(TOLERANCE))
+}
+
+/// An even draw in 0 to 1 from an order's number: the same order is always checked, or never (the finaliser of splitmix64,
+/// Steele et al. 2014).
+pub fn draw(order: i64) -> f64 {
+    let mut bits = order.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let upper = u32::try_from((bits ^ (bits >> 31)) >> 32).unwrap_or(u32::MAX);
+    f64::from(upper) / (f64::from(u32::MAX) + 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Phases;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+    /// A draw that shares.
+    const SHARES: f64 = 0.5;
+
+    fn place(address: &str, port: u16) -> Place {
+        Place { address: address.parse().unwrap(), port, scheme: Scheme::Https, metric: Metric::Ttfb }
+    }
+
+    fn probed(millis: u64) -> Probed {
+        Probed {
+            origin: Some("https://a.cn".parse().unwrap()),
+            address: "192.0.2.1".parse().unwrap(),
+            phases: Phases::default(),
+            samples: vec![Duration::from_millis(millis); 3],
+            lost: 0,
+        }
+    }
+
+    #[test]
+    fn a_measurement_answers_for_its_address_port_and_scheme_while_it_is_fresh() {
+        let (mut sharing, now) = (Sharing::default(), Instant::now());
+        let here = place("192.0.2.1", 443);
+        sharing.learn(here, probed(50), now);
+        let advise = |place: &Place, after, max_age| sharing.advise(place, max_age, SHARES, now + after);
+        assert!(matches!(advise(&here, MINUTE, Some(MINUTE)), Advice::Share(_, age) if age == MINUTE));
+        for (place, after, max_age) in [
+            (here, 2 * MINUTE, Some(MINUTE)),
+            (here, Duration::ZERO, None),
+            (place("192.0.2.1", 8443), Duration::ZERO, Some(MINUTE)),
+            (place("192.0.2.2", 443), Duration::ZERO, Some(MINUTE)),
+            (Place { scheme: Scheme::Http, ..here }, Duration::ZERO, Some(MINUTE)),
+            (Place { metric: Metric::Icmp, ..here }, Duration::ZERO, Some(MINUTE)),
+        ] {
+            assert!(matches!(advise(&place, after, max_age), Advice::Measure), "{place:?}");
+        }
+    }
+
+    #[test]
+    fn sites_that_disagree_end_the_sharing_of_their_address_for_an_hour() {
+        let (mut sharing, now) = (Sharing::default(), Instant::now());
+        let here = place("192.0.2.1", 443);
+        sharing.learn(here, probed(50), now);
+        let Advice::Check(shared) = sharing.advise(&here, Some(MINUTE), 0.0, now) else { panic!("no check") };
+        assert!(sharing.compare(&here, &shared, &probed(54), now), "within 10 %");
+        assert!(!sharing.compare(&here, &shared, &probed(90), now));
+        sharing.learn(here, probed(90), now + OFF_FOR - MINUTE);
+        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR - MINUTE), Advice::Measure));
+        sharing.learn(here, probed(90), now + OFF_FOR);
+        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR), Advice::Share(..)));
+    }
+
+    #[test]
+    fn near_sites_may_differ_by_two_milliseconds() {
+        let agree = |a, b| agree(&probed(a).samples, &probed(b).samples);
+        assert!(agree(1, 3) && !agree(1, 4));
+        assert!(agree(200, 182) && !agree(200, 179));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_oldest_goes() {
+        let (mut sharing, now) = (Sharing::default(), Instant::now());
+        let port = |index: usize| place("192.0.2.1", u16::try_from(index).unwrap());
+        for index in 0..=REMEMBERED {
+            sharing.learn(port(index), probed(1), now + Duration::from_millis(u64::try_from(index).unwrap()));
+        }
+        assert_eq!(sharing.known.len(), REMEMBERED);
+        assert!(!sharing.known.contains_key(&port(0)) && sharing.known.contains_key(&port(REMEMBERED)));
+    }
+
+    #[test]
+    fn one_order_in_fifty_is_checked() {
+        let checked = (1..=10_000).filter(|order| draw(*order) < CHECKED_SHARE).count();
+        assert!((150..=250).contains(&checked), "{checked}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Contradictions: crawls that saw another round trip than was known of their site, and the measurements they put in doubt.
+
+use sqlx::PgConnection;
+
+use crate::contradiction::{ENOUGH, PAUSE, weigh};
+use crate::model::{AgentId, Rtt, SiteId, TaskId};
+
+use super::{Error, round_trip};
+
+/// Compares what a crawl saw with what was known when its agent was chosen, and doubts the site's measurements once that is
+/// enough; true when they are doubted now.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn note(
+    conn: &mut PgConnection,
+    site: SiteId,
+    task: TaskId,
+    agent: AgentId,
+    crawled: Rtt,
+) -> Result<bool, Error> {
+    let known = sqlx::query!(
+        r#"
+        select coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as known_us
+        from tasks t
+        join assignments c on c.id = t.assignment_id and c.agent_id = $2
+        cross join lateral (select array_position(c.candidates, c.agent_id) as rank) listed
+        where t.id = $1
+        "#,
+        task.get(),
+        agent.get(),
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    let known = round_trip("assignments", "measured_us", known.and_then(|row| row.known_us))?;
+    let Some(known) = known else { return Ok(false) };
+    add(conn, site, weigh(known, crawled)).await
+}
+
+/// Adds a crawl's contradictions to the site's; none begins the count anew.
+async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool, Error> {
+    if weight == 0 {
+        sqlx::query!("update sites set contradictions = 0 where id = $1 and contradictions > 0", site.get())
+            .execute(conn)
+            .await?;
+        return Ok(false);
+    }
+    let doubted = sqlx::query_scalar!(
+        r#"
+        with counted as (
+            select id, least(contradictions + $2, $3) as contradictions,
+                   coalesce(doubted_at < now() - make_interval(secs => $4), true) as may_doubt
+            from sites where id = $1
+            for no key update
+        )
+        update sites
+        set contradictions = case when counted.contradictions >= $3 and may_doubt then 0 else counted.contradictions end,
+            doubted_at = case when counted.contradictions >= $3 and may_doubt then now() else doubted_at end
+        from counted where sites.id = counted.id
+        returning counted.contradictions >= $3 and may_doubt as "doubted!"
+        "#,
+        site.get(),
+        weight,
+        ENOUGH,
+        PAUSE.as_secs_f64(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(doubted.unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_is_doubted_after_two_contradictions_in_a_row_and_then_left_in_peace(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        for (weight, doubted) in [(1, false), (0, false), (1, false), (1, true), (1, false), (ENOUGH, false)] {
+            assert_eq!(add(&mut conn, site, weight).await.expect("add"), doubted, "{weight}");
+        }
+        sqlx::query("update sites set doubted_at = now() - interval '7 hours'").execute(&mut *conn).await.expect("age");
+        assert!(add(&mut conn, site, 1).await.expect("add"), "what was counted meanwhile is not forgotten");
+        let other = fixtures::site(&mut conn, "b.cn").await;
+        assert!(add(&mut conn, other, ENOUGH).await.expect("add"), "a large one is enough by itself");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_is_compared_with_what_was_known_when_its_agent_was_chosen(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        let crawled = Rtt::try_from_micros(200_000).expect("a round trip");
+        for (measured_us, predicted_us, doubted) in
+            [(None, None, false), (Some(190_000), Some(10_000), false), (Some(20_000), Some(190_000), true)]
+        {
+            sqlx::query(
+                "update assignments set candidates = array[$1], measured_us = array[$2], predicted_us = array[$3]",
+            )
+            .bind(agent.get())
+            .bind::<Option<i64>>(measured_us)
+            .bind::<Option<i64>>(predicted_us)
+            .execute(&mut *conn)
+            .await
+            .expect("a choice");
+            let noted = note(&mut conn, site, task, agent, crawled).await.expect("note");
+            assert_eq!(noted, doubted, "{measured_us:?} {predicted_us:?}");
+        }
+        assert!(!note(&mut conn, site, task, other, crawled).await.expect("note"), "nobody chose it");
+    }
+}
