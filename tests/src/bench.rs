@@ -11,6 +11,7 @@ use clap::Args;
 mod accuracy;
 mod anycast;
 mod drift;
+mod economy;
 mod plain;
 mod refined;
 mod speed;
@@ -72,6 +73,7 @@ const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
     ("drift", drift::run),
+    ("economy", economy::run),
     ("plain", plain::run),
     ("refined", refined::run),
     ("speed", speed::run),

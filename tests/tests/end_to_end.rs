@@ -37,12 +37,12 @@ grace = '500ms'
 static TURN: Mutex<()> = Mutex::const_new(());
 
 async fn cluster(agents: usize, sites: usize) -> Cluster {
-    cluster_with(agents, sites, "").await
+    cluster_of(SMALL, agents, sites, "").await
 }
 
-/// A cluster whose scheduler is told more.
-async fn cluster_with(agents: usize, sites: usize, more: &str) -> Cluster {
-    let layout = Layout::parse(SMALL, "small.toml").unwrap();
+/// A cluster in this layout, whose scheduler is told more.
+async fn cluster_of(layout: &str, agents: usize, sites: usize, more: &str) -> Cluster {
+    let layout = Layout::parse(layout, "small.toml").unwrap();
     let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
     let options = Options { scheduler: format!("{SCHEDULER}{more}"), capacity: 8, logs: None };
     Cluster::start(world, &options).await.unwrap()
@@ -114,7 +114,7 @@ fn measurements_are_true(cluster: &Cluster, facts: &Facts) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_than_predicted_ones() {
     let _turn = TURN.lock().await;
-    let mut cluster = cluster_with(6, 12, "[confirm]\nagents = 2\n").await;
+    let mut cluster = cluster_of(SMALL, 6, 12, "[confirm]\nagents = 2\n").await;
     cluster.await_mesh(MESH_PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     let list = cluster.write_site_list().unwrap();
@@ -162,6 +162,42 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
     }
     let sites = f64::from(u32::try_from(facts.tasks.len()).unwrap());
     (confirmed / sites, predicted / sites)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sites_on_one_machine_share_measurements_and_the_machine_is_left_in_peace() {
+    const AGENTS: usize = 4;
+    const SITES: usize = 24;
+    let _turn = TURN.lock().await;
+    let shared = SMALL.replace("[sites]", "[sites]\nper_machine = 8");
+    let cluster = cluster_of(&shared, AGENTS, SITES, "").await;
+    let list = cluster.write_site_list().unwrap();
+    submit(&cluster, &list, &["--request-interval", "100ms", "--watch"]).await;
+    let facts = cluster.facts("autumn").await.unwrap();
+    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
+    assert_eq!(facts.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
+
+    let log = cluster.world.log.entries();
+    let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
+    // One request that warms the connection up, and three samples at least, from everyone for every site.
+    let naive = AGENTS * SITES * 4;
+    println!("{} probes where {naive} would be sent without sharing", probes.len());
+    // A busy machine makes samples restless, and then more of them are taken: half is far from the eighth that is shared.
+    assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
+    let counted: i64 = sqlx::query_scalar("select sum(requests)::bigint from site_measurements")
+        .fetch_one(&cluster.pool)
+        .await
+        .unwrap();
+    assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
+
+    for machine in 0..cluster.world.scenario().machines() {
+        let on_it = |site: usize| cluster.world.scenario().sites[site].machine == machine;
+        let at: Vec<_> = probes.iter().filter(|access| on_it(access.site)).map(|access| access.at).collect();
+        let least = at.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+        assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "machine {machine} was asked twice in {least:?}");
+    }
+    measurements_are_true(&cluster, &facts);
+    cluster.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
