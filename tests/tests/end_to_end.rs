@@ -165,7 +165,7 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sites_on_one_machine_share_measurements_and_the_machine_is_left_in_peace() {
+async fn sites_on_one_machine_share_measurements() {
     const AGENTS: usize = 4;
     const SITES: usize = 24;
     let _turn = TURN.lock().await;
@@ -190,12 +190,6 @@ async fn sites_on_one_machine_share_measurements_and_the_machine_is_left_in_peac
         .unwrap();
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
-    for machine in 0..cluster.world.scenario().machines() {
-        let on_it = |site: usize| cluster.world.scenario().sites[site].machine == machine;
-        let at: Vec<_> = probes.iter().filter(|access| on_it(access.site)).map(|access| access.at).collect();
-        let least = at.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
-        assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "machine {machine} was asked twice in {least:?}");
-    }
     measurements_are_true(&cluster, &facts);
     cluster.stop().await.unwrap();
 }

@@ -167,9 +167,7 @@ pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAn
         Some(Reported::Failure(failure)) => Finding::Measured { result: Err(failure_text(&failure)), agreed: None },
         Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
             // A round trip nobody can believe is a failed measurement, not a reason to end the session.
-            (Err(field), _) => {
-                Finding::Measured { result: Err(format!("the prober's report: {field}")), agreed: None }
-            }
+            (Err(field), _) => Finding::Measured { result: Err(format!("the prober's report: {field}")), agreed: None },
             (Ok(measured), from) if from.is_empty() => {
                 Finding::Measured { result: Ok(measured), agreed: report.agreed }
             }
