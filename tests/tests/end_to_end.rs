@@ -102,7 +102,7 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
 fn measurements_are_true(cluster: &Cluster, facts: &Facts) {
     let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
     for (what, accuracy) in [("mesh", figures.mesh), ("sites", figures.sites)] {
-        assert!(accuracy.pairs > 20, "{what}: {accuracy:?}");
+        assert!(accuracy.pairs > 10, "{what}: {accuracy:?}");
         match (accuracy.share().is_some_and(|share| share >= 0.95), cluster.world.too_late()) {
             (true, _) => {}
             (false, Some(late)) => println!("void: {late}, and {what}: {accuracy:?}"),
