@@ -30,6 +30,7 @@ mod mds;
 mod mesh;
 mod nearest;
 mod objective;
+mod place;
 mod quality;
 mod refined;
 mod replace_landmark;
@@ -45,6 +46,7 @@ pub use geo::{Position, PositionError, beats_light, great_circle_km, least_round
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};
+pub use place::{Place, Predicted};
 pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Ingredients, Posterior, Prediction, Refined};
 pub use replace_landmark::replace_landmark;

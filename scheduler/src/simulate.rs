@@ -23,4 +23,4 @@ pub use judged::{Judged, JudgedAgent, JudgedSite, Taken};
 pub use matrix::{Matrix, MatrixError};
 pub use run::{SimulateError, judge, run};
 pub use score::{Estimate, Report, Standing};
-pub use settings::{Contender, Election, Settings, SettingsError, Tier, UnknownName, ingredient};
+pub use settings::{Election, Settings, SettingsError, Tier, UnknownName, ingredient};

@@ -18,9 +18,10 @@ use tempfile::NamedTempFile;
 use super::ConnectionArgs;
 use super::output::{self, Row, millis_cell};
 use crate::exit::{print, sentence, usage};
+use crate::model::Strategy;
 use crate::simulate::{
-    Contender, Election, Estimate, Judged, Matrix, MatrixError, Report, Settings, SettingsError, SimulateError,
-    Standing, Tier, dump, ingredient, judge,
+    Election, Estimate, Judged, Matrix, MatrixError, Report, Settings, SettingsError, SimulateError, Standing, Tier,
+    dump, ingredient, judge,
 };
 
 /// What anybody may do with a dump, before the mask of whoever writes it.
@@ -121,11 +122,11 @@ impl SimulateArgs {
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
-        let contenders = match self.strategy.as_slice() {
-            [all] if all == "all" => Contender::ALL.to_vec(),
+        let strategies = match self.strategy.as_slice() {
+            [all] if all == "all" => Strategy::ALL.to_vec(),
             names => names
                 .iter()
-                .map(|name| name.parse::<Contender>())
+                .map(|name| name.parse::<Strategy>())
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|unknown| usage(format!("--strategy: {unknown}, or all for every one of them")))?,
         };
@@ -136,7 +137,7 @@ impl SimulateArgs {
             first_seed: self.first_seed,
             seeds: self.seeds,
             sites: self.sites,
-            contenders,
+            strategies,
             tier: self.tier.parse::<Tier>().map_err(|unknown| usage(format!("--tier: {unknown}")))?,
             without: self
                 .without

@@ -91,7 +91,7 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
         return Err(ElectError::TooFewReached { asked: count, reached: ballot.eligible.len(), there });
     }
     let mut chosen = ballot.build(count);
-    ballot.swap(&mut chosen);
+    ballot.swap(&mut chosen, MOST_PASSES, |chosen| ballot.cost(chosen));
     Ok(chosen.iter().map(|&i| ballot.elected(i, &chosen)).collect())
 }
 
@@ -142,9 +142,10 @@ impl<'a> Ballot<'a> {
         self.nominees[place].agent
     }
 
-    /// The places of these agents, as far as they are on the ballot.
+    /// The places of these agents, in their order, as far as they are on the ballot.
     pub(super) fn places(&self, agents: &[AgentId]) -> Vec<usize> {
-        (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
+        let place = |agent: &AgentId| (0..self.nominees.len()).find(|&place| self.agent(place) == *agent);
+        agents.iter().filter_map(place).collect()
     }
 
     /// One of the chosen, with the reason.
@@ -164,18 +165,18 @@ impl<'a> Ballot<'a> {
         chosen
     }
 
-    /// Swaps a chosen agent for another while that lowers the cost.
-    fn swap(&self, chosen: &mut [usize]) {
-        let mut cost = self.cost(chosen);
-        for _ in 0..MOST_PASSES {
+    /// Swaps a chosen agent for another while that lowers `cost`, in so many passes at most.
+    pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: impl Fn(&[usize]) -> f64) {
+        let mut cost = cost_of(chosen);
+        for _ in 0..most_passes {
             let before = cost;
             for place in 0..chosen.len() {
-                for &other in &self.eligible {
+                for other in self.eligible() {
                     if chosen.contains(&other) {
                         continue;
                     }
                     let out = std::mem::replace(&mut chosen[place], other);
-                    let changed = self.cost(chosen);
+                    let changed = cost_of(chosen);
                     if changed < cost {
                         cost = changed;
                     } else {

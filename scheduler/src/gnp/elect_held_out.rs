@@ -34,7 +34,7 @@ pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64
     let ballot = Ballot::new(mesh, nominees, seed);
     let contest = Contest::new(&ballot, prepared.held_out(), &measured);
     let mut chosen: Vec<usize> = ballot.places(&landmarks);
-    contest.improve(&mut chosen);
+    ballot.swap(&mut chosen, MOST_PASSES, |chosen| contest.cost(chosen));
     Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())
 }
 
@@ -66,33 +66,11 @@ impl<'a> Contest<'a> {
     }
 
     fn cost(&self, chosen: &[usize]) -> f64 {
-        let landmarks: Vec<usize> = chosen.iter().filter_map(|&i| self.measured[i]).collect();
+        // One that the mesh does not join to the others cannot be held out, nor help to locate whoever is.
+        let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
+        let Some(landmarks) = landmarks else { return f64::INFINITY };
         let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);
         error + NEARNESS * self.ballot.cost(chosen) / self.nearest
-    }
-
-    fn improve(&self, chosen: &mut [usize]) {
-        let mut cost = self.cost(chosen);
-        for _ in 0..MOST_PASSES {
-            let before = cost;
-            for place in 0..chosen.len() {
-                for other in self.ballot.eligible() {
-                    if chosen.contains(&other) || self.measured[other].is_none() {
-                        continue;
-                    }
-                    let out = std::mem::replace(&mut chosen[place], other);
-                    let changed = self.cost(chosen);
-                    if changed < cost {
-                        cost = changed;
-                    } else {
-                        chosen[place] = out;
-                    }
-                }
-            }
-            if cost >= before {
-                return;
-            }
-        }
     }
 }
 

@@ -25,7 +25,7 @@ mod kriging;
 mod layout;
 mod posterior;
 
-use cloud::Cloud;
+use cloud::{Bare, Cloud};
 pub(super) use held_out::{HeldOut, Prepared};
 use kriging::Kriging;
 use layout::Layout;
@@ -141,7 +141,8 @@ impl Refined {
             .map(|layout| {
                 let kriging =
                     constants.and_then(|constants| Kriging::fit(&measured, layout, constants, softening, seed));
-                let cloud = Cloud::draw(layout, kriging.as_ref(), measured.scale(), PARTICLES, softening, seed);
+                let bare = Bare::draw(layout, kriging.as_ref(), measured.scale(), PARTICLES, softening, seed);
+                let cloud = bare.corrected(kriging.as_ref());
                 Layer { kriging, cloud }
             })
             .collect();
@@ -265,19 +266,20 @@ mod tests {
     }
 
     #[test]
-    fn those_who_confirm_are_distinct_unmeasured_and_no_more_than_there_are() {
+    fn those_who_confirm_are_distinct_candidates_and_no_more_than_there_are() {
         let hosts = hosts(13, 2);
         let (site, agents) = hosts.split_last().unwrap();
         let map = map_of(agents, 7, &Ingredients::default());
         let seen = measured(agents, site, 7);
         let posterior = map.locate(&seen).unwrap();
-        assert!(posterior.confirm(0).is_empty());
-        let mut three = posterior.confirm(3);
-        assert!(three.iter().all(|chosen| seen.iter().all(|(measured, _)| measured != chosen)));
+        let others: Vec<AgentId> = (7..13).map(agent).collect();
+        assert!(posterior.confirm(0, &others).is_empty());
+        let mut three = posterior.confirm(3, &others);
+        assert!(three.iter().all(|chosen| others.contains(chosen)));
         three.sort_unstable();
         three.dedup();
         assert_eq!(three.len(), 3);
-        assert_eq!(posterior.confirm(99).len(), 5);
+        assert_eq!(posterior.confirm(99, &others).len(), 5, "the thirteenth is the site, and unknown to the map");
     }
 
     #[test]

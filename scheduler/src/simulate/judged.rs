@@ -5,8 +5,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::landmarks::landmarks;
-use super::map::{Map, Place};
-use super::{Contender, Draw, Matrix, Settings, SettingsError, SimulateError};
+use super::map::Map;
+use super::{Draw, Matrix, Settings, SettingsError, SimulateError};
+use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
 use crate::strategy::{Candidate, choose};
 
@@ -125,11 +126,15 @@ impl Field<'_> {
         let node = self.draw.site_node(site);
         let seed = draw_seed(self.seed, node);
         self.rank(&mut agents, &candidates, seed);
-        let taken = |contender: &Contender| match contender {
-            Contender::Strategy(strategy) => self.strategy(*strategy, site, &candidates, measured.len(), seed),
-            Contender::Confirmed => self.confirmed(site, &candidates, place.as_ref(), &measured, seed),
+        let taken = |strategy: &Strategy| match strategy {
+            Strategy::GnpConfirmed => {
+                let (candidates, asked) = self.confirmed(site, &candidates, place.as_ref());
+                self.taken(*strategy, site, &candidates, measured.len() + asked, seed)
+            }
+            Strategy::Random => self.taken(*strategy, site, &candidates, 0, seed),
+            Strategy::GnpTop1 | Strategy::GnpTop3 => self.taken(*strategy, site, &candidates, measured.len(), seed),
         };
-        let taken = self.settings.contenders.iter().filter_map(taken).collect();
+        let taken = self.settings.strategies.iter().filter_map(taken).collect();
         JudgedSite { node, located: place.is_some(), measurements: measured.len(), agents, taken }
     }
 
@@ -176,38 +181,36 @@ impl Field<'_> {
         }
     }
 
-    fn strategy(
+    /// Whom a strategy takes, and what that cost in `probes`.
+    fn taken(
         &self,
         strategy: Strategy,
         site: usize,
         candidates: &[Candidate],
-        measurements: usize,
+        probes: usize,
         seed: u64,
     ) -> Option<Taken> {
         let choice = choose(strategy, candidates, seed)?;
+        let chosen = [choice.agent];
         // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing.
-        let drawn_among = if strategy == Strategy::Random { candidates } else { choice.candidates.as_slice() };
-        let truths: Vec<f64> = drawn_among.iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
-        let probes = if strategy.needs_distance() { measurements } else { 0 };
+        let drawn_among: Vec<AgentId> = match choice.strategy {
+            Strategy::Random => candidates.iter().map(|candidate| candidate.agent).collect(),
+            Strategy::GnpTop3 => choice.candidates.iter().map(|candidate| candidate.agent).collect(),
+            Strategy::GnpTop1 | Strategy::GnpConfirmed => chosen.to_vec(),
+        };
+        let truths: Vec<f64> = drawn_among.into_iter().filter_map(|agent| self.truth(site, agent)).collect();
         Some(Taken { node: self.node(choice.agent)?, truth: super::score::mean(&truths)?, probes })
     }
 
-    /// The agents that the map names measure the site once; the nearest of all that measured it gets it.
-    fn confirmed(
-        &self,
-        site: usize,
-        candidates: &[Candidate],
-        place: Option<&Place<'_>>,
-        measured: &[(AgentId, Rtt)],
-        seed: u64,
-    ) -> Option<Taken> {
-        let agents: Vec<AgentId> = candidates.iter().map(|candidate| candidate.agent).collect();
-        let asked = place.map(|place| place.confirm(self.settings.confirm, &agents, measured)).unwrap_or_default();
-        let probes = measured.len() + asked.len();
-        let known = measured.iter().copied().chain(self.draw.measured(site, &asked));
-        let nearest = known.min_by_key(|&(agent, rtt)| (rtt, agent)).map(|(agent, _)| agent);
-        let agent = nearest.or_else(|| choose(Strategy::GnpTop1, candidates, seed).map(|choice| choice.agent))?;
-        Some(Taken { node: self.node(agent)?, truth: self.truth(site, agent)?, probes })
+    /// The candidates once those that the map names have measured the site as well, and how many those are.
+    fn confirmed(&self, site: usize, candidates: &[Candidate], place: Option<&Place<'_>>) -> (Vec<Candidate>, usize) {
+        let free: Vec<AgentId> = candidates.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
+        let asked = place.map(|place| place.confirm(self.settings.confirm, &free)).unwrap_or_default();
+        let mut candidates = candidates.to_vec();
+        for (agent, rtt) in self.draw.measured(site, &asked) {
+            candidates.iter_mut().filter(|one| one.agent == agent).for_each(|one| one.measured = Some(rtt));
+        }
+        (candidates, asked.len())
     }
 
     fn node(&self, id: AgentId) -> Option<usize> {

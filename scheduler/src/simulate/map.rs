@@ -1,7 +1,7 @@
 //! The map of one drawing, whichever tier: fitted as the scheduler fits it, and what it says of one site.
 
 use super::{Settings, Tier};
-use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Placement, Posterior, Refined};
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Place, Refined};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 /// Other landmarks a landmark must share a round trip with to be fitted, as in the scheduler.
@@ -14,24 +14,6 @@ pub(super) enum Map {
     Plain(Embedding),
     /// A cloud a site.
     Refined(Refined),
-}
-
-/// What a map knows of one site.
-#[derive(Debug)]
-pub(super) enum Place<'m> {
-    /// One point.
-    Plain(&'m Embedding, Placement),
-    /// A cloud.
-    Refined(Posterior<'m>),
-}
-
-/// What a map predicts for one agent and the site.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Predicted {
-    /// The round trip as the map would print it: what relative errors are of.
-    pub(super) rtt: Rtt,
-    /// What agents are ranked by; `None` where that is the prediction.
-    pub(super) expected: Option<Rtt>,
 }
 
 impl Map {
@@ -76,38 +58,8 @@ impl Map {
             return None;
         }
         match self {
-            Self::Plain(embedding) => Some(Place::Plain(embedding, embedding.locate(measured).ok()?)),
-            Self::Refined(map) => Some(Place::Refined(map.locate(measured).ok()?)),
-        }
-    }
-}
-
-impl Place<'_> {
-    /// What is predicted for an agent; `None` when the map does not have it.
-    pub(super) fn predict(&self, agent: AgentId) -> Option<Predicted> {
-        match self {
-            Self::Plain(embedding, placement) => {
-                let rtt = embedding.predict(placement, embedding.placement(agent)?).ok()?;
-                Some(Predicted { rtt, expected: None })
-            }
-            Self::Refined(posterior) => {
-                let prediction = posterior.predict(agent)?;
-                Some(Predicted { rtt: prediction.median, expected: Some(prediction.expected) })
-            }
-        }
-    }
-
-    /// The agents that should measure the site once, at most `most`, of those that have not.
-    pub(super) fn confirm(&self, most: usize, agents: &[AgentId], measured: &[(AgentId, Rtt)]) -> Vec<AgentId> {
-        match self {
-            Self::Plain(..) => {
-                let free = agents.iter().filter(|agent| !measured.iter().any(|(prober, _)| prober == *agent));
-                let mut nearest: Vec<(Rtt, AgentId)> =
-                    free.filter_map(|&agent| Some((self.predict(agent)?.rtt, agent))).collect();
-                nearest.sort_unstable();
-                nearest.into_iter().take(most).map(|(_, agent)| agent).collect()
-            }
-            Self::Refined(posterior) => posterior.confirm(most),
+            Self::Plain(embedding) => Some(Place::Point(embedding, embedding.locate(measured).ok()?)),
+            Self::Refined(map) => Some(Place::Cloud(map.locate(measured).ok()?)),
         }
     }
 }

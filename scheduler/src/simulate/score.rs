@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Contender, Judged, JudgedAgent, JudgedSite, Settings};
+use super::{Judged, JudgedAgent, JudgedSite, Settings};
+use crate::model::Strategy;
 
 /// What a simulation found. Serialised as it stands; a figure of nothing is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -97,7 +98,7 @@ impl Report {
         let mut errors: Vec<f64> = pairs().filter_map(relative_error).collect();
         errors.sort_by(f64::total_cmp);
         let oracle = mean_over(&sites, nearest);
-        let standing = |(index, contender): (usize, &Contender)| standing(index, *contender, settings, judged, oracle);
+        let standing = |(index, strategy): (usize, &Strategy)| standing(index, *strategy, settings, judged, oracle);
         Self {
             nodes,
             agents: settings.agents,
@@ -116,7 +117,7 @@ impl Report {
             random_rtt_ms: mean_over(&sites, |site| {
                 mean(&site.agents.iter().map(|agent| agent.truth).collect::<Vec<f64>>())
             }),
-            strategies: settings.contenders.iter().enumerate().map(standing).collect(),
+            strategies: settings.strategies.iter().enumerate().map(standing).collect(),
             first_seed: settings.first_seed,
             tier: settings.tier.name(),
             without: settings.without.clone(),
@@ -132,18 +133,12 @@ impl Report {
     }
 }
 
-fn standing(
-    index: usize,
-    contender: Contender,
-    settings: &Settings,
-    judged: &[Judged],
-    oracle: Option<f64>,
-) -> Standing {
+fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Judged], oracle: Option<f64>) -> Standing {
     let taken = || judged.iter().flat_map(|seed| &seed.sites).filter_map(|site| site.taken.get(index));
     let mean_rtt_ms = mean(&taken().map(|taken| taken.truth).collect::<Vec<f64>>());
     let loads: Vec<f64> = judged.iter().filter_map(|seed| load_cv(seed, index, settings.agents)).collect();
     Standing {
-        name: contender.name(),
+        name: strategy.name(),
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(oracle).map(|(mean, oracle)| mean / oracle),
         probes_per_site: mean(&taken().map(|taken| count(taken.probes)).collect::<Vec<f64>>()),
@@ -237,7 +232,7 @@ mod tests {
             agents: 2,
             landmarks: 1,
             seeds: 1,
-            contenders: vec![Contender::Confirmed],
+            strategies: vec![Strategy::GnpConfirmed],
             ..Settings::default()
         };
         let report = Report::of(3, &settings, &[judged]);

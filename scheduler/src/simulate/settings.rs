@@ -26,7 +26,7 @@ pub struct Settings {
     /// Sites judged for each seed, drawn among all; `None` for all.
     pub sites: Option<usize>,
     /// Who is judged.
-    pub contenders: Vec<Contender>,
+    pub strategies: Vec<Strategy>,
     /// Which map predicts.
     pub tier: Tier,
     /// What the refined map is made without, as [`ingredient`] knows the names.
@@ -48,7 +48,7 @@ impl Default for Settings {
             first_seed: 0,
             seeds: 10,
             sites: None,
-            contenders: Contender::ALL.to_vec(),
+            strategies: Strategy::ALL.to_vec(),
             tier: Tier::default(),
             without: Vec::new(),
             election: Election::default(),
@@ -191,41 +191,6 @@ pub fn ingredient(name: &str) -> Result<&'static str, UnknownName> {
     named("ingredient", &Ingredients::NAMES, |name| name, name)
 }
 
-/// Who is judged: a way to choose an agent for a site.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Contender {
-    /// One of the scheduler's strategies, by the scheduler's own code.
-    Strategy(Strategy),
-    /// `gnp-confirmed`: a few agents measure the site once, and the nearest of all that measured wins.
-    Confirmed,
-}
-
-impl Contender {
-    /// Every contender.
-    pub const ALL: [Self; 4] = [
-        Self::Strategy(Strategy::Random),
-        Self::Strategy(Strategy::GnpTop1),
-        Self::Strategy(Strategy::GnpTop3),
-        Self::Confirmed,
-    ];
-
-    /// Its name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Strategy(strategy) => strategy.name(),
-            Self::Confirmed => "gnp-confirmed",
-        }
-    }
-}
-
-impl FromStr for Contender {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        named("strategy", &Self::ALL, Self::name, name)
-    }
-}
-
 /// Which of the two maps predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tier {
@@ -329,13 +294,8 @@ mod tests {
 
     #[test]
     fn names_are_known_and_unknown_ones_answered_with_those_that_are() {
-        assert!(Contender::ALL.into_iter().all(|one| one.name().parse() == Ok(one)));
         assert!(Tier::ALL.into_iter().all(|one| one.name().parse() == Ok(one)));
         assert!(Election::ALL.into_iter().all(|one| one.name().parse() == Ok(one)));
-        assert_eq!(
-            "nearest".parse::<Contender>().unwrap_err().to_string(),
-            "unknown strategy 'nearest': known are random, gnp-top1, gnp-top3, gnp-confirmed"
-        );
         assert_eq!(ingredient("cloud"), Ok("cloud"));
         assert!(
             ingredient("salt").unwrap_err().to_string().starts_with("unknown ingredient 'salt': known are height, ")

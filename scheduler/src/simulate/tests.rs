@@ -224,7 +224,7 @@ fn the_report_depends_on_neither_threads_nor_company() {
     let last = Settings { first_seed: 2, seeds: 1, ..settings.clone() };
     assert_eq!(alone[2..], judged(&matrix, &last));
     assert!(alone.iter().all(|seed| seed.sites.len() == 10));
-    let only = Settings { contenders: vec![Contender::Confirmed], ..settings.clone() };
+    let only = Settings { strategies: vec![Strategy::GnpConfirmed], ..settings.clone() };
     let only = Report::of(40, &only, &judged(&matrix, &only));
     assert_eq!(only.strategies[..], Report::of(40, &settings, &alone).strategies[3..]);
 }
@@ -323,8 +323,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
 
 #[test]
 fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones() {
-    let settings =
-        Settings { seeds: 1, sites: Some(100), tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
+    let settings = Settings { seeds: 3, tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
     let judged: Vec<Judged> = (0..settings.seeds)
         .map(|seed| {
             let (matrix, agents) = paper(seed);
@@ -344,5 +343,6 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
     let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
     let top3 = report.strategies.iter().find(|standing| standing.name == Strategy::GnpTop3.name()).unwrap();
     let ratio = top3.mean_rtt_ms.unwrap() / score::mean(&three).unwrap();
-    assert!(ratio <= 1.05, "{ratio} in {report:?}");
+    println!("{ratio:.4} of the three truly nearest");
+    assert!(ratio <= 1.02, "{ratio} in {report:?}");
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 
 use crate::Scheduler;
-use crate::gnp::{Placement, Prediction};
+use crate::gnp::{Place, Placement, Predicted};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
@@ -35,20 +35,6 @@ struct Known {
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     /// Sites that probably stand in several places.
     suspicions: HashMap<SiteId, Suspicion>,
-}
-
-/// What the map says of a site and an agent.
-#[derive(Debug, Clone, Copy)]
-struct Predicted {
-    rtt: Rtt,
-    /// What to rank by; `None` where the map knows points only.
-    expected: Option<Rtt>,
-}
-
-impl From<Prediction> for Predicted {
-    fn from(prediction: Prediction) -> Self {
-        Self { rtt: prediction.median, expected: Some(prediction.expected) }
-    }
 }
 
 impl Assign {
@@ -145,7 +131,7 @@ impl Known {
         let (predicted, measured) = tokio::task::spawn_blocking(move || {
             let predict = |(site, placement)| {
                 let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
-                (site, predict(&map, &placement, measured, &agents))
+                (site, predict(&map, placement, measured, &agents))
             };
             let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
             (predicted, measured)
@@ -188,20 +174,13 @@ impl Known {
 /// What the map says of one placed site: the refined one where there is one, else its point.
 fn predict(
     map: &Current,
-    placement: &Placement,
+    placement: Placement,
     measured: &[(AgentId, Rtt)],
     agents: &[AgentId],
 ) -> HashMap<AgentId, Predicted> {
-    let posterior = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
-    let point = |agent| {
-        let rtt = map.embedding.predict(placement, map.embedding.placement(agent)?).ok()?;
-        Some(Predicted { rtt, expected: None })
-    };
-    let of = |agent| match &posterior {
-        Some(posterior) => posterior.predict(agent).map(Predicted::from),
-        None => point(agent),
-    };
-    agents.iter().filter_map(|&agent| Some((agent, of(agent)?))).collect()
+    let cloud = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
+    let place = cloud.map_or_else(|| Place::Point(&map.embedding, placement), Place::Cloud);
+    agents.iter().filter_map(|&agent| Some((agent, place.predict(agent)?))).collect()
 }
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be

@@ -15,7 +15,7 @@ use anyhow::Context;
 use sqlx::PgConnection;
 
 use crate::Scheduler;
-use crate::gnp::Embedding;
+use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::confirmations::{self, Tried};
 use crate::store::{self, assignments, measurement_orders};
@@ -122,7 +122,6 @@ impl Confirm {
 
 /// What confirmers are chosen by.
 struct Ground {
-    /// Sorted.
     available: Vec<AgentId>,
     map: Option<Arc<Current>>,
     tried: HashMap<SiteId, Vec<Tried>>,
@@ -146,33 +145,12 @@ impl Ground {
         if measured.len() < FEWEST_LANDMARKS {
             return Vec::new();
         }
-        let may = |agent: &AgentId| {
-            self.available.binary_search(agent).is_ok() && !tried.iter().any(|(prober, _)| prober == agent)
-        };
-        if let Some(refined) = &map.refined
-            && let Ok(posterior) = refined.locate(&measured)
-        {
-            // Whoever is away or has failed is passed over, so that many more are asked for.
-            let passed_over = refined.agents().iter().filter(|agent| !may(agent)).count();
-            let asked = posterior.confirm(most.saturating_add(passed_over));
-            return asked.into_iter().filter(may).take(most).collect();
-        }
-        nearest(&map.embedding, &measured, self.available.iter().copied().filter(may), most)
+        let candidates: Vec<AgentId> =
+            self.available.iter().copied().filter(|agent| !tried.iter().any(|(prober, _)| prober == agent)).collect();
+        let cloud = map.refined.as_ref().and_then(|refined| refined.locate(&measured).ok());
+        let point = || map.embedding.locate(&measured).map(|placement| Place::Point(&map.embedding, placement)).ok();
+        cloud.map(Place::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
     }
-}
-
-/// The agents that a map of points predicts nearest to what was measured so.
-fn nearest(
-    map: &Embedding,
-    measured: &[(AgentId, Rtt)],
-    agents: impl Iterator<Item = AgentId>,
-    most: usize,
-) -> Vec<AgentId> {
-    let Ok(placement) = map.locate(measured) else { return Vec::new() };
-    let mut predicted: Vec<(Rtt, AgentId)> =
-        agents.filter_map(|agent| Some((map.predict(&placement, map.placement(agent)?).ok()?, agent))).collect();
-    predicted.sort_unstable();
-    predicted.into_iter().take(most).map(|(_, agent)| agent).collect()
 }
 
 #[cfg(test)]

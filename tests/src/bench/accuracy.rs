@@ -6,7 +6,8 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::thread;
 
-use landfall_scheduler::simulate::{Contender, Matrix, Report, Settings, Tier, run as simulate};
+use landfall_scheduler::model::Strategy;
+use landfall_scheduler::simulate::{Matrix, Report, Settings, Tier, run as simulate};
 
 use super::Line;
 
@@ -139,7 +140,7 @@ fn compare(target: &Target, report: &Report) -> Vec<Line> {
         Some(must) => Line::at_most(told, top1, must),
         None => Line::plain(told, format!("{top1:.4}")),
     });
-    let confirmed = stretch(Contender::Confirmed.name());
+    let confirmed = stretch(Strategy::GnpConfirmed.name());
     let told = what("confirmed k=3 stretch", target.confirmed.map(|(_, reach)| reach));
     lines.push(match target.confirmed {
         Some((must, _)) => Line::at_most(told, confirmed, must),

@@ -4,6 +4,7 @@
 //! log-uniformly, from much nearer than the next agent to far outside the map. Drawing once makes a site cost a
 //! few microseconds a landmark: what each point would measure to every agent is known before.
 
+use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -36,29 +37,6 @@ pub(super) struct Bare {
 }
 
 impl Cloud {
-    /// Draws `particles` points. `scale` and `softening` are milliseconds.
-    pub(super) fn draw(
-        layout: &Layout,
-        kriging: Option<&Kriging>,
-        scale: f64,
-        particles: usize,
-        softening: f64,
-        seed: u64,
-    ) -> Self {
-        let bare = Bare::draw(layout, kriging, scale, particles, softening, seed);
-        let agents = layout.points.len();
-        let mut logs = vec![Vec::with_capacity(particles); agents];
-        for (point, near) in bare.logs.iter().zip(&bare.near) {
-            for (agent, log) in point.iter().enumerate() {
-                let correction = kriging.map_or(0.0, |kriging| {
-                    near.iter().zip(kriging.weights().column(agent).iter()).map(|(k, b)| k * b).sum()
-                });
-                logs[agent].push(log + correction);
-            }
-        }
-        Self { logs }
-    }
-
     /// Per point, the log of the softened distance to this agent.
     pub(super) fn towards(&self, agent: usize) -> &[f64] {
         &self.logs[agent]
@@ -71,7 +49,7 @@ impl Cloud {
 }
 
 impl Bare {
-    /// As [`Cloud::draw`], uncorrected.
+    /// Draws `particles` points. `scale` and `softening` are milliseconds.
     pub(super) fn draw(
         layout: &Layout,
         kriging: Option<&Kriging>,
@@ -93,27 +71,31 @@ impl Bare {
         bare
     }
 
+    /// The cloud, corrected by the residuals of the mesh where they are known.
+    pub(super) fn corrected(&self, kriging: Option<&Kriging>) -> Cloud {
+        self.weighed(kriging.map(Kriging::weights), |_| true)
+    }
+
     /// The cloud that a mesh without `agent` would have drawn, corrected by `kriging` without its pairs.
     pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
-        let weights = kriging.weights_without(agent);
-        let agents = weights.nrows();
-        let mut logs = vec![Vec::new(); agents];
-        for ((point, near), _) in
-            self.logs.iter().zip(&self.near).zip(&self.around).filter(|(_, around)| **around != agent)
-        {
-            for (other, log) in point.iter().enumerate() {
-                let column = weights.column(other);
-                let correction: f64 = near
-                    .iter()
-                    .zip(column.iter())
-                    .enumerate()
-                    .filter(|(i, _)| *i != agent)
-                    .map(|(_, (k, b))| k * b)
-                    .sum();
-                logs[other].push(log + correction);
-            }
-        }
-        Cloud { logs }
+        self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
+    }
+
+    /// The points drawn around whom `keeps` says, with these weights; a row of them is by agent near, a column by agent
+    /// predicted for.
+    fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
+        let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
+        let agents = self.logs.first().map_or(0, Vec::len);
+        let towards = |agent: usize| {
+            let log = |&point: &usize| {
+                let correction: f64 = weights.map_or(0.0, |weights| {
+                    self.near[point].iter().zip(weights.column(agent).iter()).map(|(near, weight)| near * weight).sum()
+                });
+                self.logs[point][agent] + correction
+            };
+            kept.iter().map(log).collect()
+        };
+        Cloud { logs: (0..agents).map(towards).collect() }
     }
 }
 

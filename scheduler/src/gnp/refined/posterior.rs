@@ -72,14 +72,14 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median, expected, spread: variance.sqrt() })
     }
 
-    /// Which `k` agents should measure the site once, so that the nearest of them, or of those that measured already,
-    /// is expected to be as near as can be: greedily, one after another.
-    pub fn confirm(&self, k: usize) -> Vec<AgentId> {
-        let agents = self.map.agents.len();
+    /// Which of `candidates`, `k` at most, should measure the site once, so that the nearest of them, or of those that
+    /// measured already, is expected to be as near as can be: greedily, one after another.
+    pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
-        let mut free: Vec<usize> =
-            (0..agents).filter(|agent| !self.measured.iter().any(|(measured, _)| measured == agent)).collect();
+        let mut free: Vec<usize> = candidates.iter().filter_map(|agent| self.map.index.get(agent)).copied().collect();
+        free.sort_unstable();
+        free.dedup();
         let mut chosen = Vec::with_capacity(k.min(free.len()));
         while chosen.len() < k && !free.is_empty() {
             let expected = |agent: usize| -> f64 {

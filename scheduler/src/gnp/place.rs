@@ -1,0 +1,56 @@
+//! What a map knows of one site, whichever tier it is of: a point, or a cloud.
+
+use crate::model::{AgentId, Rtt};
+
+use super::{Embedding, Placement, Posterior, Prediction};
+
+/// Where one site lies.
+#[derive(Debug)]
+pub enum Place<'m> {
+    /// At a point of this embedding.
+    Point(&'m Embedding, Placement),
+    /// Somewhere in a cloud.
+    Cloud(Posterior<'m>),
+}
+
+/// How far an agent is from the site, as the map has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Predicted {
+    /// The round trip to print, and of which relative errors are.
+    pub rtt: Rtt,
+    /// What agents are ranked by; `None` where the map knows points only, and the round trip ranks.
+    pub expected: Option<Rtt>,
+}
+
+impl From<Prediction> for Predicted {
+    fn from(prediction: Prediction) -> Self {
+        Self { rtt: prediction.median, expected: Some(prediction.expected) }
+    }
+}
+
+impl Place<'_> {
+    /// The distance to an agent; `None` when the map does not have it, or the point is of another epoch.
+    pub fn predict(&self, agent: AgentId) -> Option<Predicted> {
+        match self {
+            Self::Point(embedding, placement) => {
+                let rtt = embedding.predict(placement, embedding.placement(agent)?).ok()?;
+                Some(Predicted { rtt, expected: None })
+            }
+            Self::Cloud(posterior) => posterior.predict(agent).map(Predicted::from),
+        }
+    }
+
+    /// Who of `candidates` should measure the site once so that the nearest is found, `most` at most: as
+    /// [`Posterior::confirm`] chooses, or those whose point is nearest.
+    pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
+        match self {
+            Self::Point(..) => {
+                let mut nearest: Vec<(Rtt, AgentId)> =
+                    candidates.iter().filter_map(|&agent| Some((self.predict(agent)?.rtt, agent))).collect();
+                nearest.sort_unstable();
+                nearest.into_iter().take(most).map(|(_, agent)| agent).collect()
+            }
+            Self::Cloud(posterior) => posterior.confirm(most, candidates),
+        }
+    }
+}
