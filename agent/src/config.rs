@@ -60,6 +60,9 @@ pub struct Config {
     /// The beacon.
     #[serde(default)]
     pub beacon: BeaconConfig,
+    /// Outcomes that wait to be acknowledged.
+    #[serde(default)]
+    pub outbox: OutboxConfig,
 }
 
 /// The beacon, which other agents measure.
@@ -78,6 +81,23 @@ pub struct BeaconConfig {
 impl Default for BeaconConfig {
     fn default() -> Self {
         Self { enabled: true, listen: DEFAULT_BEACON, advertise: None }
+    }
+}
+
+/// The outbox, which keeps outcomes until they are acknowledged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OutboxConfig {
+    /// Where it is; made if need be. No two agents may share it.
+    pub folder: PathBuf,
+    /// Free bytes on its disk below which no crawl begins; twice as many, and they begin again. 0: it is never too full.
+    /// An outcome takes some hundred bytes; the default leaves the system room to go on.
+    pub min_free_bytes: u64,
+}
+
+impl Default for OutboxConfig {
+    fn default() -> Self {
+        Self { folder: PathBuf::from("outbox"), min_free_bytes: 64 << 20 }
     }
 }
 
@@ -128,7 +148,9 @@ impl Config {
         let mut config: Self = toml::from_str(&text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(&text, &error) })?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        for file in [Some(&mut config.credential), config.ca.as_mut(), config.extra_ca.as_mut()].into_iter().flatten() {
+        let (always, perhaps) =
+            ([&mut config.credential, &mut config.outbox.folder], [config.ca.as_mut(), config.extra_ca.as_mut()]);
+        for file in always.into_iter().chain(perhaps.into_iter().flatten()) {
             *file = folder.join(&*file);
         }
         config.validate()?;

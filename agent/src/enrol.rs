@@ -19,7 +19,7 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, SchedulerUrl};
+use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, OutboxConfig, SchedulerUrl};
 
 /// The name the scheduler's certificate is issued to, whatever address it is reached by.
 pub const DOMAIN: &str = "landfall-scheduler";
@@ -145,6 +145,7 @@ fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> 
         allow_net: Vec::new(),
         extra_ca: None,
         beacon: BeaconConfig::default(),
+        outbox: OutboxConfig::default(),
     }
 }
 

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
 use crate::config::{Config, SchedulerUrl};
+use crate::outbox::Outbox;
 use crate::session::work::{Means, Work};
 
 pub mod backoff;
@@ -46,7 +47,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         "agent started"
     );
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
-    let work = Work::new(means, config.capacity);
+    let work = Work::new(means, config.capacity, Outbox::open(&config.outbox)?);
     session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     if let Some(serving) = serving {
         serving.await.context("the beacon failed")?;

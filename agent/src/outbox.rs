@@ -1,12 +1,29 @@
 //! Outcomes that the scheduler has not acknowledged yet.
 //!
-//! An outcome stays here until it is answered, across sessions, and is offered again in each. It is held in memory: an
-//! agent that dies loses what it has not handed over, and the lease's expiry gives the site to another. Who fills it takes no
-//! lease while too much waits here, so that a scheduler that grants and never answers does not fill the memory.
+//! An outcome is on the disk before anybody is told of it, and leaves the disk only when it was answered, across sessions,
+//! restarts and a `kill -9`; until then it is offered in every session. Who fills it takes no lease while too much waits
+//! here, so that a scheduler that grants and never answers fills neither the memory nor the disk, and none while the disk is
+//! full ([`Outbox::paused`]).
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use landfall_proto::v1::{HeldLease, OutcomeReport};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::OutboxConfig;
+
+mod folder;
+mod room;
+
+use folder::Folder;
+pub use folder::OpenError;
+use room::Room;
+
+/// How long after a failure to write the next attempt is made.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The key of a lease: its task and the token of the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,22 +40,74 @@ impl From<LeaseKey> for HeldLease {
     }
 }
 
+impl From<&OutcomeReport> for LeaseKey {
+    fn from(outcome: &OutcomeReport) -> Self {
+        Self { task_id: outcome.task_id, token: outcome.token }
+    }
+}
+
 /// The outcomes still to be acknowledged.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
+    disk: Disk,
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
+    room: Room,
+}
+
+/// Writes outcomes to the disk, from wherever they come about.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    folder: Arc<Folder>,
+    /// Why the last attempt to write failed, until one succeeds; never held across an await.
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Outbox {
-    /// Keeps an outcome until it is acknowledged.
+    /// Opens the outbox in its folder, which is made if need be, with what a former process left there.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or another process uses it.
+    pub fn open(config: &OutboxConfig) -> Result<Self, OpenError> {
+        let (folder, left) = Folder::open(&config.folder)?;
+        if !left.is_empty() {
+            tracing::info!(outcomes = left.len(), "outcomes of a former run wait to be acknowledged");
+        }
+        let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
+        let disk = Disk { folder: Arc::new(folder), failure: Arc::default() };
+        Ok(Self { disk, outcomes, room: Room::new(config.min_free_bytes) })
+    }
+
+    /// Whoever ends a crawl writes its outcome by this.
+    pub fn disk(&self) -> Disk {
+        self.disk.clone()
+    }
+
+    /// Offers an outcome that [`Disk::keep`] has kept, until it is acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
-        let key = LeaseKey { task_id: outcome.task_id, token: outcome.token };
-        self.outcomes.insert(key, outcome);
+        self.outcomes.insert(LeaseKey::from(&outcome), outcome);
     }
 
     /// Forgets an outcome that was answered.
     pub fn acknowledge(&mut self, key: LeaseKey) {
-        self.outcomes.remove(&key);
+        if self.outcomes.remove(&key).is_none() {
+            return;
+        }
+        if let Err(error) = self.disk.folder.remove(key) {
+            // The next run offers it once more, and is told that it is known.
+            tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
+        }
+    }
+
+    /// Why no lease should be taken, in one sentence; `None` while outcomes can be written and there is room on the disk.
+    pub fn paused(&mut self) -> Option<String> {
+        let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let folder = self.disk.folder.path().display();
+        let reason = match (failure, self.disk.folder.free_bytes()) {
+            (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
+            (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
+            (None, Ok(free)) => self.room.full(free).map(|full| format!("the disk of {folder} is full: {full}")),
+        };
+        reason.map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
     /// The outcome of a lease, if it waits here.
@@ -67,17 +136,45 @@ impl Outbox {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Disk {
+    /// Writes an outcome, again and again until it is on the disk; `None` when the agent closes before.
+    pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
+        loop {
+            match self.write(&outcome).await {
+                Ok(()) => return Some(outcome),
+                Err(error) => self.failed(&error),
+            }
+            tokio::select! {
+                () = closing.cancelled() => return None,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
 
-    #[test]
-    fn an_outcome_waits_until_its_own_lease_is_acknowledged() {
-        let mut outbox = Outbox::default();
-        outbox.put(OutcomeReport { task_id: 1, token: 2, ..OutcomeReport::default() });
-        outbox.acknowledge(LeaseKey { task_id: 1, token: 1 });
-        assert_eq!(outbox.offers().count(), 1);
-        outbox.acknowledge(LeaseKey { task_id: 1, token: 2 });
-        assert!(outbox.is_empty());
+    async fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
+        let (folder, outcome) = (Arc::clone(&self.folder), outcome.clone());
+        // It waits for the disk, not for the processor.
+        tokio::task::spawn_blocking(move || folder.write(&outcome)).await.map_err(io::Error::other)??;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            tracing::error!(%error, folder = %self.folder.path().display(), "an outcome cannot be written; it is kept and tried again");
+        }
+        *failure = Some(error.to_string());
     }
 }
+
+impl OutboxConfig {
+    /// An outbox in this folder that never takes the disk for full.
+    #[cfg(test)]
+    pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
+        Self { folder: folder.to_owned(), min_free_bytes: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{Heartbeat, HeldLease, Leave, Register, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{HeldLease, Leave, Register, SessionRequest, SessionResponse, Welcome};
 use rand::{Rng, RngExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -276,7 +276,13 @@ impl Serving {
             Some(Down::Measure(order)) => {
                 self.pending.extend(work.measure(order).map(|report| up(Up::Measurement(report))));
             }
-            Some(Down::Crawl(order)) => self.pending.extend(work.crawl(order).map(up)),
+            Some(Down::Crawl(order)) => {
+                if work.look_at_disk() {
+                    // What is handed back next must not be granted again.
+                    self.heartbeat(work);
+                }
+                self.pending.extend(work.crawl(order).map(up));
+            }
             Some(Down::Outcome(ack)) => {
                 tracing::debug!(task.id = ack.task_id, token = ack.token, answer = ?ack.answer(), "outcome answered");
                 work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
@@ -296,16 +302,20 @@ impl Serving {
         }
     }
 
-    fn beat(&mut self, work: &Work, rng: &mut impl Rng) {
+    fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
+        work.look_at_disk();
+        self.heartbeat(work);
+        self.next_beat = Instant::now() + jittered(self.interval, rng);
+    }
+
+    fn heartbeat(&mut self, work: &Work) {
         self.sequence += 1;
         self.sent.push_back((self.sequence, BootTime::now()));
         if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
             self.sent.pop_front();
         }
-        let heartbeat = Heartbeat { sequence: self.sequence, active_crawls: work.active_crawls() };
         // Before everything that waits: what it renews must not queue.
-        self.pending.push_front(up(Up::Heartbeat(heartbeat)));
-        self.next_beat = Instant::now() + jittered(self.interval, rng);
+        self.pending.push_front(up(Up::Heartbeat(work.heartbeat(self.sequence))));
     }
 
     /// The deadline counts from when the heartbeat was sent: the scheduler's begins later.

@@ -234,7 +234,8 @@ async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let enrolled = running.enrol("a").await;
     // Now that the scheduler has started and stored its own.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
-    let heartbeat = || v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 0 });
+    let heartbeat =
+        || v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, ..v1::Heartbeat::default() });
     let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
     assert_eq!(agent.welcome().await.contact_url, "");
     agent.say(heartbeat()).await;

@@ -12,9 +12,11 @@ use tokio::task::JoinHandle;
 
 use super::work::Means;
 use super::*;
+use crate::config::OutboxConfig;
 use crate::context::tls_config;
 use crate::dns::Resolver;
 use crate::guard::Guard;
+use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
 
@@ -25,10 +27,18 @@ const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
 struct TestAgent {
     stop: CancellationToken,
     running: JoinHandle<()>,
+    /// Its outbox lies here, where it is its own.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl TestAgent {
     fn start(scheduler: &TestScheduler) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+        Self { _folder: Some(folder), ..Self::with(scheduler, outbox) }
+    }
+
+    fn with(scheduler: &TestScheduler, outbox: Outbox) -> Self {
         let terms = Terms {
             scheduler: SchedulerUrl::parse(&format!("http://{}", scheduler.addr)).unwrap(),
             ca: None,
@@ -46,10 +56,10 @@ impl TestAgent {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
-            let work = Work::new(means, 2);
+            let work = Work::new(means, 2, outbox);
             run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await;
         });
-        Self { stop, running }
+        Self { stop, running, _folder: None }
     }
 }
 
@@ -177,6 +187,42 @@ async fn an_outcome_is_offered_until_it_is_acknowledged() {
 
     let (_session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert_eq!(register.held, []);
+}
+
+#[tokio::test]
+async fn an_agent_that_was_killed_offers_its_outcomes_when_it_is_back() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = OutboxConfig::in_folder(folder.path());
+    let server = page_server().await;
+    let killed = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Outcome(first)) = session.next().await else { panic!("no outcome") };
+    killed.running.abort();
+    assert!(killed.running.await.unwrap_err().is_cancelled(), "it had no time for anything");
+    drop(session);
+
+    let _agent = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert_eq!(register.held, [LEASE]);
+    let Some(Up::Outcome(second)) = session.next().await else { panic!("not offered again") };
+    assert_eq!(first, second);
+}
+
+#[tokio::test]
+async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let config = OutboxConfig { min_free_bytes: u64::MAX, ..OutboxConfig::in_folder(folder.path()) };
+    let _agent = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
+    assert!(heartbeat.paused.contains(" is full: "), "{}", heartbeat.paused);
+    assert!(matches!(session.next().await, Some(Up::Release(_))));
+    assert!(server.seen().is_empty());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::session_request::Message as Up;
-use landfall_proto::v1::{CrawlOrder, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome};
+use landfall_proto::v1::{CrawlOrder, Heartbeat, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -94,12 +94,16 @@ pub struct Work {
     /// What was measured where; the next session's orders are answered from it too.
     addresses: Arc<Addresses>,
     outbox: Outbox,
+    /// Why no lease is taken, as it was seen last.
+    paused: Option<String>,
+    /// The agent stops: nothing is waited for any more.
+    closing: CancellationToken,
     deadline: Option<BootTime>,
 }
 
 impl Work {
     /// No work yet.
-    pub fn new(means: Means, capacity: u32) -> Self {
+    pub fn new(means: Means, capacity: u32, outbox: Outbox) -> Self {
         Self {
             context: means.user_agent.clone().map(|user_agent| Arc::new(means.context(user_agent))),
             means,
@@ -112,7 +116,9 @@ impl Work {
             site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
             beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
             addresses: Arc::default(),
-            outbox: Outbox::default(),
+            outbox,
+            paused: None,
+            closing: CancellationToken::new(),
             deadline: None,
         }
     }
@@ -230,10 +236,31 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
+    /// Looks whether outcomes can be kept; `true` when that has changed.
+    pub(super) fn look_at_disk(&mut self) -> bool {
+        let paused = self.outbox.paused();
+        let changed = paused.is_some() != self.paused.is_some();
+        match &paused {
+            Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),
+            None if changed => tracing::info!("crawling goes on"),
+            _ => {}
+        }
+        self.paused = paused;
+        changed
+    }
+
+    /// What a heartbeat says of the work.
+    pub(super) fn heartbeat(&self, sequence: u64) -> Heartbeat {
+        let paused = self.paused.clone().unwrap_or_default();
+        Heartbeat { sequence, active_crawls: self.active_crawls(), paused }
+    }
+
     /// Whether another crawl may begin. One that is being stopped holds no slot: it ends without another request.
     fn has_room(&self) -> bool {
         let going_on = self.running.values().filter(|stop| !stop.is_cancelled()).count();
-        going_on < self.capacity && self.outbox.len() < self.capacity.saturating_add(SPARE_OUTCOMES)
+        self.paused.is_none()
+            && going_on < self.capacity
+            && self.outbox.len() < self.capacity.saturating_add(SPARE_OUTCOMES)
     }
 
     /// Stops former leases of a task; a newer one proves that they are lost. `false` when `key` is itself the older.
@@ -256,6 +283,7 @@ impl Work {
     /// Stops everything, because the agent stops.
     pub(super) fn stop_all(&mut self) {
         self.deadline = None;
+        self.closing.cancel();
         self.stop_crawls();
         self.abandon_orders();
     }
@@ -312,9 +340,10 @@ impl Work {
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();
+        let (disk, closing) = (self.outbox.disk(), self.closing.clone());
         let crawling = self.crawls.spawn(async move {
-            let outcome = crawl::run(job, context, stopped).await;
-            outcome.map(|outcome| wire::outcome(key, outcome))
+            let outcome = crawl::run(job, context, stopped).await?;
+            disk.keep(wire::outcome(key, outcome), &closing).await
         });
         self.keys.insert(crawling.id(), key);
         self.running.insert(key, stop);
@@ -339,6 +368,7 @@ mod tests {
     use landfall_proto::v1::measurement_report::Result as Reported;
 
     use super::*;
+    use crate::config::OutboxConfig;
 
     #[tokio::test]
     async fn a_measurement_that_panics_is_answered_and_its_order_forgotten() {
@@ -349,7 +379,9 @@ mod tests {
             tls: crate::context::tls_config(None).unwrap(),
             user_agent: None,
         };
-        let mut work = Work::new(means, 1);
+        let folder = tempfile::tempdir().unwrap();
+        let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+        let mut work = Work::new(means, 1, outbox);
         let measuring = work.measures.spawn(async { panic!("on purpose") });
         work.orders.insert(measuring.id(), 7);
         let Finished::Measured(report) = work.next().await else { panic!("no report") };
