@@ -314,10 +314,10 @@ fn a_removed_field_is_caught() {
 fn a_removed_message_is_caught_even_when_it_is_empty() {
     let difference = difference_after(|set| {
         for file in &mut set.file {
-            file.message_type.retain(|message| message.name() != "ListAgentsRequest");
+            file.message_type.retain(|message| message.name() != "ListLandmarksRequest");
         }
     });
-    breaks_once(&difference, "removed: `message landfall.v1.ListAgentsRequest");
+    breaks_once(&difference, "removed: `message landfall.v1.ListLandmarksRequest");
 }
 
 #[test]

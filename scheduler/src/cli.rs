@@ -16,6 +16,7 @@ use crate::up;
 mod agents;
 mod client;
 mod contact;
+mod drain;
 mod election;
 mod embedding;
 mod landmarks;
@@ -89,7 +90,7 @@ first start, whose fingerprint it prints.")]
     Up(UpArgs),
     /// Run a scheduler against a Postgres server of your own
     Serve(ServeArgs),
-    /// Enrol and list agents
+    /// Enrol and list agents, take them out of service and back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
     /// Choose and list the landmarks: the agents that sites are measured from

@@ -79,7 +79,7 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
         if !seen.insert(name) {
             return Err(ChoiceError::Repeated(name.clone()));
         }
-        let agent = agents.iter().find(|agent| agent.name == *name);
+        let agent = agents.iter().find(|agent| agent.name == *name && agent.removed_at.is_none());
         let agent = agent.ok_or_else(|| ChoiceError::UnknownAgent(name.clone()))?;
         chosen.push((agent.id, "named by the operator".to_owned()));
     }

@@ -8,6 +8,7 @@ pub mod assignments;
 pub mod batches;
 pub mod confirmations;
 pub mod contradictions;
+pub mod drains;
 pub mod embeddings;
 pub mod enrolments;
 pub mod fit_requests;
@@ -33,6 +34,7 @@ pub(crate) mod fixtures;
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
@@ -114,6 +116,11 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
 /// When no connection can be had.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin().await?)
+}
+
+/// A moment for people, to the minute.
+fn minute(at: &DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 /// A stored number that the domain counts without a sign.

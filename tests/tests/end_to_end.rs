@@ -232,3 +232,48 @@ async fn the_sites_of_a_killed_agent_are_finished_by_others_exactly_once() {
     assert!(moved.iter().all(|task| task.crawler.as_ref() != Some(&victim)), "{moved:?}");
     cluster.stop().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_more() {
+    let _turn = TURN.lock().await;
+    let mut cluster = cluster(3, 18).await;
+    let list = cluster.write_site_list().unwrap();
+    submit(&cluster, &list, &["--request-interval", "300ms", "--strategy", "random"]).await;
+    let pool = cluster.pool.clone();
+    let drained: String = until("a lease", LEASE_PATIENCE, async || {
+        let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
+        Ok(sqlx::query_scalar(query).fetch_optional(&pool).await?)
+    })
+    .await
+    .unwrap();
+    let said = cluster.operate(&["agents", "drain", &drained, "--wait"]).await.unwrap();
+    assert!(said.contains(&format!("{drained} is drained")) || said.contains("holds no lease"), "{said}");
+    let after = sqlx::query_scalar::<_, i64>(
+        "select count(*) from leases l join agents a on a.id = l.agent_id where a.name = $1 and l.granted_at > a.draining_since",
+    );
+    let listed = cluster.operate(&["agents", "list"]).await.unwrap();
+    let line = listed.lines().find(|line| line.contains(&drained)).unwrap();
+    assert!(line.contains("drained"), "{listed}");
+
+    let ended = "select count(*) from tasks where state in ('done', 'failed')";
+    cluster.await_count("every task to end", ended, 18, BATCH_PATIENCE).await.unwrap();
+    let facts = cluster.facts("autumn").await.unwrap();
+    assert_eq!(offences(&cluster, &facts, Expect::Losses), Vec::<String>::new());
+    assert!(facts.tasks.iter().all(|task| task.leases == 1), "nothing was cut or crawled twice: {:?}", facts.tasks);
+    assert!(facts.tasks.iter().any(|task| task.crawler.as_ref() == Some(&drained)), "it finished what it had");
+    assert_eq!(after.bind(&drained).fetch_one(&pool).await.unwrap(), 0, "nothing was granted to it any more");
+
+    let said = cluster.operate(&["agents", "resume", &drained]).await.unwrap();
+    assert_eq!(said, format!("{drained} takes work again\n"));
+    let said = cluster.operate(&["agents", "remove", &drained]).await.unwrap();
+    assert!(said.starts_with(&format!("{drained} is removed")), "{said}");
+    let log = cluster.logs().join(format!("{drained}.log"));
+    let told = until("the agent to be told that it was removed", LEASE_PATIENCE, async || {
+        let log = std::fs::read_to_string(&log)?;
+        Ok(log.contains("was removed by the operator").then_some(()))
+    });
+    told.await.unwrap();
+    let active = "select count(*) from sessions where state = 'active'";
+    assert_eq!(sqlx::query_scalar::<_, i64>(active).fetch_one(&pool).await.unwrap(), 2, "it did not come back");
+    cluster.stop().await.unwrap();
+}

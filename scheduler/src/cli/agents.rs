@@ -1,4 +1,4 @@
-//! `landfall agents`: enrolling and listing.
+//! `landfall agents`: enrolling and listing. Taking out of service is `drain`'s.
 
 use std::fmt::Write;
 
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
+use super::drain::{self, DrainArgs, RemoveArgs};
 use super::output::{self, Format, Row};
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
@@ -25,10 +26,26 @@ Example:
     Enrol(EnrolArgs),
     /// List the agents
     List {
+        /// Those that were removed as well
+        #[arg(long)]
+        removed: bool,
         /// How to print
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// Give an agent no more work; it finishes what it has begun, the rest goes to others
+    #[command(after_help = "\
+Example:
+  landfall agents drain harbin-cernet --wait && ssh harbin systemctl stop landfall-agent")]
+    Drain(DrainArgs),
+    /// Take a draining agent back into service
+    Resume {
+        /// The agent
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Remove an agent for good: its credential is refused, its history stays
+    Remove(RemoveArgs),
 }
 
 #[derive(Debug, Args)]
@@ -68,9 +85,12 @@ impl AgentsCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Enrol(args) => enrol(args, connection).await,
-            Self::List { format } => {
+            Self::Drain(args) => args.run(connection).await,
+            Self::Resume { name } => drain::resume(name, connection).await,
+            Self::Remove(args) => args.run(connection).await,
+            Self::List { removed, format } => {
                 let client = Client::connect(connection).await?;
-                let listed = client.fleet().list_agents(ListAgentsRequest {}).await;
+                let listed = client.fleet().list_agents(ListAgentsRequest { removed }).await;
                 let agents = listed.map_err(|status| client.refusal(&status))?.into_inner().agents;
                 if agents.is_empty() && format == Format::Table {
                     return print("no agents yet: landfall agents enrol --city CITY --isp ISP\n");
@@ -182,6 +202,8 @@ struct AgentRow {
     latitude: Option<f64>,
     longitude: Option<f64>,
     quarantined: String,
+    draining_since: Option<String>,
+    removed_at: Option<String>,
 }
 
 impl From<Agent> for AgentRow {
@@ -203,6 +225,20 @@ impl From<Agent> for AgentRow {
             latitude: agent.latitude,
             longitude: agent.longitude,
             quarantined: agent.quarantined,
+            draining_since: output::time(agent.draining_since.as_ref()),
+            removed_at: output::time(agent.removed_at.as_ref()),
+        }
+    }
+}
+
+impl AgentRow {
+    /// Whether it takes work, in a word.
+    const fn service(&self) -> &'static str {
+        match self {
+            Self { removed_at: Some(_), .. } => "removed",
+            Self { draining_since: Some(_), leased: 0, .. } => "drained",
+            Self { draining_since: Some(_), .. } => "draining",
+            _ => "yes",
         }
     }
 }
@@ -215,6 +251,7 @@ impl Row for AgentRow {
         "country",
         "connected",
         "landmark",
+        "service",
         ">leased",
         ">reached by",
         "seen at",
@@ -230,6 +267,7 @@ impl Row for AgentRow {
             output::text_cell(&self.country),
             output::yes_cell(self.connected),
             output::yes_cell(self.landmark),
+            self.service().to_owned(),
             // Its capacity is known only from its first session on.
             self.seen_at.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
             self.reached_by.to_string(),

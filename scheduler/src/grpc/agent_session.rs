@@ -106,7 +106,7 @@ impl AgentDesk {
         let registration = convert::registration(register, peer)?;
         let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let opened = sessions::open(&mut tx, agent, &registration, lifetime).await.map_err(status::from_store)?;
+        let opened = sessions::open(&mut tx, agent, &registration, lifetime).await.map_err(status::from_open)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(
             agent.id = %agent,
@@ -283,6 +283,8 @@ impl Session {
         // One that was not its own any more says nothing of its room.
         if released {
             self.grants_from = Instant::now() + REFUSAL_PAUSE;
+            // A draining agent does not get it back.
+            self.scheduler.wakes.assign.notify_one();
         }
         Ok(())
     }

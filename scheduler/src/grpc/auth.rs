@@ -25,6 +25,9 @@ pub enum AuthError {
     /// It is no agent's.
     #[error("the credential is not known: enrol the agent again")]
     WrongCredential,
+    /// The operator removed the agent.
+    #[error("agent {0} was removed by the operator: enrol it again under its name to have it back")]
+    Removed(String),
     /// The store failed.
     #[error("look up a credential")]
     Store(#[from] store::Error),
@@ -48,11 +51,15 @@ pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<(
 /// The agent that is calling.
 ///
 /// # Errors
-/// `Unauthenticated` when the credential is missing or nobody's.
+/// `Unauthenticated` when the credential is missing, nobody's, or that of an agent that was removed.
 pub async fn agent(conn: &mut PgConnection, metadata: &MetadataMap) -> Result<AgentId, Status> {
     let presented = presented(metadata).map_err(status::from_auth)?;
-    let agent = agents::by_credential(conn, &presented).await.map_err(status::from_store)?;
-    agent.ok_or_else(|| status::from_auth(AuthError::WrongCredential))
+    let holder = agents::by_credential(conn, &presented).await.map_err(status::from_store)?;
+    let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
+    if holder.removed_at.is_some() {
+        return Err(status::from_auth(AuthError::Removed(holder.name)));
+    }
+    Ok(holder.agent)
 }
 
 fn presented(metadata: &MetadataMap) -> Result<SecretHash, AuthError> {

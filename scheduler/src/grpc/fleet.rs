@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::landmark_choice::{self, ChoiceError};
 use crate::secret::Secret;
-use crate::store::{self, agents, embeddings, enrolments, landmarks, quarantines, settings};
+use crate::store::{self, agents, drains, embeddings, enrolments, landmarks, quarantines, settings};
 
 use super::convert::fleet as convert;
 use super::{Identity, auth, status};
@@ -51,7 +51,66 @@ impl FleetService for FleetDesk {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
-        Ok(Response::new(v1::ListAgentsResponse { agents: agents.into_iter().map(Into::into).collect() }))
+        let removed = request.get_ref().removed;
+        let listed = agents.into_iter().filter(|agent| removed || agent.removed_at.is_none());
+        Ok(Response::new(v1::ListAgentsResponse { agents: listed.map(Into::into).collect() }))
+    }
+
+    async fn show_agent(
+        &self,
+        request: Request<v1::ShowAgentRequest>,
+    ) -> Result<Response<v1::ShowAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::ShowAgentRequest { name } = request.into_inner();
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
+        let agent = agent.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name)))?;
+        Ok(Response::new(v1::ShowAgentResponse { agent: Some(agent.into()) }))
+    }
+
+    async fn drain_agent(
+        &self,
+        request: Request<v1::DrainAgentRequest>,
+    ) -> Result<Response<v1::DrainAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::DrainAgentRequest { name } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let drained = drains::drain(&mut tx, &name).await.map_err(status::from_drain)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent drains");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(drained.into()))
+    }
+
+    async fn resume_agent(
+        &self,
+        request: Request<v1::ResumeAgentRequest>,
+    ) -> Result<Response<v1::ResumeAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::ResumeAgentRequest { name } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let resumed = drains::resume(&mut tx, &name).await.map_err(status::from_drain)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(agent.name = name, resumed, "an agent is in service again");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::ResumeAgentResponse { resumed }))
+    }
+
+    async fn remove_agent(
+        &self,
+        request: Request<v1::RemoveAgentRequest>,
+    ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::RemoveAgentRequest { name, force } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let removed = drains::remove(&mut tx, &name, force).await.map_err(status::from_drain)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
+        let wakes = &self.scheduler.wakes;
+        for wake in [&wakes.assign, &wakes.measure, &wakes.landmarks, &wakes.fit] {
+            wake.notify_one();
+        }
+        Ok(Response::new(removed.into()))
     }
 
     async fn set_landmarks(

@@ -9,7 +9,9 @@ use tonic::Status;
 
 use crate::landmark_choice::ChoiceError;
 use crate::store;
+use crate::store::drains::DrainError;
 use crate::store::enrolments::RedeemError;
+use crate::store::sessions::OpenError;
 use crate::store::submissions::SubmitError;
 
 use super::auth::AuthError;
@@ -21,6 +23,9 @@ pub enum Unknown {
     /// A batch.
     #[error("no batch is called '{0}'")]
     Batch(String),
+    /// An agent.
+    #[error("no agent is called {0}")]
+    Agent(String),
     /// A site.
     #[error("no site is known as '{0}'")]
     Site(String),
@@ -61,7 +66,7 @@ fn passes(cause: &sqlx::Error) -> bool {
 /// `Unauthenticated`, or what the store says.
 pub fn from_auth(error: AuthError) -> Status {
     match error {
-        AuthError::Missing | AuthError::WrongOperatorToken | AuthError::WrongCredential => {
+        AuthError::Missing | AuthError::WrongOperatorToken | AuthError::WrongCredential | AuthError::Removed(_) => {
             Status::unauthenticated(error.to_string())
         }
         AuthError::Store(error) => from_store(error),
@@ -120,6 +125,23 @@ pub fn from_choice(error: ChoiceError) -> Status {
         }
         ChoiceError::Interrupted(_) => Status::unavailable(error.to_string()),
         ChoiceError::Store(error) => from_store(error),
+    }
+}
+
+/// `NotFound` for an unknown agent, `FailedPrecondition` for one that was removed or holds leases.
+pub fn from_drain(error: DrainError) -> Status {
+    match error {
+        DrainError::Unknown(_) => Status::not_found(error.to_string()),
+        DrainError::Removed { .. } | DrainError::HoldsLeases { .. } => Status::failed_precondition(error.to_string()),
+        DrainError::Store(error) => from_store(error),
+    }
+}
+
+/// `Unauthenticated` for an agent that was removed.
+pub fn from_open(error: OpenError) -> Status {
+    match error {
+        OpenError::Removed => Status::unauthenticated(error.to_string()),
+        OpenError::Store(error) => from_store(error),
     }
 }
 

@@ -42,17 +42,33 @@ pub struct Agent {
     pub position: Option<Position>,
     /// Why nothing it measured is used; `None` while it is believed.
     pub quarantined: Option<String>,
+    /// Since when it takes no more work; `None` while it does.
+    pub draining_since: Option<DateTime<Utc>>,
+    /// When the operator removed it.
+    pub removed_at: Option<DateTime<Utc>>,
 }
 
-/// All agents, by name.
+/// All agents, by name, those that were removed among them.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
+    read(conn, None).await
+}
+
+/// One agent by its name, be it removed or not.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
+    Ok(read(conn, Some(name)).await?.pop())
+}
+
+async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
-               a.latitude, a.longitude,
+               a.latitude, a.longitude, a.draining_since, a.removed_at,
                (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
@@ -64,8 +80,10 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
         left join (
             select agent_id, count(*) as times from mesh_measurements where rtt_us is not null group by agent_id
         ) reached on reached.agent_id = a.id
+        where $1::text is null or a.name = $1
         order by a.name
         "#,
+        name,
     )
     .fetch_all(conn)
     .await?;
@@ -87,27 +105,42 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
                 beacon_url: row.beacon_url,
                 position: position("agents", row.latitude, row.longitude)?,
                 quarantined: row.quarantined,
+                draining_since: row.draining_since,
+                removed_at: row.removed_at,
             })
         })
         .collect()
 }
 
-/// The agent of this name.
+/// The agent of this name that was not removed.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
-    let id = sqlx::query_scalar!("select id from agents where name = $1", name).fetch_optional(conn).await?;
-    Ok(id.map(AgentId::new))
-}
-
-/// The agent a credential was issued to.
-///
-/// # Errors
-/// When the database fails.
-pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<AgentId>, Error> {
-    let id = sqlx::query_scalar!("select id from agents where credential_hash = $1", credential.as_bytes())
+    let id = sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name)
         .fetch_optional(conn)
         .await?;
     Ok(id.map(AgentId::new))
+}
+
+/// The holder of a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its name.
+    pub name: String,
+    /// When the operator removed it.
+    pub removed_at: Option<DateTime<Utc>>,
+}
+
+/// The agent a credential was issued to, be it removed.
+///
+/// # Errors
+/// When the database fails.
+pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
+    let row = sqlx::query!("select id, name, removed_at from agents where credential_hash = $1", credential.as_bytes())
+        .fetch_optional(conn)
+        .await?;
+    Ok(row.map(|row| Holder { agent: AgentId::new(row.id), name: row.name, removed_at: row.removed_at }))
 }

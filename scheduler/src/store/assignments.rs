@@ -37,7 +37,7 @@ pub struct Available {
     pub load: u32,
 }
 
-/// The agents with an active session.
+/// The agents with an active session that do not drain.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -52,7 +52,8 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
             where t.state in ('assigned', 'leased')
             group by c.agent_id
         ) l on l.agent_id = a.id
-        where exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
+        where a.draining_since is null
+          and exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
         order by a.id
         "#,
     )
@@ -167,18 +168,21 @@ pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Resu
     Ok(())
 }
 
-/// Returns tasks whose chosen agent has no active session to `located`, to be chosen anew. Returns how many.
+/// Returns tasks whose chosen agent has no active session, or drains, to `located`, to be chosen anew. Returns how many.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn withdraw_from_lost_agents(conn: &mut PgConnection) -> Result<u64, Error> {
+pub async fn withdraw_from_unavailable(conn: &mut PgConnection) -> Result<u64, Error> {
     let withdrawn = sqlx::query!(
         r#"
         -- What kept the site from being measured is true for the next choice as well.
         update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
         from assignments a
         where a.id = t.assignment_id and t.state = 'assigned'
-          and not exists (select from sessions s where s.agent_id = a.agent_id and s.state = 'active')
+          and not exists (
+              select from sessions s join agents g on g.id = s.agent_id
+              where s.agent_id = a.agent_id and s.state = 'active' and g.draining_since is null
+          )
         "#,
     )
     .execute(conn)
@@ -186,13 +190,22 @@ pub async fn withdraw_from_lost_agents(conn: &mut PgConnection) -> Result<u64, E
     Ok(withdrawn.rows_affected())
 }
 
-/// Says of located tasks why they wait. Tasks that say why their site has no distance keep their reason.
+/// Says of located tasks why they wait, in place of one of the `former` reasons. Tasks that say why their site has no
+/// distance keep their reason.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn explain_waiting(conn: &mut PgConnection, reason: &str) -> Result<(), Error> {
-    sqlx::query!("update tasks set reason = $1 where state = 'located' and reason is null", reason)
-        .execute(conn)
-        .await?;
+pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&str]) -> Result<(), Error> {
+    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
+    sqlx::query!(
+        r#"
+        update tasks set reason = $1
+        where state = 'located' and (reason is null or reason = any($2)) and reason is distinct from $1
+        "#,
+        reason,
+        &former,
+    )
+    .execute(conn)
+    .await?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::secret::{Secret, SecretHash};
 
-use super::Error;
+use super::{Error, minute};
 
 /// The agent an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,10 +89,6 @@ pub enum RedeemError {
     /// The store failed.
     #[error("redeem an enrolment token")]
     Store(#[from] Error),
-}
-
-fn minute(at: &DateTime<Utc>) -> String {
-    at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 impl From<sqlx::Error> for RedeemError {
@@ -216,7 +212,8 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         on conflict (name) do update
         set city = excluded.city, carrier = excluded.carrier, country = excluded.country,
             latitude = excluded.latitude, longitude = excluded.longitude,
-            credential_hash = excluded.credential_hash, enrolled_at = now()
+            credential_hash = excluded.credential_hash, enrolled_at = now(),
+            draining_since = case when agents.removed_at is null then agents.draining_since end, removed_at = null
         returning id
         "#,
         row.agent_name,
@@ -318,6 +315,6 @@ mod tests {
         assert_eq!(first.agent, second.agent);
         let old = agents::by_credential(&mut conn, &SecretHash::of(&first.credential)).await.expect("a lookup");
         let new = agents::by_credential(&mut conn, &SecretHash::of(&second.credential)).await.expect("a lookup");
-        assert_eq!((old, new), (None, Some(first.agent)));
+        assert_eq!((old, new.map(|holder| holder.agent)), (None, Some(first.agent)));
     }
 }

@@ -93,7 +93,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     Ok(())
 }
 
-/// The elected landmark whose last session ended longest ago, and at least `after`; `None` when there is none.
+/// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
+/// there is none.
 ///
 /// # Errors
 /// When the database fails.
@@ -110,7 +111,8 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
         ) ended
         where l.elected
           and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
-          and ended.at < now() - make_interval(secs => $1)
+          -- One that was removed will not come back.
+          and (ended.at < now() - make_interval(secs => $1) or a.removed_at is not null)
         order by ended.at, a.id
         limit 1
         "#,

@@ -29,7 +29,7 @@ pub struct Grant {
 }
 
 /// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
-/// longer active. The caller commits before it sends.
+/// longer active, or to an agent that drains. The caller commits before it sends.
 ///
 /// # Errors
 /// When the database fails or a stored policy is out of range.
@@ -97,14 +97,14 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
         .collect()
 }
 
-/// The agent's slots not taken by active leases; `None` when the session has ended. The agent's row stays locked for
+/// The agent's slots not taken by active leases; `None` when the session has ended or the agent drains. The agent's row stays locked for
 /// the transaction, so that two grants cannot both count the same free slot.
 async fn free_slots(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<i64>, Error> {
     let capacity = sqlx::query_scalar!(
         r#"
         select a.capacity from agents a
         join sessions s on s.agent_id = a.id
-        where a.id = $1 and s.id = $2 and s.state = 'active'
+        where a.id = $1 and s.id = $2 and s.state = 'active' and a.draining_since is null
         for update of a for share of s
         "#,
         agent.get(),

@@ -41,24 +41,41 @@ pub struct Opened {
     pub kept: Vec<(TaskId, LeaseToken)>,
 }
 
+/// Why no session is opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The operator removed the agent.
+    #[error("this agent was removed by the operator: enrol it again under its name to have it back")]
+    Removed,
+    /// The store failed.
+    #[error("open a session")]
+    Store(#[from] Error),
+}
+
+impl From<sqlx::Error> for OpenError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
 /// Opens a session: supersedes the agent's former one and re-binds the leases the agent still holds, in one
 /// transaction of the caller. Leases the agent no longer knows of go back.
 ///
 /// # Errors
-/// When the database fails.
+/// When the agent was removed, or the database fails.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
     registration: &Registration,
     lifetime: Duration,
-) -> Result<Opened, Error> {
+) -> Result<Opened, OpenError> {
     let capacity = i32::try_from(registration.capacity).unwrap_or(i32::MAX);
     let incarnation = sqlx::query_scalar!(
         r#"
         update agents
         set city = $2, carrier = $3, country = $4, capacity = $5, version = $6, beacon_url = $7,
             incarnation = incarnation + 1
-        where id = $1
+        where id = $1 and removed_at is null
         returning incarnation
         "#,
         agent.get(),
@@ -69,8 +86,9 @@ pub async fn open(
         registration.version,
         registration.beacon_url,
     )
-    .fetch_one(&mut *conn)
-    .await?;
+    .fetch_optional(&mut *conn)
+    .await?
+    .ok_or(OpenError::Removed)?;
     close_active(conn, agent).await?;
     let session = sqlx::query_scalar!(
         r#"
@@ -113,7 +131,7 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
 pub struct Waiting {
     /// Orders to measure.
     pub orders: bool,
-    /// Tasks assigned to the agent while it has a free slot.
+    /// Tasks assigned to the agent while it has a free slot and does not drain.
     pub leases: bool,
 }
 
@@ -127,7 +145,8 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
         Waiting,
         r#"
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
-               (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
+               a.draining_since is null
+               and (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
                and exists (
                    select from tasks t join assignments c on c.id = t.assignment_id
                    where t.state = 'assigned' and c.agent_id = $1
@@ -186,7 +205,8 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
     Ok(agents.into_iter().map(AgentId::new).collect())
 }
 
-async fn close_active(conn: &mut PgConnection, agent: AgentId) -> Result<(), Error> {
+/// Ends the agent's active session, if there is one.
+pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId) -> Result<(), Error> {
     sqlx::query!("update sessions set state = 'closed' where agent_id = $1 and state = 'active'", agent.get())
         .execute(conn)
         .await?;

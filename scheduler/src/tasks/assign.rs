@@ -1,7 +1,7 @@
 //! Chooses an agent for every located task.
 //!
 //! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
-//! measured round trip beats a predicted one. Agents without an active session are no candidates.
+//! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::store::verdicts::Suspicion;
 use crate::store::{self, measurements, placements, quarantines, verdicts};
 use crate::strategy::{self, Candidate, Choice};
 
-use super::fleet::NO_AGENT_CONNECTED;
+use super::fleet::{PASSING, explain_nobody};
 use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
@@ -58,10 +58,10 @@ impl Assign {
     async fn withdraw(&self) -> anyhow::Result<()> {
         let mut tx = store::begin(&self.scheduler.pool).await.context("begin to withdraw assignments")?;
         let withdrawn =
-            assignments::withdraw_from_lost_agents(&mut tx).await.context("withdraw assignments of lost agents")?;
+            assignments::withdraw_from_unavailable(&mut tx).await.context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
-            tracing::info!(withdrawn, "tasks of lost agents are chosen for anew");
+            tracing::info!(withdrawn, "tasks of agents that are gone or drain are chosen for anew");
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl Assign {
             return Ok(false);
         }
         if agents.is_empty() {
-            assignments::explain_waiting(&mut tx, NO_AGENT_CONNECTED).await.context("explain waiting tasks")?;
+            explain_nobody(&mut tx).await.context("explain waiting tasks")?;
             tx.commit().await.context("commit reasons")?;
             return Ok(false);
         }
@@ -93,7 +93,7 @@ impl Assign {
             let (spread, note) = spread.map_or((None, None), |(choice, note)| (Some(choice), Some(note)));
             let Some(choice) = spread.or_else(|| strategy::choose(followed, &candidates, seed)) else { continue };
             // What kept the site from being measured says more than that no distance is known.
-            let unmeasured = task.reason.as_ref().filter(|reason| *reason != NO_AGENT_CONNECTED);
+            let unmeasured = task.reason.as_ref().filter(|reason| !PASSING.contains(&reason.as_str()));
             let fallback = alarmed.or(choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic)));
             assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str))
                 .await

@@ -20,7 +20,7 @@ use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::confirmations::{self, Tried};
 use crate::store::{self, assignments, measurement_orders};
 
-use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED};
+use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
 use super::measure::{order_lifetime, spread};
 use super::refined::Current;
 
@@ -73,7 +73,7 @@ impl Confirm {
         }
         let agents = assignments::available(conn).await.context("read available agents")?;
         if agents.is_empty() {
-            assignments::explain_waiting(conn, NO_AGENT_CONNECTED).await.context("explain waiting tasks")?;
+            explain_nobody(conn).await.context("explain waiting tasks")?;
             return Ok(0);
         }
         let tried = confirmations::tried(conn, &sites, max_age).await.context("read who measured")?;

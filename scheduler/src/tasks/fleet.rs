@@ -13,7 +13,7 @@ use crate::gnp::{Embedding, Mesh};
 use crate::model::AgentId;
 use crate::store::landmarks::Connected;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{Error, embeddings, landmarks, measurements, quarantines};
+use crate::store::{Error, assignments, embeddings, landmarks, measurements, quarantines};
 
 /// Connected agents up to which no landmarks are needed.
 pub(super) const SMALL_FLEET: usize = 9;
@@ -26,6 +26,18 @@ pub(super) const NO_LANDMARKS: &str = "no landmarks: run `landfall landmarks ele
 pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
 /// Why sites are not measured while nobody is there.
 pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
+
+/// Why no agent is chosen while all that are there are being drained.
+const EVERY_AGENT_DRAINS: &str = "every connected agent drains: landfall agents resume NAME";
+/// Reasons to wait that pass as soon as somebody can be chosen.
+pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, EVERY_AGENT_DRAINS];
+
+/// Says of located tasks why nobody is chosen for them, when nobody can be.
+pub(super) async fn explain_nobody(conn: &mut PgConnection) -> Result<(), Error> {
+    let nobody = landmarks::connected(conn).await?.is_empty();
+    let reason = if nobody { NO_AGENT_CONNECTED } else { EVERY_AGENT_DRAINS };
+    assignments::explain_waiting(conn, reason, &PASSING).await
+}
 
 /// Why sites are not measured while nobody who could is believed.
 pub(super) const NOBODY_BELIEVED: &str = "every agent that could measure is quarantined: see `landfall landmarks list`";

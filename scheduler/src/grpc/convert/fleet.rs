@@ -11,6 +11,7 @@ use crate::grpc::Identity;
 use crate::landmark_choice::Explained;
 use crate::model::AgentId;
 use crate::store::agents::Agent;
+use crate::store::drains::Drained;
 use crate::store::enrolments::{Enrolment, Wanted};
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 
@@ -124,7 +125,21 @@ impl From<Agent> for v1::Agent {
             latitude: agent.position.map(Position::latitude),
             longitude: agent.position.map(Position::longitude),
             quarantined: agent.quarantined.unwrap_or_default(),
+            draining_since: agent.draining_since.map(timestamp),
+            removed_at: agent.removed_at.map(timestamp),
         }
+    }
+}
+
+impl From<Drained> for v1::DrainAgentResponse {
+    fn from(Drained { withdrawn, leases, before }: Drained) -> Self {
+        Self { withdrawn, leases, before }
+    }
+}
+
+impl From<Drained> for v1::RemoveAgentResponse {
+    fn from(Drained { withdrawn, leases, before }: Drained) -> Self {
+        Self { withdrawn, leases, before }
     }
 }
 

@@ -1,0 +1,264 @@
+//! Drains and removals: agents that take no more work, because an operator said so.
+//!
+//! Both lock the agent's row first, as grants and new sessions do: whoever comes second sees what the first has done. What
+//! was assigned and not begun goes to others at once; nothing of this counts as a crash of a task.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::AgentId;
+
+use super::{Error, leases, minute, sessions, unsigned};
+
+/// What a drain or a removal found and did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// Tasks assigned to it and not begun: others are chosen for them.
+    pub withdrawn: u64,
+    /// Leases it holds on (drain), or that were taken back (removal).
+    pub leases: u64,
+    /// Whether that had been asked before.
+    pub before: bool,
+}
+
+/// Why an agent is not drained, resumed or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// Nobody has this name.
+    #[error("no agent is called {0}")]
+    Unknown(String),
+    /// It is gone for good.
+    #[error("agent {name} was removed at {}: enrol it again under its name to have it back", minute(.at))]
+    Removed {
+        /// Its name.
+        name: String,
+        /// When.
+        at: DateTime<Utc>,
+    },
+    /// Its leases would be lost.
+    #[error("agent {name} holds {}: drain it first (landfall agents drain {name} --wait), or --force takes back what it holds", counted(*.leases))]
+    HoldsLeases {
+        /// Its name.
+        name: String,
+        /// How many.
+        leases: u64,
+    },
+    /// The store failed.
+    #[error("take an agent out of service")]
+    Store(#[from] Error),
+}
+
+impl From<sqlx::Error> for DrainError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+fn counted(leases: u64) -> String {
+    if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
+}
+
+/// From now on the agent is granted and assigned nothing; it goes on with what it has leased. Run in a transaction.
+///
+/// # Errors
+/// When there is no such agent, it was removed, or the database fails.
+pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, DrainError> {
+    let agent = present(conn, name).await?;
+    sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
+        .execute(&mut *conn)
+        .await?;
+    let withdrawn = withdraw(conn, agent.id).await?;
+    let leases = active_leases(conn, agent.id).await?;
+    Ok(Drained { withdrawn, leases, before: agent.draining })
+}
+
+/// Takes an agent back into service. `false`: it was not draining.
+///
+/// # Errors
+/// When there is no such agent, it was removed, or the database fails.
+pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
+    let agent = present(conn, name).await?;
+    sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).execute(conn).await?;
+    Ok(agent.draining)
+}
+
+/// Removes an agent: its session ends, its credential is refused from now on, its history stays. With `force` leases it
+/// holds are taken back. An elected landmark is replaced like one that stays away; one set by hand is none any more.
+/// Run in a transaction.
+///
+/// # Errors
+/// When there is no such agent, it holds leases and `force` is not given, or the database fails.
+pub async fn remove(conn: &mut PgConnection, name: &str, force: bool) -> Result<Drained, DrainError> {
+    let agent = locked(conn, name).await?;
+    if agent.removed_at.is_some() {
+        return Ok(Drained { withdrawn: 0, leases: 0, before: true });
+    }
+    let leases = active_leases(conn, agent.id).await?;
+    if leases > 0 && !force {
+        return Err(DrainError::HoldsLeases { name: name.to_owned(), leases });
+    }
+    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).execute(&mut *conn).await?;
+    sessions::close_active(conn, agent.id).await?;
+    leases::release_of_ended_sessions(conn).await?;
+    let withdrawn = withdraw(conn, agent.id).await?;
+    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).execute(conn).await?;
+    // What was leased is withdrawn with the rest.
+    Ok(Drained { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
+}
+
+struct Locked {
+    id: AgentId,
+    draining: bool,
+    removed_at: Option<DateTime<Utc>>,
+}
+
+/// The agent's row, locked against grants and new sessions until the transaction ends.
+async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
+    let row =
+        sqlx::query!("select id, draining_since, removed_at from agents where name = $1 for no key update", name,)
+            .fetch_optional(conn)
+            .await?
+            .ok_or_else(|| DrainError::Unknown(name.to_owned()))?;
+    Ok(Locked { id: AgentId::new(row.id), draining: row.draining_since.is_some(), removed_at: row.removed_at })
+}
+
+async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
+    let agent = locked(conn, name).await?;
+    match agent.removed_at {
+        Some(at) => Err(DrainError::Removed { name: name.to_owned(), at }),
+        None => Ok(agent),
+    }
+}
+
+/// Returns what is assigned to the agent and not leased to `located`, to be chosen anew.
+async fn withdraw(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
+    let withdrawn = sqlx::query!(
+        r#"
+        with withdrawn as (
+            select t.id, a.fallback_reason
+            from tasks t join assignments a on a.id = t.assignment_id
+            where t.state = 'assigned' and a.agent_id = $1
+            order by t.id
+            for update of t
+        )
+        update tasks t set state = 'located', reason = w.fallback_reason, state_since = now()
+        from withdrawn w where t.id = w.id
+        "#,
+        agent.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(withdrawn.rows_affected())
+}
+
+async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
+    let count = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
+        agent.get(),
+    )
+    .fetch_one(conn)
+    .await?;
+    unsigned("leases", "count", count)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{SessionId, TaskId};
+    use crate::store::sessions::OpenError;
+    use crate::store::{agents, assignments, fixtures};
+
+    /// An agent of two slots with two leases and one more task assigned.
+    async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
+        let agent = fixtures::agent(conn, "a").await;
+        let session = fixtures::session(conn, agent).await;
+        let batch = fixtures::batch(conn, "b", "random").await;
+        let mut tasks = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(conn, host).await;
+            tasks.push(fixtures::assigned(conn, batch, site, agent).await);
+        }
+        assert_eq!(leases::grant(conn, agent, session).await.expect("grant").len(), 2);
+        (agent, session, tasks)
+    }
+
+    async fn states(conn: &mut PgConnection, tasks: &[TaskId]) -> Vec<String> {
+        let mut states = Vec::new();
+        for task in tasks {
+            states.push(fixtures::state(conn, *task).await);
+        }
+        states
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_draining_agent_keeps_its_leases_and_gets_nothing_new(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, session, tasks) = busy(&mut conn).await;
+        let drained = drain(&mut conn, "a").await.expect("drain");
+        assert_eq!(drained, Drained { withdrawn: 1, leases: 2, before: false });
+        assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
+        assert!(assignments::available(&mut conn).await.expect("read").is_empty());
+
+        let held = leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1)).await;
+        assert!(held.expect("hand back"));
+        assert!(
+            leases::grant(&mut conn, agent, session).await.expect("grant").is_empty(),
+            "not even what it gave back"
+        );
+        let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
+        assert!(!waits.leases);
+        assert_eq!(assignments::withdraw_from_unavailable(&mut conn).await.expect("withdraw"), 1);
+        assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);
+
+        let again = drain(&mut conn, "a").await.expect("drain");
+        assert_eq!(again, Drained { withdrawn: 0, leases: 1, before: true });
+        assert!(resume(&mut conn, "a").await.expect("resume"));
+        assert!(!resume(&mut conn, "a").await.expect("resume"), "once");
+        assert_eq!(assignments::available(&mut conn).await.expect("read").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, session, tasks) = busy(&mut conn).await;
+        let refused = remove(&mut conn, "a", false).await.expect_err("it holds leases");
+        assert!(matches!(refused, DrainError::HoldsLeases { leases: 2, .. }), "{refused}");
+        assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "assigned"]);
+
+        let removed = remove(&mut conn, "a", true).await.expect("remove");
+        assert_eq!(removed, Drained { withdrawn: 1, leases: 2, before: false });
+        assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
+        assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
+        let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await;
+        assert!(matches!(back, Err(OpenError::Removed)));
+        assert!(remove(&mut conn, "a", false).await.expect("remove").before, "once");
+        assert!(matches!(drain(&mut conn, "a").await, Err(DrainError::Removed { .. })));
+        assert!(matches!(drain(&mut conn, "nobody").await, Err(DrainError::Unknown(_))));
+
+        assert_eq!(agents::by_name(&mut conn, "a").await.expect("look"), None);
+        let shown = agents::show(&mut conn, "a").await.expect("look").expect("it is remembered");
+        assert!(shown.removed_at.is_some());
+        let reported = crate::store::reports::agents(&mut conn, None).await.expect("report");
+        assert_eq!(reported.len(), 1, "its history stays");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_removed_landmark_is_none_or_is_replaced_at_once(pool: PgPool) {
+        use crate::store::landmarks::{self, ChosenBy};
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        fixtures::session(&mut conn, agent).await;
+        let an_hour = std::time::Duration::from_secs(3600);
+        for (by, standing) in [(ChosenBy::Election, 1), (ChosenBy::Hand, 0)] {
+            let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+            landmarks::replace(&mut tx, &[(agent, "chosen".to_owned())], by).await.expect("choose");
+            remove(&mut tx, "a", false).await.expect("remove");
+            assert_eq!(landmarks::list(&mut tx).await.expect("list").len(), standing, "{by:?}");
+            let lost = landmarks::longest_lost(&mut tx, an_hour).await.expect("look");
+            assert_eq!(lost.map(|lost| lost.name), (by == ChosenBy::Election).then(|| "a".to_owned()));
+            tx.rollback().await.expect("rollback");
+        }
+    }
+}
