@@ -49,6 +49,38 @@ pub struct Order {
     pub interval: Duration,
     /// How long a connection, and a request on it, may take.
     pub timeout: Duration,
+    /// At which address it may be carried out.
+    pub turn: Turn,
+}
+
+/// At which address an order may be carried out: whoever gives the orders lets one at a time to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// At whichever the name leads to.
+    Anywhere,
+    /// At this one alone, as long as the name leads there.
+    At(IpAddr),
+    /// At none yet: the address is to be found out, without a request.
+    Nowhere,
+}
+
+impl Turn {
+    /// Whether an order may be carried out at this address.
+    fn is_at(self, address: IpAddr) -> bool {
+        match self {
+            Self::Anywhere => true,
+            Self::At(turn) => turn == address,
+            Self::Nowhere => false,
+        }
+    }
+
+    /// The address that goes first where a name leads to several.
+    const fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::Anywhere | Self::Nowhere => None,
+        }
+    }
 }
 
 impl Order {
@@ -69,6 +101,8 @@ pub struct Target {
     may_move: bool,
     /// Whether it is an enrolled beacon.
     enrolled: bool,
+    /// Which of its addresses goes first, if it is one of them.
+    first: Option<IpAddr>,
 }
 
 impl Target {
@@ -77,12 +111,12 @@ impl Target {
     /// # Errors
     /// When the name is neither a host nor an http or https URL.
     pub fn site(name: &str) -> Result<Self, BadOrigin> {
-        Ok(Self { candidates: Origin::candidates(name)?, path: "/".to_owned(), may_move: true, enrolled: false })
+        Ok(Self { may_move: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
     }
 
     /// A site whose origin is known.
     pub fn settled(origin: Origin) -> Self {
-        Self { candidates: vec![origin], path: "/".to_owned(), may_move: false, enrolled: false }
+        Self::at(vec![origin], "/".to_owned())
     }
 
     /// Another agent's beacon. Only its origin counts: its address may be private, so that a path would let one agent
@@ -92,6 +126,16 @@ impl Target {
     /// When its URL is not http or https.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
+    }
+
+    const fn at(candidates: Vec<Origin>, path: String) -> Self {
+        Self { candidates, path, may_move: false, enrolled: false, first: None }
+    }
+
+    /// The same, this address before its others.
+    #[must_use]
+    pub fn with_first(self, first: Option<IpAddr>) -> Self {
+        Self { first, ..self }
     }
 
     /// Its origin, when that is known.
@@ -112,7 +156,7 @@ impl Target {
         let origin: Origin = url.parse()?;
         let path = url::Url::parse(url).map(|url| url[url::Position::BeforePath..url::Position::AfterQuery].to_owned());
         let path = path.ok().filter(|path| path.starts_with('/')).unwrap_or_else(|| "/".to_owned());
-        Ok(Self { candidates: vec![origin], path, may_move: false, enrolled: false })
+        Ok(Self::at(vec![origin], path))
     }
 }
 
@@ -246,7 +290,7 @@ pub(crate) async fn measure_paced(
     }
     if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
         let guard = settle::guard_for(context, target, origin);
-        let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), &target.path, order.timeout).await?;
+        let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), target, order.timeout).await?;
         return measure_below_http(endpoint, order, pace, observe).await;
     }
     let found = settle::find(context, target, order.timeout, pace, observe).await?;

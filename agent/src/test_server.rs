@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 server for tests, which answers late, not at all, or wrongly, as each test wants.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(crate) struct TestNames {
 }
 
 impl TestNames {
-    pub(crate) async fn start(names: &'static [(&'static str, [u8; 4])]) -> Self {
+    pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let addr = socket.local_addr().unwrap();
         tokio::spawn(async move {
@@ -64,8 +64,8 @@ impl TestNames {
     }
 }
 
-/// Answers one question (RFC 1035, 4.1): the header, the question as it came, and at most one A record.
-fn dns_answer(query: &[u8], names: &[(&str, [u8; 4])]) -> Vec<u8> {
+/// Answers one question (RFC 1035, 4.1): the header, the question as it came, and the A records of the name.
+fn dns_answer(query: &[u8], names: &[(&str, Ipv4Addr)]) -> Vec<u8> {
     let mut labels = Vec::new();
     let mut at = 12;
     while query[at] != 0 {
@@ -75,15 +75,15 @@ fn dns_answer(query: &[u8], names: &[(&str, [u8; 4])]) -> Vec<u8> {
     }
     let question = &query[12..at + 5];
     let wants_a = query[at + 1..at + 3] == [0, 1];
-    let known = names.iter().find(|(name, _)| *name == labels.join("."));
-    let code = if known.is_some() { 0 } else { 3 };
-    let answers = u8::from(wants_a && known.is_some());
+    let known: Vec<Ipv4Addr> = names.iter().filter(|(name, _)| *name == labels.join(".")).map(|(_, a)| *a).collect();
+    let code = if known.is_empty() { 3 } else { 0 };
+    let answers = if wants_a { u8::try_from(known.len()).unwrap() } else { 0 };
     let mut answer = query[..2].to_vec();
     answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
     answer.extend(question);
-    if let Some((_, address)) = known.filter(|_| wants_a) {
+    for address in known.iter().filter(|_| wants_a) {
         answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-        answer.extend(address);
+        answer.extend(address.octets());
     }
     answer
 }
@@ -120,21 +120,26 @@ pub(crate) fn redirect(to: &str) -> String {
 
 impl TestServer {
     pub(crate) async fn plain(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
-        Self::start(None, answer).await
+        Self::start(Ipv4Addr::LOCALHOST, None, answer).await
+    }
+
+    pub(crate) async fn plain_at(address: Ipv4Addr, answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(address, None, answer).await
     }
 
     pub(crate) async fn tls(
         certificate: &TestCertificate,
         answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        Self::start(Some(Arc::clone(&certificate.config)), answer).await
+        Self::start(Ipv4Addr::LOCALHOST, Some(Arc::clone(&certificate.config)), answer).await
     }
 
     async fn start(
+        address: Ipv4Addr,
         tls: Option<Arc<rustls::ServerConfig>>,
         answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind((address, 0)).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (log, answer) = (Arc::clone(&seen), Arc::new(answer));

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
 use crate::probe::weighted_mean::{Summary, mean, weighted_mean};
-use crate::probe::{self, Metric, Observation, Order, Phases, Probed, Target};
+use crate::probe::{self, Metric, Observation, Order, Phases, Probed, Target, Turn};
 
 /// What to measure, and how.
 #[derive(Debug, Args)]
@@ -68,6 +68,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         share_max_age: None,
         interval: args.interval,
         timeout: args.timeout,
+        turn: Turn::Anywhere,
     };
     let unread = CancellationToken::new();
     let mut number = 0;

@@ -1,9 +1,10 @@
 //! Measures sites by the addresses they stand at: one order at a time goes to an address, and what was measured there answers
 //! for the other sites at it, as [`super::sharing`] decides.
 //!
-//! An order that finds its address taken waits a little, then reports the address and sends nothing: the scheduler, which
-//! could not know it, orders the site again when the address is free. So a list of names that all lead to one machine does
-//! not bring that machine one request a second for each of them.
+//! Whose turn it is over all agents is the scheduler's to say, and an order tells at which address it may be carried out
+//! ([`super::Turn`]). One that is led elsewhere reports the address and sends nothing there: the scheduler orders the site again
+//! when it is its turn. So a list of names that all lead to one machine does not bring that machine one request a second for
+//! each of them. An order that finds its address taken here waits a little, then does the same.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -57,7 +58,7 @@ pub enum Finding {
         /// How long ago it was measured.
         age: Duration,
     },
-    /// Another order has its turn at the address.
+    /// It is not this order's turn at the address.
     Postponed {
         /// The address.
         address: IpAddr,
@@ -93,9 +94,13 @@ impl Addresses {
         draw: f64,
         pace: &mut Pace,
     ) -> Result<Finding, ProbeError> {
+        let target = &target.clone().with_first(order.turn.address());
         let first = target.candidates[0].clone();
-        let first = http::Endpoint::resolve(context, &context.guard, first, &target.path, order.timeout).await?;
+        let first = http::Endpoint::resolve(context, &context.guard, first, target, order.timeout).await?;
         let address = first.address();
+        if !order.turn.is_at(address) {
+            return Ok(Finding::Postponed { address, origin: None });
+        }
         let Some(turn) = self.turn(address).await else { return Ok(Finding::Postponed { address, origin: None }) };
         if let Some(origin) = target.settled_origin() {
             let place = place_of(origin, address, order);
@@ -111,6 +116,8 @@ impl Addresses {
         let (origin, settled_at) = (found.endpoint.origin.clone(), found.endpoint.address());
         let _turn = if settled_at == address {
             turn
+        } else if !order.turn.is_at(settled_at) {
+            return Ok(Finding::Postponed { address: settled_at, origin: Some(origin) });
         } else {
             // One at a time: two orders that hold an address and want the other's would wait for each other.
             drop(turn);
@@ -184,15 +191,25 @@ fn shared(
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::context::tls_config;
     use crate::dns::Resolver;
     use crate::guard::Guard;
-    use crate::probe::Metric;
-    use crate::test_server::{Reply, Seen, TestNames, TestServer, status};
+    use crate::probe::{Metric, Turn};
+    use crate::test_server::{Reply, Seen, TestNames, TestServer, redirect, status};
     use crate::user_agent::UserAgent;
 
-    const NAMES: [(&str, [u8; 4]); 2] = [("a.example.com", [127, 0, 0, 1]), ("b.example.com", [127, 0, 0, 1])];
+    const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
+    const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+    const NAMES: [(&str, Ipv4Addr); 5] = [
+        ("a.example.com", HERE),
+        ("b.example.com", HERE),
+        ("moved.example.com", THERE),
+        ("both.example.com", HERE),
+        ("both.example.com", THERE),
+    ];
     /// Numbers of orders that share, and that check.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
@@ -216,6 +233,7 @@ mod tests {
             share_max_age: Some(MINUTE),
             interval: Duration::ZERO,
             timeout: Duration::from_secs(5),
+            turn: Turn::Anywhere,
         }
     }
 
@@ -291,6 +309,65 @@ mod tests {
         assert!(a.result.is_ok() && b.result.is_ok() && c.result.is_ok());
         let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
         assert!(connections.is_sorted(), "one site after the other: {connections:?}");
+    }
+
+    fn order_at(turn: Turn) -> Order {
+        Order { turn, ..order() }
+    }
+
+    #[tokio::test]
+    async fn an_order_without_a_turn_finds_the_address_out_and_sends_nothing() {
+        let (context, server, addresses) = (context().await, server(1).await, Addresses::default());
+        for name in ["a.example.com".to_owned(), origin("b.example.com", &server).to_string(), "127.0.0.1".to_owned()] {
+            let target = Target::site(&name).unwrap();
+            let visit = addresses.visit(&context, &target, &order_at(Turn::Nowhere), SHARES).await;
+            let postponed = matches!(visit.result, Ok(Finding::Postponed { address, origin: None }) if address == HERE);
+            assert!(postponed, "{visit:?}");
+            assert_eq!((visit.requests, server.seen().len()), (0, 0));
+        }
+        let unknown = Target::site("nobody.example.com").unwrap();
+        let visit = addresses.visit(&context, &unknown, &order_at(Turn::Nowhere), SHARES).await;
+        assert!(matches!(visit.result, Err(ProbeError::Dns(_))), "{visit:?}");
+        let private = Target::site("10.0.0.1").unwrap();
+        let visit = addresses.visit(&context, &private, &order_at(Turn::Nowhere), SHARES).await;
+        assert!(matches!(visit.result, Err(ProbeError::Guard(_))), "{visit:?}");
+    }
+
+    #[tokio::test]
+    async fn an_order_is_carried_out_at_the_address_it_has_the_turn_of_and_nowhere_else() {
+        let (context, here, addresses) = (context().await, server(1).await, Addresses::default());
+        let visit = async |host: &str, turn: Ipv4Addr| {
+            let target = Target::settled(origin(host, &here));
+            addresses.visit(&context, &target, &order_at(Turn::At(turn.into())), SHARES).await
+        };
+        let elsewhere = visit("a.example.com", THERE).await;
+        let led_here = matches!(elsewhere.result, Ok(Finding::Postponed { address, origin: None }) if address == HERE);
+        assert!(led_here && elsewhere.requests == 0 && here.seen().is_empty(), "{elsewhere:?}");
+        assert!(matches!(visit("a.example.com", HERE).await.result, Ok(Finding::Measured(..))));
+
+        // Of a name with several addresses the one whose turn it is goes first.
+        let there = TestServer::plain_at(THERE, |_: &Seen| Reply::After(Duration::ZERO, status("200 OK"))).await;
+        for (turn, server) in [(HERE, &here), (THERE, &there)] {
+            let target = Target::settled(origin("both.example.com", server));
+            let visit = addresses.visit(&context, &target, &order_at(Turn::At(turn.into())), check()).await;
+            assert!(matches!(visit.result, Ok(Finding::Measured(probed, _)) if probed.address == turn));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_site_that_settles_at_another_address_is_measured_when_it_is_its_turn_there() {
+        let there = TestServer::plain_at(THERE, |_: &Seen| Reply::After(Duration::ZERO, status("200 OK"))).await;
+        let moved = origin("moved.example.com", &there);
+        let to = moved.to_string();
+        let here = TestServer::plain(move |_: &Seen| Reply::After(Duration::ZERO, redirect(&to))).await;
+        let (context, addresses) = (context().await, Addresses::default());
+        let target = Target::site(&origin("a.example.com", &here).to_string()).unwrap();
+        let visit = addresses.visit(&context, &target, &order_at(Turn::At(HERE.into())), SHARES).await;
+        let Ok(Finding::Postponed { address, origin }) = visit.result else { panic!("{visit:?}") };
+        assert_eq!((address, origin), (IpAddr::from(THERE), Some(moved.clone())));
+        assert_eq!((visit.requests, here.seen().len(), there.seen().len()), (2, 1, 1), "one to find that it answers");
+        let visit = addresses.visit(&context, &Target::settled(moved), &order_at(Turn::At(THERE.into())), SHARES).await;
+        assert!(matches!(visit.result, Ok(Finding::Measured(..))), "{visit:?}");
     }
 
     #[tokio::test]

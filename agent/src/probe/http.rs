@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::{Observation, Observer, Pace, Phases, ProbeError};
+use super::{Observation, Observer, Pace, Phases, ProbeError, Target};
 use crate::context::Context;
 use crate::guard::Guard;
 use crate::origin::{Origin, Scheme};
@@ -85,12 +85,12 @@ pub(crate) struct Connected {
 }
 
 impl<'a> Endpoint<'a> {
-    /// Resolves and vets an origin.
+    /// Resolves and vets an origin of a target.
     pub(crate) async fn resolve(
         context: &'a Context,
         guard: &Guard,
         origin: Origin,
-        path: &str,
+        target: &Target,
         timeout: Duration,
     ) -> Result<Self, ProbeError> {
         let started = Instant::now();
@@ -104,9 +104,11 @@ impl<'a> Endpoint<'a> {
             let reason = format!("{} has no address of the family of the source address", origin.host);
             return Err(ProbeError::BadOrder(reason));
         }
+        // The others keep their order, and go on being tried where the first is silent.
+        addresses.sort_by_key(|address| target.first != Some(*address));
         let dns = (!literal).then_some(took);
         let (warm_up, method) = (Method::HEAD, Method::HEAD);
-        Ok(Self { context, origin, path: path.to_owned(), addresses, timeout, dns, warm_up, method })
+        Ok(Self { context, origin, path: target.path.clone(), addresses, timeout, dns, warm_up, method })
     }
 
     /// The one address every connection goes to once one succeeded.

@@ -101,7 +101,7 @@ async fn answer_of<'a>(
     observe: Observer<'_>,
 ) -> Result<(Found<'a>, Option<String>), ProbeError> {
     let guard = guard_for(context, target, &origin);
-    let mut endpoint = Endpoint::resolve(context, &guard, origin, &target.path, timeout).await?;
+    let mut endpoint = Endpoint::resolve(context, &guard, origin, target, timeout).await?;
     let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
     if target.may_move && endpoint.refuses_head() && answer.reusable {

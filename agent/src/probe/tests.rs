@@ -1,4 +1,5 @@
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::settle::settle;
@@ -10,7 +11,8 @@ use crate::test_server::{Reply, Seen, TestCertificate, TestNames, TestServer, re
 use crate::user_agent::UserAgent;
 
 const OK: &str = "200 OK";
-const NAMES: [(&str, [u8; 4]); 2] = [("site.example.com", [127, 0, 0, 1]), ("inside.example.com", [10, 0, 0, 1])];
+const NAMES: [(&str, Ipv4Addr); 2] =
+    [("site.example.com", Ipv4Addr::LOCALHOST), ("inside.example.com", Ipv4Addr::new(10, 0, 0, 1))];
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
@@ -31,6 +33,7 @@ fn order(samples: u32) -> Order {
         share_max_age: None,
         interval: Duration::ZERO,
         timeout: Duration::from_secs(5),
+        turn: Turn::Anywhere,
     }
 }
 
@@ -267,8 +270,9 @@ async fn addresses_that_swallow_packets_share_one_time_out() {
         queued.push(stream.unwrap());
     }
     let (context, timeout) = (context(&["127.0.0.0/8"], None), 300 * MILLISECOND);
-    let origin = format!("http://{addr}").parse().unwrap();
-    let mut endpoint = http::Endpoint::resolve(&context, &context.guard, origin, "/", timeout).await.unwrap();
+    let origin: Origin = format!("http://{addr}").parse().unwrap();
+    let target = Target::settled(origin.clone());
+    let mut endpoint = http::Endpoint::resolve(&context, &context.guard, origin, &target, timeout).await.unwrap();
     endpoint.addresses = vec![addr.ip(); 3];
     let started = std::time::Instant::now();
     assert!(endpoint.tcp().await.is_err());

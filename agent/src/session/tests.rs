@@ -73,6 +73,8 @@ fn measure_order(server: &TestServer) -> MeasureOrder {
         metric: DistanceMetric::Ttfb.into(),
         least_samples: None,
         share_max_age: None,
+        resolve_only: false,
+        address: String::new(),
     }
 }
 

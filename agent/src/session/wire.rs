@@ -15,7 +15,7 @@ use crate::origin::Origin;
 use crate::outbox::LeaseKey;
 use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
-use crate::probe::{Metric, Order, ProbeError, Probed, Target};
+use crate::probe::{Metric, Order, ProbeError, Probed, Target, Turn};
 
 /// Samples of one order at most.
 const MAX_SAMPLES: u32 = 1000;
@@ -69,8 +69,19 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failur
     let interval = interval.ok_or_else(|| Failure(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
     let share_max_age = duration(order.share_max_age);
+    let turn = turn(order.resolve_only, &order.address)?;
     let (samples, least_samples) = (order.samples, order.least_samples);
-    Ok((target, Order { metric, samples, least_samples, share_max_age, interval, timeout }))
+    Ok((target, Order { metric, samples, least_samples, share_max_age, interval, timeout, turn }))
+}
+
+fn turn(resolve_only: bool, address: &str) -> Result<Turn, Failure> {
+    match (resolve_only, address) {
+        (true, _) => Ok(Turn::Nowhere),
+        (false, "") => Ok(Turn::Anywhere),
+        (false, address) => {
+            address.parse().map(Turn::At).map_err(|_| Failure("the order's address is none".to_owned()))
+        }
+    }
 }
 
 fn settled_origin(site: &SiteTarget) -> Option<Origin> {
@@ -228,6 +239,8 @@ mod tests {
             metric: DistanceMetric::Ttfb.into(),
             least_samples: None,
             share_max_age: None,
+            resolve_only: false,
+            address: String::new(),
         }
     }
 
@@ -246,9 +259,21 @@ mod tests {
             order(5, seconds(365 * 86_400)),
             order(5, seconds(-1)),
             order(5, None),
+            MeasureOrder { address: "elsewhere".to_owned(), ..order(5, seconds(1)) },
         ] {
             assert!(measurement(absurd.clone()).is_err(), "{absurd:?}");
         }
+    }
+
+    #[test]
+    fn an_order_says_at_which_address_it_may_be_carried_out() {
+        let turn = |resolve_only, address: &str| {
+            let order = MeasureOrder { resolve_only, address: address.to_owned(), ..order(5, seconds(1)) };
+            measurement(order).unwrap().1.turn
+        };
+        assert_eq!(turn(false, ""), Turn::Anywhere, "a scheduler that does not know of turns");
+        assert_eq!(turn(true, ""), Turn::Nowhere);
+        assert_eq!(turn(false, "2001:db8::1"), Turn::At("2001:db8::1".parse().unwrap()));
     }
 
     #[test]

@@ -96,36 +96,35 @@ pub(super) fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
 }
 
 pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &ConfirmConfig) -> v1::SessionResponse {
-    let (target, samples, early, interval) = match order.target {
-        OrderTarget::Site { id, name, origin, may_share } => (
-            v1::measure_order::Target::Site(v1::SiteTarget {
+    let common = v1::MeasureOrder {
+        order_id: order.id.get(),
+        timeout: Some(duration(config.sample_timeout)),
+        metric: metric(config.metric).into(),
+        ..v1::MeasureOrder::default()
+    };
+    let order = match order.target {
+        OrderTarget::Site { id, name, origin, turn, may_share } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
                 site_id: id.get(),
                 name,
                 origin: origin.unwrap_or_default(),
-            }),
-            if order.confirming { confirm.samples } else { config.site_samples },
-            Some((config.site_least_samples, may_share)),
-            config.site_interval,
-        ),
-        OrderTarget::Beacon { agent, url } => (
-            v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url }),
-            config.mesh_samples,
-            None,
-            config.mesh_interval,
-        ),
+            })),
+            samples: if order.confirming { confirm.samples } else { config.site_samples },
+            interval: Some(duration(config.site_interval)),
+            least_samples: Some(config.site_least_samples),
+            share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
+            resolve_only: turn.is_none(),
+            address: turn.map(|address| address.to_string()).unwrap_or_default(),
+            ..common
+        },
+        OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url })),
+            samples: config.mesh_samples,
+            interval: Some(duration(config.mesh_interval)),
+            ..common
+        },
     };
-    respond(v1::session_response::Message::Measure(v1::MeasureOrder {
-        order_id: order.id.get(),
-        target: Some(target),
-        samples,
-        interval: Some(duration(interval)),
-        timeout: Some(duration(config.sample_timeout)),
-        metric: metric(config.metric).into(),
-        least_samples: early.map(|(least, _)| least),
-        share_max_age: early
-            .filter(|(_, may_share)| *may_share && !config.share_max_age.is_zero())
-            .map(|_| duration(config.share_max_age)),
-    }))
+    respond(v1::session_response::Message::Measure(order))
 }
 
 const fn metric(metric: Metric) -> v1::DistanceMetric {

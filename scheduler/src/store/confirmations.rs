@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 
-use super::measurement_orders::{self, Due};
+use super::measurement_orders::{self, Due, Turn};
 use super::measurements::raw_sites;
 use super::{Error, round_trip};
 
@@ -141,16 +141,20 @@ pub async fn begin(
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select r.site_id, host(sites.address) as address, array_agg(c.agent_id order by c.agent_id) as "confirmers!"
+        select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!",
+               array_agg(host(coalesce(seen.address, sites.address)) order by c.agent_id) as "addresses!: Vec<Option<String>>"
         from confirmations r
         join sites on sites.id = r.site_id
         join confirmers c using (site_id)
         join sessions s on s.agent_id = c.agent_id and s.state = 'active'
+        left join site_sightings seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
         where r.ended_at is null
           and c.answered_at is null
           and not exists (select from measurement_orders open where open.site_id = r.site_id)
-          and not exists (select from measurement_orders open where open.address = sites.address)
-        group by r.site_id, sites.address, r.began_at
+          and not exists (
+              select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
+          )
+        group by r.site_id, r.began_at
         order by r.began_at, r.site_id
         limit $1
         "#,
@@ -160,11 +164,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Due {
-            site: SiteId::new(row.site_id),
-            address: row.address.and_then(|address| address.parse().ok()),
-            probers: row.confirmers.into_iter().map(AgentId::new).collect(),
-        })
+        .map(|row| Due { site: SiteId::new(row.site_id), turns: Turn::listed(row.confirmers, row.addresses) })
         .collect())
 }
 

@@ -1,7 +1,8 @@
 //! Measurement orders: what probers were asked and have not answered.
 //!
 //! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one an
-//! address, as far as addresses are known, for the same reason; one a pair of agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
+//! address for the same reason, and one without an address only finds out where its site is (`super::sightings`); one a pair of
+//! agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
 //! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
 //! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
 
@@ -45,6 +46,8 @@ pub enum OrderTarget {
         name: String,
         /// Where it was settled; absent until a prober has done so.
         origin: Option<String>,
+        /// The address whose turn it is; absent until the prober has found out where the site is, and that alone is asked of it.
+        turn: Option<IpAddr>,
         /// Whether a measurement of another site at its address may answer.
         may_share: bool,
     },
@@ -62,10 +65,30 @@ pub enum OrderTarget {
 pub struct Due {
     /// The site.
     pub site: SiteId,
-    /// Where a prober saw it last.
+    /// Those that may be asked now, in order of their identifiers; at least one.
+    pub turns: Vec<Turn>,
+}
+
+/// A prober that may be asked to measure a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The prober.
+    pub prober: AgentId,
+    /// Where it is thought to see the site, and no other order is open; `None` while nobody has seen it.
     pub address: Option<IpAddr>,
-    /// At least one, in order of their identifiers.
-    pub probers: Vec<AgentId>,
+}
+
+impl Turn {
+    /// Reads what a query lists side by side.
+    pub(super) fn listed(probers: Vec<i64>, addresses: Vec<Option<String>>) -> Vec<Self> {
+        let listed = probers.into_iter().zip(addresses);
+        listed
+            .map(|(prober, address)| Self {
+                prober: AgentId::new(prober),
+                address: address.and_then(|address| address.parse().ok()),
+            })
+            .collect()
+    }
 }
 
 /// How the mesh is measured.
@@ -95,13 +118,13 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
             where prober_id = $1 and session_id is null and expires_at > now()
               -- A stream that outlived its session must not swallow the orders of the one that took its place.
               and exists (select from sessions where id = $2 and state = 'active')
-            returning id, site_id, agent_id, confirming
+            returning id, site_id, agent_id, confirming, address
         )
-        select taken.id, site_id, agent_id, confirming, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
+        select taken.id, site_id, agent_id, confirming, host(taken.address) as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
                coalesce(sites.doubted_at < now() - make_interval(secs => $3), true)
                    and not exists (
                        select from unshared_addresses off
-                       where off.address = sites.address and off.seen_at > now() - make_interval(secs => $3)
+                       where off.address = taken.address and off.seen_at > now() - make_interval(secs => $3)
                    ) as "may_share!"
         from taken
         left join sites on sites.id = taken.site_id
@@ -117,7 +140,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     let orders = rows.into_iter().filter_map(|row| {
         let target = match (row.site_id, row.name, row.agent_id, row.url) {
             (Some(site), Some(name), _, _) => {
-                OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin, may_share: row.may_share }
+                let turn = row.turn.and_then(|address| address.parse().ok());
+                OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin, turn, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: AgentId::new(agent), url },
             // The agent came back without a beacon; its order runs out.
@@ -252,8 +276,8 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
 /// site first, at most `limit`.
 ///
 /// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait, and came after
-/// the site was last doubted; a failure only when it came after the task began to wait. Sites at an address that has an open
-/// order wait for it.
+/// the site was last doubted; a failure only when it came after the task began to wait. A prober that sees the site at an
+/// address that has an open order waits for it.
 ///
 /// # Errors
 /// When the database fails.
@@ -265,23 +289,27 @@ pub async fn due_sites(
 ) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select waiting.site_id, host(sites.address) as address, missing.probers as "probers!"
+        select waiting.site_id, missing.probers as "probers!", missing.addresses as "addresses!: Vec<Option<String>>"
         from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
         join sites on sites.id = waiting.site_id and sites.alias_of is null
         -- Site by site through the primary key: the table holds every site ever measured.
         cross join lateral (
-            select array_agg(prober.id order by prober.id) as probers
+            select array_agg(prober.id order by prober.id) as probers,
+                   array_agg(host(coalesce(seen.address, sites.address)) order by prober.id) as addresses
             from unnest($1::bigint[]) as prober (id)
+            left join site_sightings seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
             where prober.id <> all (array(
                 select known.prober_id from site_measurements known
                 where known.site_id = waiting.site_id
                   and known.measured_at >= case when known.rtt_us is null then waiting.since
                                                 else greatest(waiting.since - make_interval(secs => $2), sites.doubted_at) end
             ))
+              and not exists (
+                  select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
+              )
         ) missing
         where missing.probers is not null
           and not exists (select from measurement_orders open where open.site_id = waiting.site_id)
-          and not exists (select from measurement_orders open where open.address = sites.address)
         order by waiting.site_id
         limit $3
         "#,
@@ -293,11 +321,7 @@ pub async fn due_sites(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Due {
-            site: SiteId::new(row.site_id),
-            address: row.address.and_then(|address| address.parse().ok()),
-            probers: row.probers.into_iter().map(AgentId::new).collect(),
-        })
+        .map(|row| Due { site: SiteId::new(row.site_id), turns: Turn::listed(row.probers, row.addresses) })
         .collect())
 }
 
@@ -316,11 +340,12 @@ pub async fn order_sites(
     let ordered = sqlx::query_scalar!(
         r#"
         insert into measurement_orders (prober_id, site_id, address, expires_at)
-        select prober_id, site_id, sites.address, now() + make_interval(secs => $3)
+        select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + make_interval(secs => $3)
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
+        left join site_sightings seen using (site_id, prober_id)
         -- Two passes that order at once must meet in the same order, or each would wait for the other.
-        order by sites.address, site_id
+        order by turn, site_id
         on conflict do nothing
         returning prober_id
         "#,

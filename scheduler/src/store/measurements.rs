@@ -70,7 +70,7 @@ pub enum Finding {
         /// How long ago.
         age: Duration,
     },
-    /// It was measuring another site at the same address, and sent nothing.
+    /// It was not the order's turn at the address it was led to, or there was no turn yet.
     Postponed,
 }
 
@@ -123,16 +123,18 @@ pub async fn record(
 ) -> Result<Recorded, Error> {
     let mut tx = conn.begin().await?;
     let answered = sqlx::query!(
-        "delete from measurement_orders where id = $1 and prober_id = $2 returning site_id, agent_id",
+        "delete from measurement_orders where id = $1 and prober_id = $2
+         returning site_id, agent_id, address is not null as \"had_turn!\"",
         order.get(),
         agent.get(),
     )
     .fetch_optional(&mut *tx)
     .await?;
+    let had_turn = answered.as_ref().is_some_and(|row| row.had_turn);
     let target = answered.map(|row| (row.site_id.map(SiteId::new), row.agent_id.map(AgentId::new)));
     let recorded = match target {
         Some((Some(site), _)) => {
-            site_measurements::upsert(&mut tx, site, agent, report).await?;
+            site_measurements::upsert(&mut tx, site, agent, had_turn, report).await?;
             let site = match &report.origin {
                 Some(origin) => sites_origin::settle(&mut tx, site, origin).await?,
                 None => site,

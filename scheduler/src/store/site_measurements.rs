@@ -1,16 +1,26 @@
-//! Measurements of sites: the newest from each prober, whose it really is, and what it cost. Also where sites were seen, and
-//! at which addresses they proved to differ.
+//! Measurements of sites: the newest from each prober, whose it really is, and what it cost. Also at which addresses sites
+//! proved to differ.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
-use super::Error;
 use super::measurements::{Columns, Finding, MeasurementResult, Report, micros};
+use super::sightings::Seen;
+use super::{Error, sightings};
 
-/// Stores what a prober reported of a site.
+/// After so many orders in a row that were postponed although they held a turn, that is a failure to measure. A name needs one
+/// for every address it goes through: where others see it, where this prober does, where it settles.
+const MOST_POSTPONED: i32 = 5;
+/// What a site's measurement says then.
+const POSTPONED_AGAIN: &str = "the name leads to another address each time";
+/// What a site's measurement says when a prober postponed it and did not say where it stands.
+const POSTPONED_NOWHERE: &str = "postponed by the prober, without an address";
+
+/// Stores what a prober reported of a site. `had_turn`: its order held the turn at an address.
 ///
 /// # Errors
 /// When the database fails.
@@ -18,38 +28,59 @@ pub(super) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
     prober: AgentId,
+    had_turn: bool,
     report: &Report,
 ) -> Result<(), Error> {
-    let address = report.address.map(|address| address.to_string());
-    if address.is_some() {
-        sqlx::query!(
-            "update sites set address = $2::text::inet where id = $1 and address is distinct from $2::text::inet",
-            site.get(),
-            address,
-        )
-        .execute(&mut *conn)
-        .await?;
-    }
+    let settled = report.origin.is_some();
+    let seen = report.address.map(|address| Seen { site, prober, address, settled });
     match &report.finding {
         Finding::Measured { result, agreed } => {
             if *agreed == Some(false) {
-                sqlx::query!(
-                    r#"
-                    insert into unshared_addresses (address) select $1::text::inet where $1 is not null
-                    on conflict (address) do update set seen_at = excluded.seen_at
-                    "#,
-                    address,
-                )
-                .execute(&mut *conn)
-                .await?;
+                note_disagreement(conn, report.address).await?;
             }
-            upsert_result(conn, site, prober, result, None, report).await
+            let requests = not_counted(conn, site, prober, seen).await? + i64::from(report.requests);
+            upsert_result(conn, site, prober, result, None, report.address, requests).await
         }
         Finding::Shared { measured, from, age } => {
-            upsert_result(conn, site, prober, &Ok(measured.clone()), Some((from, *age)), report).await
+            let requests = not_counted(conn, site, prober, seen).await? + i64::from(report.requests);
+            let shared = Some((from.as_str(), *age));
+            upsert_result(conn, site, prober, &Ok(measured.clone()), shared, report.address, requests).await
         }
-        Finding::Postponed => count_requests(conn, site, prober, report.requests).await,
+        Finding::Postponed => {
+            let failure = match seen {
+                None => POSTPONED_NOWHERE,
+                Some(seen) => {
+                    if sightings::postponed(conn, seen, had_turn, report.requests).await? < MOST_POSTPONED {
+                        return Ok(());
+                    }
+                    POSTPONED_AGAIN
+                }
+            };
+            let requests = sightings::forget(conn, site, prober).await?;
+            upsert_result(conn, site, prober, &Err(failure.to_owned()), None, report.address, requests).await
+        }
     }
+}
+
+/// Notes where a site was seen that was measured or failed; returns the requests of reports that measured nothing.
+async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, seen: Option<Seen>) -> Result<i64, Error> {
+    match seen {
+        Some(seen) => sightings::measured(conn, seen).await,
+        None => sightings::forget(conn, site, prober).await,
+    }
+}
+
+async fn note_disagreement(conn: &mut PgConnection, address: Option<IpAddr>) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        insert into unshared_addresses (address) select $1::text::inet where $1 is not null
+        on conflict (address) do update set seen_at = excluded.seen_at
+        "#,
+        address.map(|address| address.to_string()),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
 }
 
 async fn upsert_result(
@@ -58,7 +89,8 @@ async fn upsert_result(
     prober: AgentId,
     result: &MeasurementResult,
     shared: Option<(&str, Duration)>,
-    report: &Report,
+    address: Option<IpAddr>,
+    requests: i64,
 ) -> Result<(), Error> {
     let columns = Columns::from(result);
     let phases = result.as_ref().ok();
@@ -84,26 +116,13 @@ async fn upsert_result(
         columns.answered,
         columns.lost,
         columns.failure,
-        report.address.map(|address| address.to_string()),
+        address.map(|address| address.to_string()),
         phases.and_then(|measured| measured.dns).map(micros),
         phases.and_then(|measured| measured.connect).map(micros),
         phases.and_then(|measured| measured.tls).map(micros),
         shared.map(|(from, _)| from),
         shared.map_or(0.0, |(_, age)| age.as_secs_f64()),
-        i64::from(report.requests),
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-/// Requests of a report that measured nothing count where there is something to count them with.
-async fn count_requests(conn: &mut PgConnection, site: SiteId, prober: AgentId, requests: u32) -> Result<(), Error> {
-    sqlx::query!(
-        "update site_measurements set requests = requests + $3 where site_id = $1 and prober_id = $2",
-        site.get(),
-        prober.get(),
-        i64::from(requests),
+        requests,
     )
     .execute(conn)
     .await?;

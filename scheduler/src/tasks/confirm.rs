@@ -98,7 +98,8 @@ impl Confirm {
     async fn ask(&self, conn: &mut PgConnection) -> anyhow::Result<Vec<AgentId>> {
         let config = &self.scheduler.config.measure;
         let askable = confirmations::askable(conn, SITES_PER_PASS).await.context("find confirmers")?;
-        let mut confirmers: Vec<AgentId> = askable.iter().flat_map(|due| due.probers.iter().copied()).collect();
+        let mut confirmers: Vec<AgentId> =
+            askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
         confirmers.sort_unstable();
         confirmers.dedup();
         if confirmers.is_empty() {

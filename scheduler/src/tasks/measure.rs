@@ -2,8 +2,7 @@
 //!
 //! Each pass gives up what will not be answered, orders what is due within every prober's bounds, and lets submitted
 //! tasks in. A site has one open order at a time, and so has an address: that alone keeps either to one probe an interval over
-//! all probers. Whoever has not been seen at an address yet may be anywhere, so one prober after the other looks at all of
-//! those, the first of them first: agents let only one order at a time to an address they found out themselves.
+//! all probers. A site that nobody has seen yet may be anywhere, so its first order asks for its address alone.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use sqlx::PgConnection;
 use crate::Scheduler;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId};
-use crate::store::measurement_orders::{self, Due, MeshPlan};
+use crate::store::measurement_orders::{self, Due, MeshPlan, Turn};
 use crate::store::{sites_origin, tasks};
 
 use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS, NOBODY_BELIEVED};
@@ -126,34 +125,32 @@ pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration
 }
 
 /// Gives each site to the prober that holds the fewest orders among those that have yet to measure it, and no prober
-/// more than `most`; one site an address. A site of unknown address goes to the first that has yet to measure it: each prober
-/// has to measure every site anyway, so that going through them in the same order costs no time in the long run.
+/// more than `most`; one site an address.
 pub(super) fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
     for site in due {
-        if site.address.is_some_and(|address| taken.contains(&address)) {
-            continue;
-        }
-        let load = |prober: &&AgentId| open.get(prober).copied().unwrap_or(u32::MAX);
-        let may = if site.address.is_some() { &site.probers[..] } else { site.probers.get(..1).unwrap_or_default() };
-        let Some(&prober) = may.iter().filter(|prober| load(prober) < most).min_by_key(load) else { continue };
-        taken.extend(site.address);
-        open.entry(prober).and_modify(|held| *held += 1);
-        orders.push((site.site, prober));
+        let load = |turn: &&Turn| open.get(&turn.prober).copied().unwrap_or(u32::MAX);
+        let may = |turn: &&Turn| load(turn) < most && !turn.address.is_some_and(|address| taken.contains(&address));
+        let Some(&turn) = site.turns.iter().filter(may).min_by_key(load) else { continue };
+        taken.extend(turn.address);
+        open.entry(turn.prober).and_modify(|held| *held += 1);
+        orders.push((site.site, turn.prober));
     }
     orders
 }
+
+#[cfg(test)]
+mod turns;
 
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::SessionId;
     use crate::store::fixtures;
     use crate::store::measurement_orders::OrderTarget;
-    use crate::store::measurements::{self, Finding, Report};
+    use crate::store::measurements;
     use crate::tasks::trial::{Trial, took};
 
     async fn pass(trial: &Trial) {
@@ -306,92 +303,27 @@ mod tests {
     #[test]
     fn sites_are_spread_over_probers_within_their_bounds() {
         let (a, b) = (AgentId::new(1), AgentId::new(2));
-        let at = |site: u8, last: u8| Due {
+        let seen_at = |site: u8, turns: &[(AgentId, u8)]| Due {
             site: SiteId::new(site.into()),
-            address: Some([192, 0, 2, last].into()),
-            probers: vec![a, b],
+            turns: turns
+                .iter()
+                .map(|&(prober, last)| Turn { prober, address: Some([192, 0, 2, last].into()) })
+                .collect(),
         };
+        let at = |site: u8, last: u8| seen_at(site, &[(a, last), (b, last)]);
         let due: Vec<Due> = (0..6).map(|site| at(site, site)).collect();
         let orders = spread(&due, HashMap::from([(a, 0), (b, 2)]), 4);
         let given = |agent| orders.iter().filter(|(_, prober)| *prober == agent).count();
         assert_eq!((given(a), given(b)), (4, 2));
-        let only_a = vec![Due { probers: vec![a], ..at(9, 9) }];
-        assert_eq!(spread(&only_a, HashMap::from([(a, 4), (b, 0)]), 4), []);
+        assert_eq!(spread(&[seen_at(9, &[(a, 9)])], HashMap::from([(a, 4), (b, 0)]), 4), []);
 
         let neighbours = [at(1, 1), at(2, 1), at(3, 2)];
         let orders = spread(&neighbours, HashMap::from([(a, 0), (b, 0)]), 4);
         assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(3), b)], "one site an address");
 
-        let unknown: Vec<Due> = (0..3).map(|site| Due { address: None, ..at(site, 0) }).collect();
-        let orders = spread(&unknown, HashMap::from([(a, 2), (b, 0)]), 4);
-        assert_eq!(orders, [(SiteId::new(0), a), (SiteId::new(1), a)], "the first prober, within its bound");
-    }
-
-    /// Answers an agent's orders as if every site stood at one address.
-    async fn answer_at(trial: &Trial, (agent, session): (AgentId, SessionId), finding: Finding) -> usize {
-        let mut conn = trial.conn().await;
-        let orders = measurement_orders::take_unsent(&mut conn, agent, session).await.expect("take orders");
-        let orders: Vec<_> =
-            orders.into_iter().filter(|order| matches!(order.target, OrderTarget::Site { .. })).collect();
-        for order in &orders {
-            let address = Some([192, 0, 2, 1].into());
-            let report = Report { finding: finding.clone(), origin: None, address, requests: 6 };
-            measurements::record(&mut conn, agent, order.id, &report).await.expect("record");
-        }
-        orders.len()
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_address_has_one_open_order_over_all_probers_and_sites(pool: PgPool) {
-        let trial = Trial::new(pool);
-        let agents = trial.connect(3).await;
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            trial.task(host).await;
-        }
-        pass(&trial).await;
-        let first: Vec<AgentId> = trial.site_orders().await.into_iter().map(|(prober, _)| prober).collect();
-        assert_eq!(first, [agents[0].0; 3], "one prober finds out where they are");
-        assert_eq!(answer_at(&trial, agents[0], Finding::Postponed).await, 3);
-        assert_eq!(trial.count("select count(*) from site_measurements").await, 0, "nobody failed");
-
-        let mut rounds = 0;
-        loop {
-            tokio::join!(pass(&trial), pass(&trial));
-            let open = trial.site_orders().await;
-            assert!(open.len() <= 1, "one order an address: {open:?}");
-            let Some((prober, _)) = open.first() else { break };
-            let agent = *agents.iter().find(|(agent, _)| agent == prober).expect("a connected prober");
-            answer_at(&trial, agent, Finding::Measured { result: took(10), agreed: None }).await;
-            rounds += 1;
-        }
-        assert_eq!(rounds, 9, "three sites from three probers");
-        let requests = "select sum(requests)::bigint from site_measurements";
-        assert_eq!(trial.count(requests).await, 9 * 6);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_address_whose_sites_differ_is_not_shared(pool: PgPool) {
-        let trial = Trial::new(pool);
-        let agents = trial.connect(1).await;
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            trial.task(host).await;
-        }
-        pass(&trial).await;
-        answer_at(&trial, agents[0], Finding::Postponed).await;
-        for (finding, shared_before) in [
-            (Finding::Measured { result: took(10), agreed: None }, true),
-            (Finding::Measured { result: took(90), agreed: Some(false) }, true),
-            (Finding::Measured { result: took(30), agreed: None }, false),
-        ] {
-            pass(&trial).await;
-            let mut conn = trial.conn().await;
-            let orders = measurement_orders::take_unsent(&mut conn, agents[0].0, agents[0].1).await.expect("take");
-            let OrderTarget::Site { may_share, .. } = orders[0].target else { panic!("{orders:?}") };
-            assert_eq!(may_share, shared_before);
-            let address = Some([192, 0, 2, 1].into());
-            let report = Report { finding, origin: None, address, requests: 6 };
-            measurements::record(&mut conn, agents[0].0, orders[0].id, &report).await.expect("record");
-        }
+        let elsewhere_for_b = [at(1, 1), seen_at(2, &[(a, 1), (b, 2)])];
+        let orders = spread(&elsewhere_for_b, HashMap::from([(a, 0), (b, 3)]), 4);
+        assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(2), b)], "where that prober sees it");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -417,23 +349,6 @@ mod tests {
         pass(&trial).await;
         assert_eq!(trial.site_orders().await, []);
         assert_ne!(task, next);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_shared_measurement_is_as_old_as_it_is_and_says_whose_it_is(pool: PgPool) {
-        let trial = Trial::new(pool);
-        let agents = trial.connect(1).await;
-        trial.task("a.cn").await;
-        pass(&trial).await;
-        let measured = took(10).expect("a measurement");
-        let (from, age) = ("https://b.cn:443".to_owned(), Duration::from_secs(600));
-        answer_at(&trial, agents[0], Finding::Shared { measured, from, age }).await;
-        let told = "select count(*) from site_measurements
-                    where shared_from = 'https://b.cn:443' and measured_at between now() - interval '11 minutes'
-                                                                               and now() - interval '10 minutes'";
-        assert_eq!(trial.count(told).await, 1);
-        pass(&trial).await;
-        assert_eq!(trial.site_orders().await, [], "it is a measurement like another");
     }
 
     #[test]
