@@ -209,6 +209,25 @@ async fn a_site_travels_from_submission_to_one_accepted_outcome(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn what_a_paused_agent_hands_back_goes_to_another(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let mut full =
+        Agent::connect(&running, &running.enrol("full").await.credential, Vec::new()).await.expect("connect");
+    full.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = full.crawl_order().await;
+    let mut other =
+        Agent::connect(&running, &running.enrol("other").await.credential, Vec::new()).await.expect("connect");
+    other.welcome().await;
+    let paused = "the disk is full".to_owned();
+    full.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 0, paused })).await;
+    full.say(release(&order)).await;
+    let again = other.crawl_order().await;
+    assert_eq!((again.task_id, again.token), (order.task_id, 2));
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;

@@ -204,6 +204,7 @@ struct AgentRow {
     quarantined: String,
     draining_since: Option<String>,
     removed_at: Option<String>,
+    paused: String,
 }
 
 impl From<Agent> for AgentRow {
@@ -227,17 +228,19 @@ impl From<Agent> for AgentRow {
             quarantined: agent.quarantined,
             draining_since: output::time(agent.draining_since.as_ref()),
             removed_at: output::time(agent.removed_at.as_ref()),
+            paused: agent.paused,
         }
     }
 }
 
 impl AgentRow {
-    /// Whether it takes work, in a word.
-    const fn service(&self) -> &'static str {
+    /// Whether it takes work: in a word, or why it paused.
+    fn service(&self) -> &str {
         match self {
             Self { removed_at: Some(_), .. } => "removed",
             Self { draining_since: Some(_), leased: 0, .. } => "drained",
             Self { draining_since: Some(_), .. } => "draining",
+            Self { paused, .. } if !paused.is_empty() => paused,
             _ => "yes",
         }
     }

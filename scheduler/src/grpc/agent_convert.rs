@@ -298,7 +298,8 @@ fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
     plain(value).and_then(|duration| Rtt::try_new(duration).ok())
 }
 
-fn clip(mut text: String) -> String {
+/// Text from an agent: printable, and not longer than is stored.
+pub(super) fn clip(mut text: String) -> String {
     text.retain(|character| !character.is_control());
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
         text.truncate(end);

@@ -88,6 +88,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
             leaving: false,
             grants_from: Instant::now(),
             contact_url: contact_url.clone(),
+            paused: String::new(),
         };
         session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url)).await?;
         let shutdown = self.shutdown.clone();
@@ -157,6 +158,8 @@ struct Session {
     grants_from: Instant,
     /// What the agent was told at its welcome.
     contact_url: Option<String>,
+    /// Why it takes no lease, as it said last; empty while it does.
+    paused: String,
 }
 
 impl Session {
@@ -217,6 +220,9 @@ impl Session {
         let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
         let mut conn = self.connection().await?;
         let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
+        if self.paused != heartbeat.paused {
+            self.pause(&mut conn, heartbeat.paused).await?;
+        }
         let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
         drop(conn);
         if !renewed {
@@ -228,6 +234,20 @@ impl Session {
             return Err(Status::aborted("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
+    }
+
+    /// Takes note that the agent takes no lease, or does again: what it has not begun goes to others, or new work to it.
+    async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
+        let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
+        if sessions::pause(conn, self.session, reason.as_deref()).await.map_err(status::from_store)? {
+            match &reason {
+                Some(reason) => tracing::warn!(agent.id = %self.agent, reason, "an agent paused"),
+                None => tracing::info!(agent.id = %self.agent, "an agent takes leases again"),
+            }
+            self.scheduler.wakes.assign.notify_one();
+        }
+        self.paused = said;
+        Ok(())
     }
 
     async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {

@@ -46,6 +46,8 @@ pub struct Agent {
     pub draining_since: Option<DateTime<Utc>>,
     /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,
+    /// Why it takes no lease at this moment, as it said; `None` while it does.
+    pub paused: Option<String>,
 }
 
 /// All agents, by name, those that were removed among them.
@@ -72,6 +74,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+               (select s.paused from sessions s where s.agent_id = a.id and s.state = 'active') as paused,
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
@@ -107,6 +110,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 quarantined: row.quarantined,
                 draining_since: row.draining_since,
                 removed_at: row.removed_at,
+                paused: row.paused,
             })
         })
         .collect()

@@ -37,7 +37,7 @@ pub struct Available {
     pub load: u32,
 }
 
-/// The agents with an active session that do not drain.
+/// The agents with an active session that neither drain nor have paused.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -53,7 +53,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
             group by c.agent_id
         ) l on l.agent_id = a.id
         where a.draining_since is null
-          and exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
+          and exists (select from sessions s where s.agent_id = a.id and s.state = 'active' and s.paused is null)
         order by a.id
         "#,
     )
@@ -168,7 +168,8 @@ pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Resu
     Ok(())
 }
 
-/// Returns tasks whose chosen agent has no active session, or drains, to `located`, to be chosen anew. Returns how many.
+/// Returns tasks whose chosen agent has no active session, drains or has paused to `located`, to be chosen anew. Returns
+/// how many.
 ///
 /// # Errors
 /// When the database fails.
@@ -181,7 +182,7 @@ pub async fn withdraw_from_unavailable(conn: &mut PgConnection) -> Result<u64, E
         where a.id = t.assignment_id and t.state = 'assigned'
           and not exists (
               select from sessions s join agents g on g.id = s.agent_id
-              where s.agent_id = a.agent_id and s.state = 'active' and g.draining_since is null
+              where s.agent_id = a.agent_id and s.state = 'active' and s.paused is null and g.draining_since is null
           )
         "#,
     )

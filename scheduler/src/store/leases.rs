@@ -29,7 +29,7 @@ pub struct Grant {
 }
 
 /// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
-/// longer active, or to an agent that drains. The caller commits before it sends.
+/// longer active, or to an agent that drains or has paused. The caller commits before it sends.
 ///
 /// # Errors
 /// When the database fails or a stored policy is out of range.
@@ -97,14 +97,14 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
         .collect()
 }
 
-/// The agent's slots not taken by active leases; `None` when the session has ended or the agent drains. The agent's row stays locked for
-/// the transaction, so that two grants cannot both count the same free slot.
+/// The agent's slots not taken by active leases; `None` when the session has ended, or the agent drains or has paused. Its
+/// row stays locked for the transaction, so that two grants cannot both count the same free slot.
 async fn free_slots(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<i64>, Error> {
     let capacity = sqlx::query_scalar!(
         r#"
         select a.capacity from agents a
         join sessions s on s.agent_id = a.id
-        where a.id = $1 and s.id = $2 and s.state = 'active' and a.draining_since is null
+        where a.id = $1 and s.id = $2 and s.state = 'active' and s.paused is null and a.draining_since is null
         for update of a for share of s
         "#,
         agent.get(),
@@ -213,8 +213,8 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures;
     use crate::store::sessions::{self, Registration};
+    use crate::store::{agents, assignments, fixtures};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(pool: PgPool) {
@@ -231,6 +231,33 @@ mod tests {
         assert_eq!(grants[0].name, "a.cn");
         assert_eq!(grants[0].policy.max_pages, 10);
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty(), "no slot is free");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_that_has_paused_is_granted_nothing_until_it_says_otherwise_or_comes_back(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        fixtures::assigned(&mut conn, batch, site, agent).await;
+        assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
+        assert!(!sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"), "no news");
+        let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
+        assert_eq!(waiting, Some(sessions::Waiting { orders: false, leases: false }));
+        assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
+        assert!(assignments::available(&mut conn).await.expect("look").is_empty());
+        let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
+        assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
+        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        assert_eq!(assignments::withdraw_from_unavailable(&mut tx).await.expect("withdraw"), 1, "another may take it");
+        tx.rollback().await.expect("roll back");
+
+        assert!(sessions::pause(&mut conn, session, None).await.expect("go on"));
+        assert_eq!(assignments::withdraw_from_unavailable(&mut conn).await.expect("withdraw"), 0);
+        assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
+        let session = fixtures::session(&mut conn, agent).await;
+        assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -126,12 +126,27 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
     Ok(renewed.rows_affected() == 1)
 }
 
+/// Takes note of why the agent of this session takes no lease, or that it does again (`None`). `true` when that is news.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
+    let changed = sqlx::query!(
+        "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",
+        session.get(),
+        reason,
+    )
+    .execute(conn)
+    .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
 /// What waits to be sent on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     /// Orders to measure.
     pub orders: bool,
-    /// Tasks assigned to the agent while it has a free slot and does not drain.
+    /// Tasks assigned to the agent while it has a free slot, does not drain and has not paused.
     pub leases: bool,
 }
 
@@ -145,7 +160,7 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
         Waiting,
         r#"
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
-               a.draining_since is null
+               a.draining_since is null and s.paused is null
                and (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
                and exists (
                    select from tasks t join assignments c on c.id = t.assignment_id

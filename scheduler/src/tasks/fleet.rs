@@ -27,15 +27,15 @@ pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
 /// Why sites are not measured while nobody is there.
 pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
 
-/// Why no agent is chosen while all that are there are being drained.
-const EVERY_AGENT_DRAINS: &str = "every connected agent drains: landfall agents resume NAME";
+/// Why no agent is chosen while all that are there drain or have paused.
+const NOBODY_TAKES_WORK: &str = "every connected agent drains or has paused: see `landfall agents list`";
 /// Reasons to wait that pass as soon as somebody can be chosen.
-pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, EVERY_AGENT_DRAINS];
+pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, NOBODY_TAKES_WORK];
 
 /// Says of located tasks why nobody is chosen for them, when nobody can be.
 pub(super) async fn explain_nobody(conn: &mut PgConnection) -> Result<(), Error> {
     let nobody = landmarks::connected(conn).await?.is_empty();
-    let reason = if nobody { NO_AGENT_CONNECTED } else { EVERY_AGENT_DRAINS };
+    let reason = if nobody { NO_AGENT_CONNECTED } else { NOBODY_TAKES_WORK };
     assignments::explain_waiting(conn, reason, &PASSING).await
 }
 

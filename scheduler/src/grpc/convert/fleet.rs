@@ -127,6 +127,7 @@ impl From<Agent> for v1::Agent {
             quarantined: agent.quarantined.unwrap_or_default(),
             draining_since: agent.draining_since.map(timestamp),
             removed_at: agent.removed_at.map(timestamp),
+            paused: agent.paused.unwrap_or_default(),
         }
     }
 }
