@@ -24,6 +24,7 @@ core=(
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
+    scheduler/src/seed.rs
     scheduler/src/site_list.rs
     agent/src/probe/weighted_mean.rs
     agent/src/probe/stopping.rs

@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `gnp`, `strategy`, `seed` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub mod operator;
 pub mod postgres;
 pub mod run;
 pub mod secret;
+pub mod seed;
 pub mod simulate;
 pub mod site_list;
 pub mod store;

@@ -8,6 +8,7 @@ pub mod assignments;
 pub mod batches;
 pub mod confirmations;
 pub mod contradictions;
+pub mod disagreements;
 pub mod drains;
 pub mod embeddings;
 pub mod enrolments;

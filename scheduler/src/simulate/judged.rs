@@ -9,6 +9,7 @@ use super::map::Map;
 use super::{Draw, Matrix, Settings, SettingsError, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
+use crate::seed;
 use crate::strategy::{Candidate, choose};
 
 /// What one seed showed.
@@ -222,13 +223,7 @@ impl Field<'_> {
     }
 }
 
-/// The seed of one site's draws, unrelated between neighbouring sites and seeds (the finaliser of splitmix64, Steele et
-/// al. 2014).
+/// The seed of one site's draws, unrelated between neighbouring sites and seeds.
 fn draw_seed(seed: u64, node: usize) -> u64 {
-    let node = u64::try_from(node).unwrap_or(u64::MAX);
-    let mut bits = seed.rotate_left(32) ^ node;
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+    seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

@@ -15,14 +15,11 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, OrderId, SessionId, SiteId};
 
 use super::Error;
+use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
 use super::measurements::raw_agents;
 
 /// What a site's measurement says when its prober kept silent.
 const NO_REPORT: &str = "no report from the prober in time";
-
-/// So long a doubted site, and the sites of an address that differ, are measured one by one. Longer than any prober remembers
-/// what it measured.
-const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// An order as the prober's session sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,8 +120,10 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         select taken.id, site_id, agent_id, confirming, host(taken.address) as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
                coalesce(sites.doubted_at < now() - make_interval(secs => $3), true)
                    and not exists (
-                       select from unshared_addresses off
+                       select from address_disagreements off
                        where off.address = taken.address and off.seen_at > now() - make_interval(secs => $3)
+                         and off.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+                       having count(*) >= $4 or bool_or(off.prober_id = $1)
                    ) as "may_share!"
         from taken
         left join sites on sites.id = taken.site_id
@@ -134,6 +133,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         agent.get(),
         session.get(),
         NOT_SHARED_FOR.as_secs_f64(),
+        ENOUGH,
     )
     .fetch_all(conn)
     .await?;

@@ -1,5 +1,4 @@
-//! Measurements of sites: the newest from each prober, whose it really is, and what it cost. Also at which addresses sites
-//! proved to differ.
+//! Measurements of sites: the newest from each prober, whose it really is, and what it cost.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use crate::model::{AgentId, SiteId};
 
 use super::measurements::{Columns, Finding, MeasurementResult, Report, micros};
 use super::sightings::Seen;
-use super::{Error, sightings};
+use super::{Error, disagreements, sightings};
 
 /// After so many orders in a row that were postponed although they held a turn, that is a failure to measure. A name needs one
 /// for every address it goes through: where others see it, where this prober does, where it settles.
@@ -35,8 +34,8 @@ pub(super) async fn upsert(
     let seen = report.address.map(|address| Seen { site, prober, address, settled });
     match &report.finding {
         Finding::Measured { result, agreed } => {
-            if *agreed == Some(false) {
-                note_disagreement(conn, report.address).await?;
+            if let (Some(false), Some(address)) = (agreed, report.address) {
+                disagreements::note(conn, address, prober).await?;
             }
             let requests = not_counted(conn, site, prober, seen).await? + i64::from(report.requests);
             upsert_result(conn, site, prober, result, None, report.address, requests).await
@@ -68,19 +67,6 @@ async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, see
         Some(seen) => sightings::measured(conn, seen).await,
         None => sightings::forget(conn, site, prober).await,
     }
-}
-
-async fn note_disagreement(conn: &mut PgConnection, address: Option<IpAddr>) -> Result<(), Error> {
-    sqlx::query!(
-        r#"
-        insert into unshared_addresses (address) select $1::text::inet where $1 is not null
-        on conflict (address) do update set seen_at = excluded.seen_at
-        "#,
-        address.map(|address| address.to_string()),
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 async fn upsert_result(

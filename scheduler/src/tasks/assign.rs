@@ -11,6 +11,7 @@ use anyhow::Context;
 use crate::Scheduler;
 use crate::gnp::{Place, Placement, Predicted};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::seed;
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
 use crate::store::{self, measurements, placements, quarantines, verdicts};
@@ -184,11 +185,7 @@ fn predict(
 }
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be
-/// replayed, and unrelated between neighbouring tasks (the finaliser of splitmix64, Steele et al. 2014).
+/// replayed, and unrelated between neighbouring tasks.
 fn draw_seed(task: &Waiting) -> u64 {
-    let mut bits = task.task.get().cast_unsigned() ^ task.former.cast_unsigned().rotate_left(48);
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
+    seed::spread(task.task.get().cast_unsigned() ^ task.former.cast_unsigned().rotate_left(48))
 }

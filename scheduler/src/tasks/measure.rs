@@ -14,7 +14,7 @@ use crate::Scheduler;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId};
 use crate::store::measurement_orders::{self, Due, MeshPlan, Turn};
-use crate::store::{sites_origin, tasks};
+use crate::store::{disagreements, sites_origin, tasks};
 
 use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS, NOBODY_BELIEVED};
 
@@ -56,6 +56,7 @@ impl Measure {
             wakes.locate.notify_one();
             wakes.confirm.notify_one();
         }
+        disagreements::prune(&mut conn).await.context("forget old disagreements")?;
         let mut woken =
             measurement_orders::order_mesh(&mut conn, &mesh_plan(config)).await.context("order the mesh")?;
         self.pass_on(&mut conn).await?;

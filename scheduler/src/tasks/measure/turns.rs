@@ -7,6 +7,7 @@ use sqlx::PgPool;
 
 use super::Measure;
 use crate::model::{AgentId, OrderId, SessionId};
+use crate::store::fixtures;
 use crate::store::measurement_orders::{self, OrderTarget};
 use crate::store::measurements::{self, Finding, Report};
 use crate::tasks::trial::{Trial, took};
@@ -256,28 +257,57 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }
 
+/// Orders one more site at one address from an agent alone, which says whether it agrees; returns whether it might have
+/// shared.
+async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
+    let mut conn = trial.conn().await;
+    let site = fixtures::site(&mut conn, name).await;
+    sqlx::query("update sites set address = '192.0.2.1' where id = $1")
+        .bind(site.get())
+        .execute(&mut *conn)
+        .await
+        .expect("an address");
+    measurement_orders::order_sites(&mut conn, &[(site, agent.0)], Duration::from_secs(60)).await.expect("order");
+    let orders = measurement_orders::take_unsent(&mut conn, agent.0, agent.1).await.expect("take");
+    let mut of_sites = orders.iter().filter_map(|order| match order.target {
+        OrderTarget::Site { may_share, .. } => Some((order.id, may_share)),
+        OrderTarget::Beacon { .. } => None,
+    });
+    let (order, may_share) = of_sites.next_back().expect("an order");
+    let finding = Finding::Measured { result: took(90), agreed: Some(agreed) };
+    let report = Report { finding, origin: None, address: Some(HERE.into()), requests: REQUESTS };
+    measurements::record(&mut conn, agent.0, order, &report).await.expect("record");
+    may_share
+}
+
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn an_address_whose_sites_differ_is_not_shared(pool: PgPool) {
+async fn one_agent_ends_the_sharing_of_an_address_for_itself_and_two_end_it_for_all(pool: PgPool) {
     let trial = Trial::new(pool);
-    let agents = trial.connect(1).await;
-    for host in ["a.cn", "b.cn", "c.cn"] {
-        trial.task(host).await;
-    }
-    pass(&trial).await;
-    answer(&trial, agents[0], &took_so_long(10), HERE).await;
-    for (finding, shared_before) in [
-        (Finding::Measured { result: took(10), agreed: None }, true),
-        (Finding::Measured { result: took(90), agreed: Some(false) }, true),
-        (Finding::Measured { result: took(30), agreed: None }, false),
+    let agents = trial.connect(3).await;
+    for (name, agent, agreed, might) in [
+        ("a.cn", 0, true, true),
+        ("b.cn", 0, false, true),
+        ("c.cn", 0, false, false),
+        ("d.cn", 1, true, true),
+        ("e.cn", 1, false, true),
+        ("f.cn", 2, true, false),
     ] {
-        pass(&trial).await;
-        let mut conn = trial.conn().await;
-        let orders = measurement_orders::take_unsent(&mut conn, agents[0].0, agents[0].1).await.expect("take");
-        let OrderTarget::Site { may_share, .. } = orders[0].target else { panic!("{orders:?}") };
-        assert_eq!(may_share, shared_before);
-        let report = Report { finding, origin: None, address: Some(HERE.into()), requests: REQUESTS };
-        measurements::record(&mut conn, agents[0].0, orders[0].id, &report).await.expect("record");
+        assert_eq!(checked(&trial, name, agents[agent], agreed).await, might, "{name}");
     }
+    sqlx::query("insert into quarantines (agent_id, evidence, reason) values ($1, 'light', 'on purpose')")
+        .bind(agents[0].0.get())
+        .execute(&trial.scheduler.pool)
+        .await
+        .expect("quarantine");
+    assert!(checked(&trial, "g.cn", agents[2], true).await, "one of the two is not believed any more");
+
+    let kept = "select count(*) from address_disagreements";
+    pass(&trial).await;
+    assert_eq!(trial.count(kept).await, 2);
+    trial.execute("update address_disagreements set seen_at = now() - interval '25 hours'").await;
+    assert!(checked(&trial, "h.cn", agents[1], true).await, "a day later");
+    pass(&trial).await;
+    assert_eq!(trial.count(kept).await, 0);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
