@@ -22,6 +22,7 @@ mod embedding;
 mod landmarks;
 mod output;
 mod reports;
+mod sightings;
 mod simulate;
 mod sites;
 mod submit;

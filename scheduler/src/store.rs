@@ -23,7 +23,7 @@ pub mod quarantines;
 pub mod reports;
 pub mod sessions;
 pub mod settings;
-mod sightings;
+pub mod sightings;
 mod site_measurements;
 pub mod sites;
 pub mod sites_origin;

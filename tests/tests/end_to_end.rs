@@ -203,7 +203,30 @@ async fn sites_on_one_machine_share_measurements() {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     measurements_are_true(&cluster, &facts);
+    shows_what_measuring_cost(&cluster, &facts, &probes).await;
     cluster.stop().await.unwrap();
+}
+
+/// What `sites show` says of a site's requests and of whose measurements it has is what its server saw.
+async fn shows_what_measuring_cost(cluster: &Cluster, facts: &Facts, probes: &[&Access]) {
+    for (site, name) in cluster.site_names().iter().enumerate() {
+        let shown = cluster.operate(&["sites", "show", name]).await.unwrap();
+        let seen = probes.iter().filter(|probe| probe.site == site).count();
+        assert!(shown.contains(&format!("; {seen} requests so far")), "{seen}: {shown}");
+        let shared: i64 = sqlx::query_scalar(
+            "select count(m.shared_from) from site_measurements m join sites s on s.id = m.site_id where s.name = $1",
+        )
+        .bind(name)
+        .fetch_one(&cluster.pool)
+        .await
+        .unwrap();
+        let all = facts.site_measurements.iter().filter(|one| one.target == *name).count();
+        let said = format!("; {shared} of {all} measurements are another site's");
+        assert_eq!(shown.contains(&said), shared > 0, "{shown}");
+        if site == 0 {
+            println!("{shown}");
+        }
+    }
 }
 
 /// By the web servers' own logs: whichever sites and agents they are about, two probes of a machine are an interval apart.

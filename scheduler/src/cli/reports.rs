@@ -84,6 +84,8 @@ struct AssignmentRow {
     /// Of the site, by everybody who measured it.
     probes: u64,
     confirming_probes: u64,
+    /// Sent to the site to measure it, over all measurements.
+    requests: u64,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
@@ -112,6 +114,7 @@ impl From<v1::AssignmentRow> for AssignmentRow {
             anycast_confidence: row.anycast_confidence,
             probes: row.probes,
             confirming_probes: row.confirming_probes,
+            requests: row.requests,
         }
     }
 }
@@ -128,6 +131,7 @@ impl Row for AssignmentRow {
         ">measured ms",
         ">crawled ms",
         ">probes",
+        ">requests",
         ">pages",
         ">size",
         ">anycast",
@@ -146,6 +150,7 @@ impl Row for AssignmentRow {
             output::millis_cell(self.measured_ms),
             output::millis_cell(self.crawled_ms),
             self.probes.to_string(),
+            self.requests.to_string(),
             self.pages.to_string(),
             output::bytes_cell(self.bytes),
             output::text_cell(&self.anycast_confidence.map(|sure| format!("{sure:.2}")).unwrap_or_default()),

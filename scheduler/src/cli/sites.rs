@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Row};
+use super::sightings::{Order, Sighting};
 use super::{submit, watch};
 use crate::exit::print;
 use crate::model::Strategy;
@@ -124,6 +125,8 @@ struct Site {
     placement: Option<Placement>,
     verdict: Option<Verdict>,
     measurements: Vec<MeasurementRow>,
+    sightings: Vec<Sighting>,
+    order: Option<Order>,
     tasks: Vec<TaskRow>,
 }
 
@@ -198,6 +201,8 @@ impl From<ShowSiteResponse> for Site {
             placement: site.placement.map(place),
             verdict: site.verdict.map(Verdict::from),
             measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
+            sightings: site.sightings.into_iter().map(Sighting::from).collect(),
+            order: site.order.map(Order::from),
             tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
         }
     }
@@ -322,9 +327,15 @@ impl Site {
             Some(_) => writeln!(text, "  places     one")?,
             None => writeln!(text, "  places     not judged yet")?,
         }
+        if let Some(order) = &self.order {
+            writeln!(text, "  waits for  {}", order.sentence())?;
+        }
         if !self.measurements.is_empty() {
             write!(text, "\n{}", output::table(&self.measurements))?;
             writeln!(text, "{}", self.cost())?;
+        }
+        for sighting in &self.sightings {
+            writeln!(text, "{}", sighting.sentence())?;
         }
         for task in &self.tasks {
             writeln!(text, "\n{}", task.sentence())?;
@@ -337,18 +348,27 @@ impl Site {
 }
 
 impl Site {
-    /// What its measurements cost.
+    /// What its measurements cost. What is shared was spent on another site, and is told there.
     fn cost(&self) -> String {
-        let probes = |row: &MeasurementRow| u64::from(row.count) + u64::from(row.lost);
+        let probes = |row: &MeasurementRow| match row.shared_from.is_empty() {
+            true => u64::from(row.count) + u64::from(row.lost),
+            false => 0,
+        };
         let all: u64 = self.measurements.iter().map(probes).sum();
+        let mut text = format!("{all} probes of this site");
         let confirming = self.measurements.iter().filter(|row| row.confirming);
-        match confirming.clone().count() {
-            0 => format!("{all} probes"),
-            agents => {
-                let spent: u64 = confirming.map(probes).sum();
-                format!("{all} probes, {spent} of them by {agents} confirming agents")
-            }
+        let agents = confirming.clone().count();
+        if agents > 0 {
+            let spent: u64 = confirming.map(probes).sum();
+            text.push_str(&format!(", {spent} of them by {agents} confirming agents"));
         }
+        let shared = self.measurements.iter().filter(|row| !row.shared_from.is_empty()).count();
+        if shared > 0 {
+            text.push_str(&format!("; {shared} of {} measurements are another site's", self.measurements.len()));
+        }
+        let requests: u64 = self.measurements.iter().map(|row| row.requests).sum();
+        text.push_str(&format!("; {requests} requests so far, warm-ups and former measurements included"));
+        text
     }
 }
 

@@ -14,7 +14,7 @@ use crate::Scheduler;
 use crate::model::BatchId;
 use crate::store::batches::{self, Progress};
 use crate::store::submissions::{self, Submission};
-use crate::store::{self, sites, verdicts};
+use crate::store::{self, measurement_orders, sightings, sites, verdicts};
 
 use super::convert::sites as convert;
 use super::{auth, status};
@@ -79,7 +79,14 @@ impl SiteService for SiteDesk {
         let placement = sites::placement(&mut conn, &site).await.map_err(status::from_store)?;
         let tasks = sites::tasks(&mut conn, &site).await.map_err(status::from_store)?;
         let verdict = verdicts::of_site(&mut conn, &site).await.map_err(status::from_store)?;
-        Ok(Response::new(convert::shown(site, measurements, placement, verdict, tasks)))
+        let sightings = sightings::of_site(&mut conn, &site).await.map_err(status::from_store)?;
+        let awaited = measurement_orders::awaited(&mut conn, &site).await.map_err(status::from_store)?;
+        let shown = convert::shown(site, measurements, placement, verdict, tasks);
+        Ok(Response::new(v1::ShowSiteResponse {
+            sightings: sightings.into_iter().map(Into::into).collect(),
+            order: awaited.map(Into::into),
+            ..shown
+        }))
     }
 }
 

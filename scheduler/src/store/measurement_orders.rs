@@ -17,6 +17,7 @@ use crate::model::{AgentId, OrderId, SessionId, SiteId};
 use super::Error;
 use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
 use super::measurements::raw_agents;
+use super::sites::Site;
 
 /// What a site's measurement says when its prober kept silent.
 const NO_REPORT: &str = "no report from the prober in time";
@@ -86,6 +87,17 @@ impl Turn {
             })
             .collect()
     }
+}
+
+/// An open order that a site waits for, as shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    /// The prober's name.
+    pub prober: String,
+    /// The address whose turn it holds; none when it only asks for the address.
+    pub address: Option<String>,
+    /// The site it is about, where that is another one at the same address.
+    pub other: Option<String>,
 }
 
 /// How the mesh is measured.
@@ -356,4 +368,29 @@ pub async fn order_sites(
     .fetch_all(conn)
     .await?;
     Ok(ordered.into_iter().map(AgentId::new).collect())
+}
+
+/// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
+///
+/// # Errors
+/// When the database fails.
+pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select a.name as prober, host(o.address) as address,
+               case when o.site_id = any($1) then null else other.name end as other
+        from measurement_orders o
+        join agents a on a.id = o.prober_id
+        join sites other on other.id = o.site_id
+        where o.site_id = any($1)
+           or (o.address = any (array(select address from sites where id = any($1)))
+               and exists (select from tasks t where t.site_id = any($1) and t.state = 'measuring'))
+        order by o.site_id = any($1) desc, o.id
+        limit 1
+        "#,
+        &site.ids(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| Awaited { prober: row.prober, address: row.address, other: row.other }))
 }

@@ -35,8 +35,10 @@ pub struct AssignmentRow {
     pub assignments: u32,
     /// How the crawl ended.
     pub outcome: Option<Outcome>,
-    /// Probes of the site in the newest measurement of each prober, answered or lost.
+    /// Probes of the site in the newest measurement of each prober, answered or lost; none of a shared one.
     pub probes: u64,
+    /// Requests sent to it to measure it, over all measurements.
+    pub requests: u64,
     /// Those of them that were spent on confirming.
     pub confirming_probes: u64,
 }
@@ -120,9 +122,12 @@ pub async fn assignments(
                o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
                (select coalesce(sum(m.answered + m.lost), 0) from site_measurements m
-                where m.site_id = t.site_id) as "probes!",
-               (select coalesce(sum(m.answered + m.lost), 0) from confirming_measurements m
-                where m.site_id = t.site_id) as "confirming_probes!"
+                where m.site_id = t.site_id and m.shared_from is null) as "probes!",
+               (select coalesce(sum(m.requests), 0)::bigint from site_measurements m where m.site_id = t.site_id)
+               + (select coalesce(sum(p.requests), 0)::bigint from site_sightings p where p.site_id = t.site_id) as "requests!",
+               (select coalesce(sum(m.answered + m.lost), 0)
+                from confirming_measurements join site_measurements m using (site_id, prober_id)
+                where m.site_id = t.site_id and m.shared_from is null) as "confirming_probes!"
         from tasks t
         join sites s on s.id = t.site_id
         left join assignments c on c.id = t.assignment_id
@@ -168,6 +173,7 @@ struct Stored {
     duration_ms: Option<i64>,
     rtt_us: Option<i64>,
     probes: i64,
+    requests: i64,
     confirming_probes: i64,
 }
 
@@ -225,6 +231,7 @@ impl TryFrom<Stored> for AssignmentRow {
             assignments: unsigned("assignments", "count", row.assignments)?,
             outcome,
             probes: unsigned("site_measurements", "answered", row.probes)?,
+            requests: unsigned("site_measurements", "requests", row.requests)?,
             confirming_probes: unsigned("site_measurements", "answered", row.confirming_probes)?,
         })
     }

@@ -10,7 +10,21 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
-use super::Error;
+use super::sites::Site;
+use super::{Error, unsigned};
+
+/// Where a prober sees a site, as shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    /// The prober's name.
+    pub prober: String,
+    /// The address that the site's name led it to.
+    pub address: String,
+    /// How often in a row it was led elsewhere than to the address whose turn its order held.
+    pub postponed: u32,
+    /// Requests it sent that its measurement does not count yet.
+    pub requests: u64,
+}
 
 /// What a prober's report says of where a site is.
 #[derive(Debug, Clone, Copy)]
@@ -108,4 +122,33 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
     .fetch_optional(conn)
     .await?;
     Ok(postponed.unwrap_or(0))
+}
+
+/// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sighting>, Error> {
+    const TABLE: &str = "site_sightings";
+    let rows = sqlx::query!(
+        r#"
+        select a.name, host(p.address) as "address!", p.postponed, p.requests
+        from site_sightings p join agents a on a.id = p.prober_id
+        where p.site_id = any($1)
+        order by a.name
+        "#,
+        &site.ids(),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Sighting {
+                prober: row.name,
+                address: row.address,
+                postponed: unsigned(TABLE, "postponed", row.postponed)?,
+                requests: unsigned(TABLE, "requests", row.requests)?,
+            })
+        })
+        .collect()
 }

@@ -17,6 +17,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             anycast_confidence: row.anycast,
             probes: row.probes,
             confirming_probes: row.confirming_probes,
+            requests: row.requests,
             ..Self::default()
         };
         if let Some(choice) = row.choice {

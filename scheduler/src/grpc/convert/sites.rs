@@ -10,6 +10,8 @@ use crate::config::CrawlConfig;
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 use crate::store::batches::Progress;
+use crate::store::measurement_orders::Awaited;
+use crate::store::sightings::Sighting;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
 use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
@@ -193,6 +195,19 @@ pub(in crate::grpc) fn shown(
         placement: placement.map(Into::into),
         tasks: tasks.into_iter().map(Into::into).collect(),
         verdict: verdict.map(verdict_message),
+        ..v1::ShowSiteResponse::default()
+    }
+}
+
+impl From<Sighting> for v1::SiteSighting {
+    fn from(Sighting { prober, address, postponed, requests }: Sighting) -> Self {
+        Self { prober, address, postponed, requests }
+    }
+}
+
+impl From<Awaited> for v1::SiteOrder {
+    fn from(Awaited { prober, address, other }: Awaited) -> Self {
+        Self { prober, address: address.unwrap_or_default(), site: other.unwrap_or_default() }
     }
 }
 
