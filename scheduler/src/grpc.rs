@@ -3,6 +3,7 @@
 //! Handlers are thin: a request becomes domain values, one call into the store decides, the answer becomes a message.
 //! Proto types never leave this module.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,12 +13,15 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::{Server, ServerTlsConfig};
+use tower::layer::layer_fn;
 
 use crate::Scheduler;
+use away::Away;
 
 mod agent_convert;
 pub mod agent_session;
 pub mod auth;
+mod away;
 pub mod convert;
 pub mod embeddings;
 pub mod fleet;
@@ -67,10 +71,12 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
 
+    let wakes = Arc::clone(&scheduler.wakes);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .tcp_nodelay(true);
+        .tcp_nodelay(true)
+        .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))));
     if let Some(tls) = tls {
         server = server.tls_config(tls).context("configure TLS")?;
     }

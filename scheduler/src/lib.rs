@@ -12,6 +12,7 @@ pub mod config;
 pub mod contact;
 pub mod contradiction;
 pub mod data_dir;
+pub mod database;
 pub mod exit;
 pub mod gnp;
 pub mod grpc;

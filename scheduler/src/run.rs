@@ -90,45 +90,50 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     let confirm = Confirm::new(scheduler.clone());
     let (assign, reap) = (Assign::new(scheduler.clone()), Reap::new(scheduler.clone()));
     let landmarks = Landmarks::new(scheduler.clone());
+    let (options, w, s) = (scheduler.pool.connect_options(), wakes(), stop.clone());
+    parts.spawn(async move {
+        w.database.watch((*options).clone(), s).await;
+        ("database", Ok(()))
+    });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("landmarks", LANDMARKS_PERIOD, &w.landmarks, s, || landmarks.run_once()).await;
+        run_periodic("landmarks", LANDMARKS_PERIOD, &w.landmarks, &w.database, s, || landmarks.run_once()).await;
         ("landmarks", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("measure", MEASURE_PERIOD, &w.measure, s, || measure.run_once()).await;
+        run_periodic("measure", MEASURE_PERIOD, &w.measure, &w.database, s, || measure.run_once()).await;
         ("measure", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("fit", FIT_PERIOD, &w.fit, s, || fit.run_once()).await;
+        run_periodic("fit", FIT_PERIOD, &w.fit, &w.database, s, || fit.run_once()).await;
         ("fit", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("locate", LOCATE_PERIOD, &w.locate, s, || locate.run_once()).await;
+        run_periodic("locate", LOCATE_PERIOD, &w.locate, &w.database, s, || locate.run_once()).await;
         ("locate", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("confirm", CONFIRM_PERIOD, &w.confirm, s, || confirm.run_once()).await;
+        run_periodic("confirm", CONFIRM_PERIOD, &w.confirm, &w.database, s, || confirm.run_once()).await;
         ("confirm", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("assign", ASSIGN_PERIOD, &w.assign, s, || assign.run_once()).await;
+        run_periodic("assign", ASSIGN_PERIOD, &w.assign, &w.database, s, || assign.run_once()).await;
         ("assign", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("reap", reap_period, &w.reap, s, || reap.run_once()).await;
+        run_periodic("reap", reap_period, &w.reap, &w.database, s, || reap.run_once()).await;
         ("reap", Ok(()))
     });
-    let (judge, s) = (trust::Trust::new(scheduler.clone()), stop.clone());
+    let (judge, w, s) = (trust::Trust::new(scheduler.clone()), wakes(), stop.clone());
     parts.spawn(async move {
         // Whoever needs a verdict at once asks for a review itself.
-        run_periodic("trust", trust::PERIOD, &Notify::new(), s, || judge.run_once()).await;
+        run_periodic("trust", trust::PERIOD, &Notify::new(), &w.database, s, || judge.run_once()).await;
         ("trust", Ok(()))
     });
 }

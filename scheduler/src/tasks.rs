@@ -26,6 +26,8 @@ use rand::rngs::SysRng;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::database::Database;
+
 /// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
 /// second, and every pass looks at everything that is due: one pass answers all of these reports.
 const LEAST_REST: Duration = Duration::from_millis(100);
@@ -39,6 +41,7 @@ pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Duration,
     wake: &Notify,
+    database: &Database,
     shutdown: CancellationToken,
     mut run_once: F,
 ) where
@@ -56,7 +59,8 @@ pub async fn run_periodic<F, Fut>(
             () = tokio::time::sleep_until(next) => {}
         }
         let began = tokio::time::Instant::now();
-        if let Err(error) = run_once().await {
+        // One that would wait for a silent database is given up: each is a function of what is stored.
+        if let Some(Err(error)) = database.while_it_answers(run_once()).await {
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }
         let rest = began.elapsed().max(LEAST_REST).min(period);
@@ -86,7 +90,7 @@ mod tests {
                 passed.send_modify(|passes| *passes += 1);
                 Ok(())
             };
-            run_periodic("test", Duration::from_secs(3600), &woken, stopped, pass).await;
+            run_periodic("test", Duration::from_secs(3600), &woken, &Database::default(), stopped, pass).await;
         });
         let began = Instant::now();
         while *passes.borrow() < 4 {

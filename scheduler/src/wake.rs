@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::database::Database;
 use crate::model::AgentId;
 
-/// One signal per background task, and one per connected agent.
+/// One signal per background task, one per connected agent, and one that says whether there is a store to look at.
 #[derive(Debug, Default)]
 pub struct Wakes {
     /// Something may need measuring.
@@ -27,6 +28,8 @@ pub struct Wakes {
     pub assign: Notify,
     /// A session may have ended.
     pub reap: Notify,
+    /// Whether the database answers.
+    pub database: Database,
     /// Guards only the map itself: it is never held across an await.
     agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
 }

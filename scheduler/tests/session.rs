@@ -1,5 +1,6 @@
 //! The agents' stream, over real tonic on a socket and a real Postgres: what an agent meets on the wire.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,11 @@ use landfall_scheduler::store::enrolments::{self, Wanted};
 use landfall_scheduler::store::settings;
 use landfall_scheduler::wake::Wakes;
 use sqlx::PgPool;
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -325,5 +329,79 @@ async fn strangers_and_bad_manners_are_refused(pool: PgPool) {
     let mut client = AgentServiceClient::new(running.channel().await);
     client.enrol(v1::EnrolRequest { token: token.clone() }).await.expect("the first use");
     assert!(client.enrol(v1::EnrolRequest { token }).await.is_err(), "a token works once");
+    running.stop().await;
+}
+
+/// A way to the database on which everything can be held up: nothing passes then, and nobody is told.
+struct Way {
+    folder: tempfile::TempDir,
+    open: watch::Sender<bool>,
+}
+
+impl Way {
+    fn to(target: &PgConnectOptions) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = format!(".s.PGSQL.{}", target.get_port());
+        let target = target.get_socket().map_or_else(|| PathBuf::from(target.get_host()), Clone::clone).join(&name);
+        let listener = UnixListener::bind(folder.path().join(name)).expect("bind");
+        let open = watch::Sender::new(true);
+        let gate = open.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = UnixStream::connect(&target).await.expect("the database");
+                let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+                tokio::spawn(carry(from_client, to_server, gate.subscribe()));
+                tokio::spawn(carry(from_server, to_client, gate.subscribe()));
+            }
+        });
+        Self { folder, open }
+    }
+
+    fn pool(&self, target: PgConnectOptions) -> PgPool {
+        PgPoolOptions::new().max_connections(8).connect_lazy_with(target.socket(self.folder.path()))
+    }
+}
+
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut open: watch::Receiver<bool>) {
+    let mut buffer = [0; 4096];
+    while let Ok(read) = from.read(&mut buffer).await {
+        if read == 0 || open.wait_for(|open| *open).await.is_err() || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn while_the_database_is_silent_everybody_is_told_and_afterwards_all_goes_on(pool: PgPool) {
+    let target = (*pool.connect_options()).clone();
+    let way = Way::to(&target);
+    let running = Running::start(way.pool(target)).await;
+    let enrolled = running.enrol("a").await;
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+
+    way.open.send_replace(false);
+    agent.say(outcome(&order)).await;
+    let ended = agent.hear().await.expect_err("nobody answers");
+    assert_eq!((ended.code(), ended.message()), (tonic::Code::Unavailable, "the database is away: try again"));
+    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
+    let refused = Agent::connect(&running, &enrolled.credential, held.clone()).await.err().expect("nobody answers");
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "at once, and not after a patience of its own: {refused}");
+
+    way.open.send_replace(true);
+    let mut agent = loop {
+        match Agent::connect(&running, &enrolled.credential, held.clone()).await {
+            Ok(agent) => break agent,
+            Err(refused) => assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}"),
+        }
+    };
+    assert!(agent.welcome().await.kept.len() <= 1, "unless the outcome had arrived, the lease is kept");
+    agent.say(outcome(&order)).await;
+    let answer = agent.outcome_ack().await.answer();
+    assert!(matches!(answer, v1::outcome_ack::Answer::Accepted | v1::outcome_ack::Answer::Duplicate), "{answer:?}");
+    let done: i64 = sqlx::query_scalar("select count(*) from outcomes").fetch_one(&pool).await.expect("count");
+    assert_eq!(done, 1);
     running.stop().await;
 }

@@ -164,8 +164,10 @@ struct Session {
 
 impl Session {
     async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
+        let wakes = Arc::clone(&self.scheduler.wakes);
         let ended = tokio::select! {
             () = shutdown.cancelled() => Err(Status::unavailable("the scheduler is shutting down")),
+            () = wakes.database.silent() => Err(status::away()),
             ended = self.serve(&mut inbound) => ended,
         };
         match &ended {
@@ -177,7 +179,7 @@ impl Session {
             }
         }
         if self.leaving
-            && let Err(error) = self.close().await
+            && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
         {
             tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
         }

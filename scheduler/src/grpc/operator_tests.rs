@@ -94,7 +94,7 @@ impl Desk {
         let (fit, wakes) = (Fit::new(self.scheduler.clone()), Arc::clone(&self.scheduler.wakes));
         let stop = self.shutdown.clone();
         tokio::spawn(async move {
-            run_periodic("fit", Duration::from_secs(3600), &wakes.fit, stop, || fit.run_once()).await;
+            run_periodic("fit", Duration::from_secs(3600), &wakes.fit, &wakes.database, stop, || fit.run_once()).await;
         });
     }
 

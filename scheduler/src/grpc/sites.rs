@@ -143,7 +143,10 @@ impl Watch {
             () = self.shutdown.cancelled() => return Err(status::stopping()),
             _ = self.ticks.tick() => {}
         }
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        batches::progress(&mut conn, self.batch).await.map_err(status::from_store)
+        let look = async {
+            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+            batches::progress(&mut conn, self.batch).await.map_err(status::from_store)
+        };
+        self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()))
     }
 }

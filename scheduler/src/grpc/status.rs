@@ -40,11 +40,16 @@ pub fn from_store(error: store::Error) -> Status {
     let chain = format!("{:#}", anyhow::Error::from(error));
     if passing {
         tracing::warn!(error = chain, "the database is away");
-        Status::unavailable("the database is away: try again")
+        away()
     } else {
         tracing::error!(error = chain, "a request failed inside the scheduler");
         Status::internal("the scheduler failed: its log says why")
     }
+}
+
+/// `Unavailable`: what was asked of the database may be asked again.
+pub fn away() -> Status {
+    Status::unavailable("the database is away: try again")
 }
 
 /// Whether the same statement may succeed later: the connection failed, or Postgres is stopping, starting or resolving a

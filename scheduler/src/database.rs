@@ -1,0 +1,114 @@
+//! Whether the database answers.
+//!
+//! A database that refuses is an error at once. One that says nothing (its machine is gone, the way to it is cut, its process
+//! stands still) would keep everybody waiting who asks it anything, since the limits of its statements are its own to keep. So one
+//! connection asks it every second, and whoever waits is told when it has been silent for [`PATIENCE`]: requests are refused as
+//! they are while it is away, sessions end, and passes of background tasks are given up, until it answers again. What
+//! was under way is unknown then, as after any lost answer: submissions and outcomes carry keys, and may be repeated.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often it is asked.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long it may take to answer or to accept a connection. A healthy one takes a millisecond, one on a machine that swaps a
+/// second or two; an agent stops by itself a lease's life (30 s) after its last renewal.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is known of the database; it answers until the watch says otherwise.
+#[derive(Debug)]
+pub struct Database {
+    silent: watch::Sender<bool>,
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self { silent: watch::Sender::new(false) }
+    }
+}
+
+impl Database {
+    /// Returns as soon as it is silent.
+    pub async fn silent(&self) {
+        // It cannot fail: the sender is this one's own.
+        drop(self.silent.subscribe().wait_for(|silent| *silent).await);
+    }
+
+    /// Does something that asks the database, unless it is or falls silent: then that is dropped, and its transaction with it.
+    pub async fn while_it_answers<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.silent() => None,
+            done = work => Some(done),
+        }
+    }
+
+    /// Asks it every second until `shutdown`.
+    pub async fn watch(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+        let mut connection = None;
+        let watching = async {
+            loop {
+                let asked = tokio::time::timeout(PATIENCE, ask(&options, connection.take())).await;
+                let (answer, problem) = match asked {
+                    Ok(Ok(answered)) => (Some(answered), None),
+                    Ok(Err(error)) => (None, Some(error.to_string())),
+                    Err(_) => (None, Some(format!("no answer in {PATIENCE:?}"))),
+                };
+                connection = answer;
+                self.note(problem.as_deref());
+                tokio::time::sleep(PERIOD).await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = watching => {}
+        }
+    }
+
+    fn note(&self, problem: Option<&str>) {
+        let changed = self.silent.send_if_modified(|silent| {
+            let changed = *silent != problem.is_some();
+            *silent = problem.is_some();
+            changed
+        });
+        match problem {
+            Some(problem) if changed => tracing::warn!(problem, "the database is away; everybody is told to try again"),
+            None if changed => tracing::warn!("the database is back"),
+            _ => {}
+        }
+    }
+}
+
+/// Asks over the former connection, or a new one; returns it.
+async fn ask(options: &PgConnectOptions, former: Option<PgConnection>) -> Result<PgConnection, sqlx::Error> {
+    let mut connection = match former {
+        Some(connection) => connection,
+        None => options.connect().await?,
+    };
+    connection.ping().await?;
+    Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_for_a_silent_database_is_told_and_may_ask_again_when_it_is_back() {
+        let database = Database::default();
+        assert_eq!(database.while_it_answers(async { 7 }).await, Some(7));
+        let waiting = database.while_it_answers(std::future::pending::<()>());
+        let told = async {
+            tokio::task::yield_now().await;
+            database.note(Some("no answer"));
+        };
+        assert_eq!(tokio::join!(waiting, told).0, None);
+        assert_eq!(database.while_it_answers(async { 7 }).await, None, "still");
+        database.note(None);
+        assert_eq!(database.while_it_answers(async { 7 }).await, Some(7));
+    }
+}
