@@ -287,6 +287,7 @@ impl Serving {
                 tracing::debug!(task.id = ack.task_id, token = ack.token, answer = ?ack.answer(), "outcome answered");
                 work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
+            Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             // A second welcome says nothing new, and what is not known is from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }

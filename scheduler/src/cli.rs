@@ -14,6 +14,8 @@ use crate::exit::usage;
 use crate::up;
 
 mod agents;
+mod batch_changes;
+mod batches;
 mod client;
 mod contact;
 mod drain;
@@ -103,9 +105,12 @@ first start, whose fingerprint it prints.")]
     /// Set the contact URL that every request carries
     #[command(subcommand)]
     Contact(contact::ContactCommand),
-    /// Submit, watch and show sites
+    /// Submit, watch, show, cancel and retry sites
     #[command(subcommand)]
     Sites(sites::SitesCommand),
+    /// List, show and cancel batches
+    #[command(subcommand)]
+    Batches(batches::BatchesCommand),
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
@@ -175,6 +180,7 @@ impl Cli {
                 Command::Embedding(command) => command.run(&connection).await,
                 Command::Contact(command) => command.run(&connection).await,
                 Command::Sites(command) => command.run(&connection).await,
+                Command::Batches(command) => command.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
             }

@@ -5,6 +5,7 @@
 
 pub mod agents;
 pub mod assignments;
+pub mod batch_changes;
 pub mod batches;
 pub mod confirmations;
 pub mod contradictions;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    BeaconTarget, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind,
+    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind,
     SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
@@ -296,6 +296,23 @@ async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_is_not_taken() {
                 other => panic!("{other:?}"),
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let (task_id, token) = (LEASE.task_id, LEASE.token);
+    // One that it does not hold is none of its crawls.
+    session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
+    session.send(Down::Cancel(CancelOrder { task_id, token })).await;
+    match session.next_but_heartbeats().await {
+        Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (task_id, token)),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -273,6 +273,14 @@ impl Work {
         true
     }
 
+    /// Stops the crawl of a lease that was taken back.
+    pub(super) fn cancel(&self, key: LeaseKey) {
+        if let Some(stop) = self.running.get(&key) {
+            tracing::info!(task.id = key.task_id, token = key.token, "a crawl is stopped: its task was cancelled");
+            stop.cancel();
+        }
+    }
+
     /// Stops every crawl; each still ends by itself.
     fn stop_crawls(&self) {
         for stop in self.running.values() {

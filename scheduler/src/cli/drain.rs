@@ -10,6 +10,7 @@ use tonic::Code;
 
 use super::ConnectionArgs;
 use super::client::Client;
+use super::output::counted;
 use crate::exit::print;
 
 /// How often a drain is looked at.
@@ -110,8 +111,4 @@ impl RemoveArgs {
             if withdrawn > 0 { format!("; {} go to others", counted(withdrawn, "task")) } else { String::new() };
         print(&format!("{name} is removed; its credential is refused from now on{back}{moved}\n"))
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -12,6 +12,7 @@ use landfall_proto::v1::{
 use serde::Serialize;
 
 use super::ConnectionArgs;
+use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
 use super::output::{self, Row};
 use super::sightings::{Order, Sighting};
@@ -35,6 +36,15 @@ Examples:
         #[arg(long, value_name = "NAME")]
         batch: String,
     },
+    /// Cancel sites of a batch that have not ended; a crawl under way is stopped
+    #[command(after_help = "Example:\n  landfall sites cancel www.example.cn example.org --batch autumn")]
+    Cancel(CancelArgs),
+    /// Make sites of a batch go again that failed or were cancelled, as a new round
+    #[command(after_help = "\
+Examples:
+  landfall sites retry www.example.cn --batch autumn
+  landfall sites retry --failed --batch autumn")]
+    Retry(RetryArgs),
     /// Show all that is known of one site
     Show {
         /// A host, or scheme://host:port
@@ -102,6 +112,8 @@ impl SitesCommand {
         match self {
             Self::Submit(args) => submit::submit(args, connection).await,
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
+            Self::Cancel(args) => args.run(connection).await,
+            Self::Retry(args) => args.run(connection).await,
             Self::Show { site, format } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_site(ShowSiteRequest { site }).await;

@@ -111,7 +111,7 @@ impl Display {
 }
 
 /// The states that hold anything.
-fn states(progress: &BatchProgress) -> String {
+pub(super) fn states(progress: &BatchProgress) -> String {
     let named = [
         ("submitted", progress.submitted),
         ("measuring", progress.measuring),

@@ -135,6 +135,10 @@ const fn metric(metric: Metric) -> v1::DistanceMetric {
     }
 }
 
+pub(super) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
+}
+
 pub(super) fn crawl_order(grant: Grant) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),

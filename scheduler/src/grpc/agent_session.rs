@@ -1,8 +1,8 @@
 //! The agents' service: enrolment, and one bidirectional stream per agent.
 //!
 //! A session is one task that owns its stream: it answers what the agent says, and whenever it is woken (or a second
-//! has passed) sends what the store holds for the agent: orders to measure, and leases, each committed before it is
-//! sent. It ends when the stream breaks, the session is superseded or expired, or the scheduler shuts down; nothing
+//! has passed) sends what the store holds for the agent: leases revoked, orders to measure, and leases, each committed
+//! before it is sent. It ends when the stream breaks, the session is superseded or expired, or the scheduler shuts down; nothing
 //! is lost by that, since the store knows what was promised and the agent repeats what was not acknowledged.
 
 use std::net::IpAddr;
@@ -320,19 +320,24 @@ impl Session {
         // another's by now.
         let Some(waiting) = waiting else { return Err(ended()) };
         let grants = waiting.leases && !self.leaving && Instant::now() >= self.grants_from;
-        if waiting.orders || grants { self.hand_out(grants).await } else { Ok(()) }
+        if waiting.orders || waiting.revocations || grants { self.hand_out(grants).await } else { Ok(()) }
     }
 
     async fn hand_out(&self, grants: bool) -> Result<(), Status> {
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let orders =
             measurement_orders::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        let revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
         let grants = if grants {
             leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?
         } else {
             Vec::new()
         };
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        // First: each makes room for what follows.
+        for (task, token) in revoked {
+            self.send(convert::cancel_order(task, token)).await?;
+        }
         for order in orders {
             let config = &self.scheduler.config;
             self.send(convert::measure_order(order, &config.measure, &config.confirm)).await?;

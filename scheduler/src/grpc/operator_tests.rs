@@ -184,6 +184,10 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         desk.submit("autumn", &["a.cn"]).await.map(|_| ()),
         sites.watch_batch(v1::WatchBatchRequest { batch: batch() }).await.map(|_| ()),
         sites.show_site(v1::ShowSiteRequest::default()).await.map(|_| ()),
+        sites.cancel_tasks(v1::CancelTasksRequest::default()).await.map(|_| ()),
+        sites.retry_tasks(v1::RetryTasksRequest::default()).await.map(|_| ()),
+        sites.list_batches(v1::ListBatchesRequest {}).await.map(|_| ()),
+        sites.show_batch(v1::ShowBatchRequest::default()).await.map(|_| ()),
         fleet.create_enrolment(v1::CreateEnrolmentRequest::default()).await.map(|_| ()),
         fleet.list_agents(v1::ListAgentsRequest::default()).await.map(|_| ()),
         fleet.show_agent(v1::ShowAgentRequest::default()).await.map(|_| ()),
@@ -473,6 +477,47 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let refused = super::auth::agent(&mut conn, &metadata).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.submit("autumn", &["a.cn", "b.cn", "c.cn"]).await.expect("submitted");
+    let mut client = desk.sites();
+    let batch = || "autumn".to_owned();
+    let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let cancel = |names: &[&str], all| v1::CancelTasksRequest { batch: batch(), sites: named(names), all };
+    for (request, code, said) in [
+        (cancel(&[], false), Code::InvalidArgument, "sites: none are named, and `all` is not set"),
+        (cancel(&["a.cn"], true), Code::InvalidArgument, "all: sites are named as well"),
+        (cancel(&["a.cn", "x.cn"], false), Code::FailedPrecondition, "batch autumn does not have x.cn"),
+        (cancel(&["a.cn", "b c"], false), Code::InvalidArgument, "sites[1]: 'b c' names no site"),
+    ] {
+        let refused = client.cancel_tasks(request).await.expect_err(said);
+        assert_eq!(refused.code(), code);
+        assert!(refused.message().starts_with(said), "{}", refused.message());
+    }
+    let open = async || desk.sites().list_batches(v1::ListBatchesRequest {}).await.expect("listed").into_inner().batches;
+    assert_eq!(open().await[0].open, 3, "a refusal changes nothing");
+
+    let cancelled = client.cancel_tasks(cancel(&["http://A.cn/x", "a.cn"], false)).await.expect("cancelled").into_inner();
+    assert_eq!((cancelled.tasks, cancelled.ended), (1, 0));
+    let retry = |names: &[&str], failed| v1::RetryTasksRequest { batch: batch(), sites: named(names), failed };
+    let retried = client.retry_tasks(retry(&["a.cn", "b.cn"], false)).await.expect("retried").into_inner();
+    assert_eq!((retried.tasks, retried.open), (1, 1));
+    desk.run("update tasks set state = 'failed', reason = 'poison: on purpose' where id = (select max(id) from tasks)").await;
+    let shown = client.show_batch(v1::ShowBatchRequest { batch: batch() }).await.expect("shown").into_inner();
+    let progress = shown.progress.expect("how far it is");
+    assert_eq!((progress.submitted, progress.failed, progress.cancelled), (2, 1, 0));
+    assert_eq!((shown.endings[0].reason.as_str(), shown.endings[0].tasks), ("failed: poison: on purpose", 1));
+    let retried = client.retry_tasks(retry(&[], true)).await.expect("retried").into_inner();
+    assert_eq!((retried.tasks, retried.open), (1, 0));
+    let cancelled = client.cancel_tasks(cancel(&[], true)).await.expect("cancelled").into_inner();
+    assert_eq!((cancelled.tasks, cancelled.ended), (3, 0));
+    assert_eq!((open().await[0].open, open().await[0].cancelled), (0, 3));
+    let unknown = v1::CancelTasksRequest { batch: "winter".into(), all: true, ..Default::default() };
+    let refused = client.cancel_tasks(unknown).await.expect_err("unknown");
+    assert_eq!((refused.code(), refused.message()), (Code::NotFound, "no batch is called 'winter'"));
 }
 
 const MESH: &str = "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost)

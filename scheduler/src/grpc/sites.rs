@@ -6,15 +6,16 @@ use std::time::Duration;
 use futures::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
+use sqlx::PgConnection;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
 use crate::model::BatchId;
-use crate::store::batches::{self, Progress};
+use crate::store::batches::{self, Batch, Progress};
 use crate::store::submissions::{self, Submission};
-use crate::store::{self, measurement_orders, sightings, sites, verdicts};
+use crate::store::{self, batch_changes, measurement_orders, sightings, sites, verdicts};
 
 use super::convert::sites as convert;
 use super::{auth, status};
@@ -23,6 +24,8 @@ use super::{auth, status};
 const MAX_MESSAGE: usize = 4 << 20;
 /// How long a submission's next message may take.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
+/// Ways in which a batch's tasks ended badly that are told apart.
+const ENDINGS_AT_MOST: i64 = 20;
 /// The time between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
@@ -62,11 +65,66 @@ impl SiteService for SiteDesk {
         request: Request<v1::WatchBatchRequest>,
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
-        let name = request.into_inner().batch;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let batch = batches::by_name(&mut conn, &name).await.map_err(status::from_store)?;
-        let batch = batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))?;
+        let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
+    }
+
+    async fn cancel_tasks(
+        &self,
+        request: Request<v1::CancelTasksRequest>,
+    ) -> Result<Response<v1::CancelTasksResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::CancelTasksRequest { batch, sites, all } = request.into_inner();
+        let extent = convert::extent(&sites, all, "all").map_err(status::from_field)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let batch = known_batch(&mut tx, batch).await?;
+        let cancelled =
+            batch_changes::cancel(&mut tx, batch.id, &batch.name, &extent).await.map_err(status::from_change)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
+        self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
+        Ok(Response::new(cancelled.into()))
+    }
+
+    async fn retry_tasks(
+        &self,
+        request: Request<v1::RetryTasksRequest>,
+    ) -> Result<Response<v1::RetryTasksResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::RetryTasksRequest { batch, sites, failed } = request.into_inner();
+        let extent = convert::extent(&sites, failed, "failed").map_err(status::from_field)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let batch = known_batch(&mut tx, batch).await?;
+        let retried =
+            batch_changes::retry(&mut tx, batch.id, &batch.name, &extent).await.map_err(status::from_change)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(batch = batch.name, retried.tasks, "tasks go again");
+        self.scheduler.wakes.measure.notify_one();
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(retried.into()))
+    }
+
+    async fn list_batches(
+        &self,
+        request: Request<v1::ListBatchesRequest>,
+    ) -> Result<Response<v1::ListBatchesResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let batches = batches::list(&mut conn).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ListBatchesResponse { batches: batches.into_iter().map(Into::into).collect() }))
+    }
+
+    async fn show_batch(
+        &self,
+        request: Request<v1::ShowBatchRequest>,
+    ) -> Result<Response<v1::ShowBatchResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let batch = known_batch(&mut conn, request.into_inner().batch).await?;
+        let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
+        let endings = batches::endings(&mut conn, batch.id, ENDINGS_AT_MOST).await.map_err(status::from_store)?;
+        Ok(Response::new(convert::shown_batch(batch, progress, endings)))
     }
 
     async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
@@ -88,6 +146,11 @@ impl SiteService for SiteDesk {
             ..shown
         }))
     }
+}
+
+async fn known_batch(conn: &mut PgConnection, name: String) -> Result<Batch, Status> {
+    let batch = batches::by_name(conn, &name).await.map_err(status::from_store)?;
+    batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
 }
 
 impl SiteDesk {

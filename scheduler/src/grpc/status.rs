@@ -9,6 +9,7 @@ use tonic::Status;
 
 use crate::landmark_choice::ChoiceError;
 use crate::store;
+use crate::store::batch_changes::ChangeError;
 use crate::store::drains::DrainError;
 use crate::store::enrolments::RedeemError;
 use crate::store::sessions::OpenError;
@@ -130,6 +131,14 @@ pub fn from_choice(error: ChoiceError) -> Status {
         }
         ChoiceError::Interrupted(_) => Status::unavailable(error.to_string()),
         ChoiceError::Store(error) => from_store(error),
+    }
+}
+
+/// `FailedPrecondition`; the message names the sites.
+pub fn from_change(error: ChangeError) -> Status {
+    match error {
+        ChangeError::NotInBatch { .. } | ChangeError::Done { .. } => Status::failed_precondition(error.to_string()),
+        ChangeError::Store(error) => from_store(error),
     }
 }
 

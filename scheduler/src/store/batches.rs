@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, CrawlPolicy, Strategy};
@@ -154,18 +155,94 @@ impl TryFrom<Row> for Batch {
     }
 }
 
-/// How many tasks the batch has.
+/// A batch among others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// The strategy's name.
+    pub strategy: String,
+    /// When it was first submitted to.
+    pub created_at: DateTime<Utc>,
+    /// Tasks that have not ended.
+    pub open: u64,
+    /// Tasks done.
+    pub done: u64,
+    /// Tasks that failed.
+    pub failed: u64,
+    /// Tasks cancelled.
+    pub cancelled: u64,
+}
+
+/// Every batch, the newest first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn list(conn: &mut PgConnection) -> Result<Vec<Listed>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select b.name, b.strategy, b.created_at,
+               count(t.id) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
+               count(t.id) filter (where t.state = 'done') as "done!",
+               count(t.id) filter (where t.state = 'failed') as "failed!",
+               count(t.id) filter (where t.state = 'cancelled') as "cancelled!"
+        from batches b left join tasks t on t.batch_id = b.id and t.retried_at is null
+        group by b.id
+        order by b.id desc
+        "#,
+    )
+    .fetch_all(conn)
+    .await?;
+    let count = |value| unsigned("tasks", "count", value);
+    rows.into_iter()
+        .map(|row| {
+            Ok(Listed {
+                name: row.name,
+                strategy: row.strategy,
+                created_at: row.created_at,
+                open: count(row.open)?,
+                done: count(row.done)?,
+                failed: count(row.failed)?,
+                cancelled: count(row.cancelled)?,
+            })
+        })
+        .collect()
+}
+
+/// The commonest reasons for which tasks of the batch failed or were cancelled, with their numbers, at most `limit`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn endings(conn: &mut PgConnection, batch: BatchId, limit: i64) -> Result<Vec<(String, u64)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.state::text || coalesce(': ' || t.reason, '') as "reason!", count(*) as "count!"
+        from tasks t
+        where t.batch_id = $1 and t.retried_at is null and t.state in ('failed', 'cancelled')
+        group by 1
+        order by count(*) desc, 1
+        limit $2
+        "#,
+        batch.get(),
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| Ok((row.reason, unsigned("tasks", "count", row.count)?))).collect()
+}
+
+/// How many tasks the batch has, each in its newest round.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
-    let count = sqlx::query_scalar!(r#"select count(*) as "count!" from tasks where batch_id = $1"#, batch.get())
+    let count = sqlx::query_scalar!(r#"select count(*) as "count!" from tasks where batch_id = $1 and retried_at is null"#, batch.get())
         .fetch_one(conn)
         .await?;
     unsigned("tasks", "count", count)
 }
 
-/// How far the batch is.
+/// How far the batch is: its tasks in their newest rounds.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -186,7 +263,7 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
                least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!",
                exists (select from sessions where state = 'active') as "connected!"
         from tasks t left join outcomes o on o.task_id = t.id
-        where t.batch_id = $1
+        where t.batch_id = $1 and t.retried_at is null
         "#,
         batch.get(),
     )

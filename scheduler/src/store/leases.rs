@@ -176,6 +176,25 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
     Ok(released.rows_affected() == 1)
 }
 
+/// The leases of this session that were revoked and whose agent has not been told; from now on it has. The caller commits
+/// before it sends.
+///
+/// # Errors
+/// When the database fails.
+pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        update leases set revocation_sent_at = now()
+        where session_id = $1 and state = 'revoked' and revocation_sent_at is null
+        returning task_id, token
+        "#,
+        session.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
+}
+
 /// Takes back the active leases of every session that has ended. Returns how many.
 ///
 /// # Errors
@@ -279,7 +298,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, "a").await;
         let session = fixtures::session(&mut conn, agent).await;
-        let waiting = |leases| Some(sessions::Waiting { orders: false, leases });
+        let waiting = |leases| Some(sessions::Waiting { orders: false, revocations: false, leases });
         let mut seen = Vec::new();
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         for host in ["a.cn", "b.cn", "c.cn"] {

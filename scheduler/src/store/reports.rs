@@ -97,7 +97,7 @@ impl AssignmentRow {
     }
 }
 
-/// The next [`PAGE`] rows of a batch behind `after`, by site name.
+/// The next [`PAGE`] rows of a batch behind `after`, by site name: its tasks in their newest rounds.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -134,7 +134,7 @@ pub async fn assignments(
         left join agents a on a.id = c.agent_id
         left join outcomes o on o.task_id = t.id
         left join site_verdicts v on v.site_id = t.site_id and v.suspect
-        where t.batch_id = $1 and (s.name, t.id) > ($2, $3)
+        where t.batch_id = $1 and t.retried_at is null and (s.name, t.id) > ($2, $3)
         order by s.name, t.id
         limit $4
         "#,

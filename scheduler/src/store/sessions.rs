@@ -146,6 +146,8 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
 pub struct Waiting {
     /// Orders to measure.
     pub orders: bool,
+    /// Leases of this session that were revoked, and whose agent was not told.
+    pub revocations: bool,
     /// Tasks assigned to the agent while it has a free slot, does not drain and has not paused.
     pub leases: bool,
 }
@@ -160,6 +162,10 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
         Waiting,
         r#"
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
+               exists (
+                   select from leases l
+                   where l.session_id = $2 and l.state = 'revoked' and l.revocation_sent_at is null
+               ) as "revocations!",
                a.draining_since is null and s.paused is null
                and (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
                and exists (

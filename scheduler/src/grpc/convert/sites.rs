@@ -9,7 +9,8 @@ use landfall_proto::v1;
 use crate::config::CrawlConfig;
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
-use crate::store::batches::Progress;
+use crate::store::batch_changes::{Cancelled, Extent, Retried};
+use crate::store::batches::{Batch, Listed, Progress};
 use crate::store::measurement_orders::Awaited;
 use crate::store::sightings::Sighting;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
@@ -115,6 +116,24 @@ pub(in crate::grpc) fn site_name(request: &v1::ShowSiteRequest) -> Result<SiteNa
     request.site.parse().map_err(InvalidField::of("site"))
 }
 
+/// Which tasks of a batch are meant: all, or those of the sites named.
+pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<Extent, InvalidField> {
+    match (sites.len(), all) {
+        (0, true) => return Ok(Extent::All),
+        (0, false) => return Err(InvalidField::new("sites", format!("none are named, and `{flag}` is not set"))),
+        (_, true) => return Err(InvalidField::new(flag, "sites are named as well")),
+        (named, false) if named > MAX_CHUNK => {
+            return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        (_, false) => {}
+    }
+    let parsed = sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
+    // Each once, so that what is counted is sites.
+    let mut seen = HashSet::new();
+    let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
+    Ok(Extent::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
+}
+
 fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
     if text.is_empty() {
         return Ok(None);
@@ -156,6 +175,54 @@ impl From<Submitted> for v1::SubmitResponse {
             duplicates: submitted.duplicates,
             batch_total: submitted.batch_total,
         }
+    }
+}
+
+impl From<Cancelled> for v1::CancelTasksResponse {
+    fn from(cancelled: Cancelled) -> Self {
+        Self { tasks: cancelled.tasks, leases: cancelled.leases, ended: cancelled.ended }
+    }
+}
+
+impl From<Retried> for v1::RetryTasksResponse {
+    fn from(Retried { tasks, open }: Retried) -> Self {
+        Self { tasks, open }
+    }
+}
+
+impl From<Listed> for v1::Batch {
+    fn from(batch: Listed) -> Self {
+        Self {
+            name: batch.name,
+            strategy: batch.strategy,
+            created_at: Some(timestamp(batch.created_at)),
+            open: batch.open,
+            done: batch.done,
+            failed: batch.failed,
+            cancelled: batch.cancelled,
+        }
+    }
+}
+
+/// All that is known of a batch.
+pub(in crate::grpc) fn shown_batch(
+    batch: Batch,
+    progress: Progress,
+    endings: Vec<(String, u64)>,
+) -> v1::ShowBatchResponse {
+    let CrawlPolicy { max_pages, max_bytes, max_depth, max_duration, request_interval } = batch.policy;
+    v1::ShowBatchResponse {
+        name: batch.name,
+        strategy: batch.strategy.name().to_owned(),
+        policy: Some(v1::CrawlPolicy {
+            max_pages: Some(max_pages),
+            max_bytes: Some(max_bytes),
+            max_depth: Some(max_depth),
+            max_duration: Some(duration(max_duration)),
+            request_interval: Some(duration(request_interval)),
+        }),
+        progress: Some(progress.into()),
+        endings: endings.into_iter().map(|(reason, tasks)| v1::Ending { reason, tasks }).collect(),
     }
 }
 

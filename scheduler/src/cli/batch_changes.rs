@@ -1,0 +1,96 @@
+//! `landfall sites cancel|retry` and `landfall batches cancel`: changing what is done about a batch.
+
+use clap::Args;
+use landfall_proto::v1::{CancelTasksRequest, CancelTasksResponse, RetryTasksRequest, RetryTasksResponse};
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::counted;
+use crate::exit::print;
+
+#[derive(Debug, Args)]
+pub(super) struct CancelArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required = true)]
+    sites: Vec<String>,
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RetryArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required_unless_present = "failed")]
+    sites: Vec<String>,
+    /// Every site of the batch that failed
+    #[arg(long, conflicts_with = "sites")]
+    failed: bool,
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+}
+
+impl CancelArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        cancel(CancelTasksRequest { batch: self.batch, sites: self.sites, all: false }, connection).await
+    }
+}
+
+/// Cancels, and says what that did.
+pub(super) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let batch = request.batch.clone();
+    let asked = client.sites().cancel_tasks(request).await;
+    let cancelled = asked.map_err(|status| client.refusal(&status))?.into_inner();
+    print(&format!("batch {batch}: {}\n", cancelled_sentence(&cancelled)))
+}
+
+fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended }: &CancelTasksResponse) -> String {
+    let mut said = match tasks {
+        0 => "nothing changed".to_owned(),
+        tasks => format!("{} cancelled", counted(*tasks, "site")),
+    };
+    if *leases > 0 {
+        said = format!("{said}, {} under way stopped", counted(*leases, "crawl"));
+    }
+    if *ended > 0 { format!("{said}; {} had ended before", counted(*ended, "site")) } else { said }
+}
+
+impl RetryArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let Self { sites, failed, batch } = self;
+        let asked = client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await;
+        let retried = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        print(&format!("batch {batch}: {}\n", retried_sentence(&retried)))
+    }
+}
+
+fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> String {
+    let said = match tasks {
+        0 => "nothing changed".to_owned(),
+        1 => "1 site goes again".to_owned(),
+        tasks => format!("{tasks} sites go again"),
+    };
+    match open {
+        0 => said,
+        1 => format!("{said}; 1 site is under way already"),
+        open => format!("{said}; {open} sites are under way already"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_said_in_a_sentence() {
+        let said = |tasks, leases, ended| cancelled_sentence(&CancelTasksResponse { tasks, leases, ended });
+        assert_eq!(said(3, 1, 0), "3 sites cancelled, 1 crawl under way stopped");
+        assert_eq!(said(0, 0, 2), "nothing changed; 2 sites had ended before");
+        let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
+        assert_eq!(said(1, 0), "1 site goes again");
+        assert_eq!(said(0, 1), "nothing changed; 1 site is under way already");
+    }
+}

@@ -1,0 +1,232 @@
+//! `landfall batches`: listing, showing and cancelling.
+
+use std::fmt::Write;
+
+use clap::Subcommand;
+use landfall_proto::v1::{
+    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ShowBatchRequest, ShowBatchResponse,
+};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::batch_changes;
+use super::client::Client;
+use super::output::{self, Format, Row};
+use super::sites::ShowFormat;
+use super::watch;
+use crate::exit::print;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum BatchesCommand {
+    /// List the batches, the newest first
+    List {
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// Show one batch: how far it is, and why sites failed
+    Show {
+        /// The batch
+        #[arg(value_name = "NAME")]
+        batch: String,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
+        format: ShowFormat,
+    },
+    /// Cancel every site of a batch that has not ended; crawls under way are stopped
+    Cancel {
+        /// The batch
+        #[arg(value_name = "NAME")]
+        batch: String,
+    },
+}
+
+impl BatchesCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        match self {
+            Self::List { format } => {
+                let client = Client::connect(connection).await?;
+                let listed = client.sites().list_batches(ListBatchesRequest {}).await;
+                let batches = listed.map_err(|status| client.refusal(&status))?.into_inner().batches;
+                if batches.is_empty() && format == Format::Table {
+                    return print("no batches yet: landfall sites submit FILE --batch NAME\n");
+                }
+                let rows: Vec<BatchRow> = batches.into_iter().map(BatchRow::from).collect();
+                output::print_rows(&rows, format)
+            }
+            Self::Show { batch, format } => {
+                let client = Client::connect(connection).await?;
+                let asked = client.sites().show_batch(ShowBatchRequest { batch }).await;
+                let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
+                match format {
+                    ShowFormat::Text => print(&text(&shown)?),
+                    ShowFormat::Json => output::print_json(&Shown::from(shown)),
+                }
+            }
+            Self::Cancel { batch } => {
+                batch_changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
+            }
+        }
+    }
+}
+
+/// One batch, as listed.
+#[derive(Debug, Default, Serialize)]
+struct BatchRow {
+    name: String,
+    strategy: String,
+    open: u64,
+    done: u64,
+    failed: u64,
+    cancelled: u64,
+    created_at: Option<String>,
+}
+
+impl From<Batch> for BatchRow {
+    fn from(batch: Batch) -> Self {
+        Self {
+            name: batch.name,
+            strategy: batch.strategy,
+            open: batch.open,
+            done: batch.done,
+            failed: batch.failed,
+            cancelled: batch.cancelled,
+            created_at: output::time(batch.created_at.as_ref()),
+        }
+    }
+}
+
+impl Row for BatchRow {
+    const COLUMNS: &'static [&'static str] =
+        &["name", "strategy", ">open", ">done", ">failed", ">cancelled", "created at"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.strategy.clone(),
+            self.open.to_string(),
+            self.done.to_string(),
+            self.failed.to_string(),
+            self.cancelled.to_string(),
+            output::text_cell(self.created_at.as_deref().unwrap_or_default()),
+        ]
+    }
+}
+
+/// One batch, as shown to programs.
+#[derive(Debug, Serialize)]
+struct Shown {
+    name: String,
+    strategy: String,
+    max_pages: Option<u32>,
+    max_bytes: Option<u64>,
+    max_depth: Option<u32>,
+    max_duration_ms: Option<f64>,
+    request_interval_ms: Option<f64>,
+    submitted: u64,
+    measuring: u64,
+    located: u64,
+    assigned: u64,
+    leased: u64,
+    complete: u64,
+    truncated: u64,
+    failed: u64,
+    cancelled: u64,
+    pages: u64,
+    bytes: u64,
+    waiting_for: String,
+    endings: Vec<EndingRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct EndingRow {
+    reason: String,
+    sites: u64,
+}
+
+impl From<ShowBatchResponse> for Shown {
+    fn from(shown: ShowBatchResponse) -> Self {
+        let policy = shown.policy.unwrap_or_default();
+        let progress: BatchProgress = shown.progress.unwrap_or_default();
+        Self {
+            name: shown.name,
+            strategy: shown.strategy,
+            max_pages: policy.max_pages,
+            max_bytes: policy.max_bytes,
+            max_depth: policy.max_depth,
+            max_duration_ms: output::millis(policy.max_duration.as_ref()),
+            request_interval_ms: output::millis(policy.request_interval.as_ref()),
+            submitted: progress.submitted,
+            measuring: progress.measuring,
+            located: progress.located,
+            assigned: progress.assigned,
+            leased: progress.leased,
+            complete: progress.complete,
+            truncated: progress.truncated,
+            failed: progress.failed,
+            cancelled: progress.cancelled,
+            pages: progress.pages,
+            bytes: progress.bytes,
+            waiting_for: progress.waiting_for,
+            endings: shown
+                .endings
+                .into_iter()
+                .map(|Ending { reason, tasks }| EndingRow { reason, sites: tasks })
+                .collect(),
+        }
+    }
+}
+
+fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
+    if let Some(policy) = &shown.policy {
+        writeln!(
+            text,
+            "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
+            policy.max_pages.unwrap_or_default(),
+            output::bytes_cell(policy.max_bytes.unwrap_or_default()),
+            policy.max_depth.unwrap_or_default(),
+            length(policy.max_duration.as_ref()),
+            length(policy.request_interval.as_ref()),
+        )?;
+    }
+    if let Some(progress) = &shown.progress {
+        writeln!(text, "  sites      {}", watch::states(progress))?;
+    }
+    for (index, Ending { reason, tasks }) in shown.endings.iter().enumerate() {
+        let head = if index == 0 { "because" } else { "" };
+        writeln!(text, "  {head:<9}  {tasks} {reason}")?;
+    }
+    Ok(text)
+}
+
+/// A length of time for people.
+fn length(duration: Option<&prost_types::Duration>) -> String {
+    let duration = duration.and_then(|duration| std::time::Duration::try_from(*duration).ok()).unwrap_or_default();
+    humantime_serde::re::humantime::format_duration(duration).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_says_how_far_it_is_and_why_sites_failed() {
+        let shown = ShowBatchResponse {
+            name: "autumn".to_owned(),
+            strategy: "gnp-top3".to_owned(),
+            progress: Some(BatchProgress { complete: 2, failed: 3, ..BatchProgress::default() }),
+            endings: vec![
+                Ending { reason: "failed: unreachable: no route".to_owned(), tasks: 2 },
+                Ending { reason: "failed: poison".to_owned(), tasks: 1 },
+            ],
+            ..ShowBatchResponse::default()
+        };
+        assert_eq!(
+            text(&shown).unwrap(),
+            "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed, 0 pages, 0 B\n  \
+             because    2 failed: unreachable: no route\n             1 failed: poison\n"
+        );
+    }
+}

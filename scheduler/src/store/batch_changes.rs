@@ -1,0 +1,420 @@
+//! What an operator changes of a batch that was submitted: tasks cancelled, and tasks made to go again.
+//!
+//! Invariants: a change is made whole or not at all, and made twice it is made once; a cancelled task's lease ends in the
+//! same transaction, so that whatever its agent reports later is stale; a task that has ended stays as it is, and what
+//! goes again is a new round.
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId};
+use crate::site_list::SiteName;
+
+use super::{Error, sites, unsigned};
+
+/// Why a task was cancelled.
+pub const CANCELLED: &str = "cancelled by the operator";
+/// Sites a refusal names at most.
+const NAMED_AT_MOST: usize = 5;
+
+/// What is to be changed of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extent {
+    /// The whole batch; of a retry: every task that failed.
+    All,
+    /// These sites.
+    Sites(Vec<SiteName>),
+}
+
+/// What a cancellation did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cancelled {
+    /// Tasks cancelled.
+    pub tasks: u64,
+    /// Leases revoked.
+    pub leases: u64,
+    /// Tasks that had ended before, and stay as they are.
+    pub ended: u64,
+    /// The agents that have to be told.
+    pub agents: Vec<AgentId>,
+}
+
+/// What a retry did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retried {
+    /// Tasks of a new round.
+    pub tasks: u64,
+    /// Sites whose newest round has not ended: nothing was done.
+    pub open: u64,
+}
+
+/// Why a batch is not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// Nobody submitted these sites to it.
+    #[error("batch {batch} does not have {}", listed(.sites))]
+    NotInBatch {
+        /// The batch.
+        batch: String,
+        /// The sites.
+        sites: Vec<String>,
+    },
+    /// They were crawled.
+    #[error("batch {batch} is done with {}: submit them to another batch to crawl them again", listed(.sites))]
+    Done {
+        /// The batch.
+        batch: String,
+        /// The sites.
+        sites: Vec<String>,
+    },
+    /// The store failed.
+    #[error("change a batch")]
+    Store(#[from] Error),
+}
+
+impl From<sqlx::Error> for ChangeError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+fn listed(sites: &[String]) -> String {
+    let named = sites.iter().take(NAMED_AT_MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match sites.len().saturating_sub(NAMED_AT_MOST) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Cancels tasks that have not ended. Their active leases are revoked; the agents learn it from their sessions. Run in a
+/// transaction: the tasks' rows are locked for its length.
+///
+/// # Errors
+/// When the batch does not have a site, or the database fails.
+pub async fn cancel(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    extent: &Extent,
+) -> Result<Cancelled, ChangeError> {
+    let sites: Option<Vec<i64>> = match extent {
+        Extent::All => None,
+        Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
+    };
+    let cancelled = sqlx::query_scalar!(
+        r#"
+        with open as (
+            select id from tasks
+            where batch_id = $1 and ($2::bigint[] is null or site_id = any($2))
+              and state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
+            order by id
+            for update
+        )
+        update tasks set state = 'cancelled', reason = $3, state_since = now()
+        from open where tasks.id = open.id
+        returning tasks.id
+        "#,
+        batch.get(),
+        sites.as_deref(),
+        CANCELLED,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    // A statement of its own: whoever granted a lease while this waited for the task's row has committed by now.
+    let agents = sqlx::query_scalar!(
+        r#"
+        update leases set state = 'revoked', ended_at = now()
+        where task_id = any($1) and state = 'active'
+        returning agent_id
+        "#,
+        &cancelled,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let total = sqlx::query_scalar!(
+        r#"
+        select count(*) as "count!" from tasks
+        where batch_id = $1 and retried_at is null and ($2::bigint[] is null or site_id = any($2))
+        "#,
+        batch.get(),
+        sites.as_deref(),
+    )
+    .fetch_one(conn)
+    .await?;
+    let tasks = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
+    let total: u64 = unsigned("tasks", "count", total)?;
+    Ok(Cancelled {
+        tasks,
+        leases: u64::try_from(agents.len()).unwrap_or(u64::MAX),
+        ended: total.saturating_sub(tasks),
+        agents: agents.into_iter().map(AgentId::new).collect(),
+    })
+}
+
+/// Makes a new round of tasks that failed, and of those named that were cancelled; they are measured and chosen for anew.
+/// Run in a transaction: the tasks' rows are locked for its length.
+///
+/// # Errors
+/// When the batch does not have a site or is done with it, or the database fails.
+pub async fn retry(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    extent: &Extent,
+) -> Result<Retried, ChangeError> {
+    let (again, open) = match extent {
+        Extent::All => (failed(conn, batch).await?, 0),
+        Extent::Sites(names) => named(conn, batch, name, names).await?,
+    };
+    // Of names that proved to be one site one goes again, under that site.
+    let made = sqlx::query!(
+        r#"
+        with again as (
+            select distinct coalesce(s.alias_of, s.id) as site_id
+            from tasks t join sites s on s.id = t.site_id
+            where t.id = any($2)
+        ), next as (
+            select again.site_id, 1 + max(t.round) as round
+            from again join tasks t on t.batch_id = $1
+                and (t.site_id = again.site_id or t.id = any($2) and t.site_id in (
+                    select id from sites where alias_of = again.site_id
+                ))
+            group by again.site_id
+        ), ended as (
+            update tasks t set retried_at = now()
+            where t.batch_id = $1 and t.retried_at is null
+              and (t.id = any($2) or t.site_id in (select site_id from again))
+        )
+        insert into tasks (batch_id, site_id, round) select $1, site_id, round from next order by site_id
+        "#,
+        batch.get(),
+        &again,
+    )
+    .execute(conn)
+    .await?;
+    Ok(Retried { tasks: made.rows_affected(), open })
+}
+
+/// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
+async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<i64>, Error> {
+    let tasks = sqlx::query_scalar!(
+        r#"
+        select t.id
+        from tasks t join sites s on s.id = t.site_id
+        where t.batch_id = $1 and t.state = 'failed' and t.retried_at is null
+          and not exists (
+              select from tasks k
+              where k.batch_id = $1 and k.site_id = s.alias_of and k.retried_at is null
+                and k.state not in ('failed', 'cancelled')
+          )
+        order by t.id
+        for update of t
+        "#,
+        batch.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(tasks)
+}
+
+/// The named sites' tasks that may go again, locked; and how many are under way.
+async fn named(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    names: &[SiteName],
+) -> Result<(Vec<i64>, u64), ChangeError> {
+    let sites = of_batch(conn, batch, name, names).await?;
+    let all: Vec<i64> = sites.iter().flatten().copied().collect();
+    let tasks = sqlx::query!(
+        r#"
+        select id, site_id, state = 'done' as "done!", state in ('failed', 'cancelled') as "again!"
+        from tasks
+        where batch_id = $1 and site_id = any($2) and retried_at is null
+        order by id
+        for update
+        "#,
+        batch.get(),
+        &all,
+    )
+    .fetch_all(conn)
+    .await?;
+    let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
+    for (name, ids) in names.iter().zip(&sites) {
+        // A site and the one it proved to be are one: what either is doing counts for both.
+        let mut its = tasks.iter().filter(|task| ids.contains(&task.site_id));
+        if its.clone().any(|task| task.done) {
+            done.push(name.to_string());
+        } else if its.clone().all(|task| task.again) {
+            again.extend(its.next_back().map(|task| task.id));
+        } else {
+            open += 1;
+        }
+    }
+    if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
+}
+
+/// For each name, the site and the one it proved to be.
+async fn of_batch(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    batch_name: &str,
+    names: &[SiteName],
+) -> Result<Vec<Vec<i64>>, ChangeError> {
+    let (mut found, mut missing) = (Vec::with_capacity(names.len()), Vec::new());
+    for name in names {
+        let ids = sites::find(conn, name).await?.map(|site| site.ids()).unwrap_or_default();
+        let there = sqlx::query_scalar!(
+            r#"select exists (select from tasks where batch_id = $1 and site_id = any($2)) as "there!""#,
+            batch.get(),
+            &ids,
+        )
+        .fetch_one(&mut *conn)
+        .await?;
+        if there {
+            found.push(ids);
+        } else {
+            missing.push(name.to_string());
+        }
+    }
+    if missing.is_empty() {
+        Ok(found)
+    } else {
+        Err(ChangeError::NotInBatch { batch: batch_name.to_owned(), sites: missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{LeaseToken, SessionId, TaskId};
+    use crate::store::outcomes::{Answer, Ending, Report};
+    use crate::store::{batches, fixtures, leases, outcomes, sessions};
+
+    fn names(names: &[&str]) -> Extent {
+        Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
+    }
+
+    /// A batch of three sites, all assigned to one agent of two slots.
+    async fn batch(conn: &mut PgConnection) -> (BatchId, AgentId, SessionId, Vec<TaskId>) {
+        let agent = fixtures::agent(conn, "a").await;
+        let session = fixtures::session(conn, agent).await;
+        let batch = fixtures::batch(conn, "autumn", "random").await;
+        let mut tasks = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(conn, host).await;
+            tasks.push(fixtures::assigned(conn, batch, site, agent).await);
+        }
+        (batch, agent, session, tasks)
+    }
+
+    fn report(task: TaskId, ending: Ending) -> Report {
+        Report {
+            task,
+            token: LeaseToken::new(1),
+            ending,
+            pages: 1,
+            bytes: 1,
+            errors: 0,
+            started_at: chrono::DateTime::UNIX_EPOCH,
+            duration: Duration::from_secs(1),
+            rtt: None,
+            message: "no route".into(),
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_cancelled_lease_is_revoked_once_and_its_outcome_is_stale(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (batch, agent, session, tasks) = batch(&mut conn).await;
+        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+        let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
+        assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, agents: vec![agent] });
+        assert_eq!(fixtures::state(&mut conn, tasks[1]).await, "leased", "it was not named");
+
+        let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
+        assert!(waits.revocations);
+        let revoked = leases::take_revoked(&mut conn, session).await.expect("take");
+        assert_eq!(revoked, [(tasks[0], LeaseToken::new(1))]);
+        assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
+        let late = outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
+        assert_eq!(late, Answer::Stale);
+        assert!(!leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1)).await.expect("release"));
+        assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
+
+        let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
+        assert_eq!(again, Cancelled { ended: 2, ..Cancelled::default() });
+        let all = cancel(&mut conn, batch, "autumn", &Extent::All).await.expect("cancel");
+        assert_eq!((all.tasks, all.leases, all.ended), (1, 1, 2));
+        assert_eq!(batches::progress(&mut conn, batch).await.expect("progress").open(), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_failed_goes_again_in_a_new_round_and_counts_once(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (batch, agent, session, tasks) = batch(&mut conn).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable)).await.expect("record");
+        outcomes::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await.expect("record");
+        cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
+
+        let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
+        assert!(refused.to_string().starts_with("batch autumn is done with b.cn:"), "{refused}");
+        let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
+        assert_eq!(refused.to_string(), "batch autumn does not have x.cn");
+
+        let failed = retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry");
+        assert_eq!(failed, Retried { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");
+        let named = retry(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("retry");
+        assert_eq!(named, Retried { tasks: 1, open: 1 }, "a.cn is under way");
+        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry"), Retried::default());
+
+        let rounds: Vec<(String, i32, String)> = sqlx::query_as(
+            "select s.name, t.round, t.state::text from tasks t join sites s on s.id = t.site_id order by 1, 2",
+        )
+        .fetch_all(&mut *conn)
+        .await
+        .expect("read the tasks");
+        let expected = [
+            ("a.cn", 1, "failed"),
+            ("a.cn", 2, "submitted"),
+            ("b.cn", 1, "done"),
+            ("c.cn", 1, "cancelled"),
+            ("c.cn", 2, "submitted"),
+        ];
+        assert_eq!(rounds, expected.map(|(name, round, state)| (name.to_owned(), round, state.to_owned())));
+        let progress = batches::progress(&mut conn, batch).await.expect("progress");
+        assert_eq!((progress.submitted, progress.complete, progress.failed, progress.cancelled), (2, 1, 0, 0));
+        assert_eq!(batches::task_count(&mut conn, batch).await.expect("count"), 3);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_names_of_one_site_go_again_as_one(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (batch, _, _, _) = batch(&mut conn).await;
+        sqlx::query("update tasks set state = 'failed', reason = 'unreachable: on purpose'")
+            .execute(&mut *conn)
+            .await
+            .expect("fail them");
+        sqlx::query(
+            "update sites set alias_of = (select id from sites where name = 'a.cn') where name in ('b.cn', 'c.cn')",
+        )
+        .execute(&mut *conn)
+        .await
+        .expect("make aliases");
+        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
+        tx.rollback().await.expect("rollback");
+        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry").tasks, 1);
+        let open: Vec<(String, i32)> = sqlx::query_as(
+            "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'submitted'",
+        )
+        .fetch_all(&mut *conn)
+        .await
+        .expect("read the tasks");
+        assert_eq!(open, [("a.cn".to_owned(), 2)]);
+    }
+}
