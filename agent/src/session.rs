@@ -298,6 +298,7 @@ impl Serving {
         match finished {
             Finished::Outcome(report) => self.pending.push_back(up(Up::Outcome(report))),
             Finished::Unfinished(key) => self.pending.push_back(up(wire::release(key))),
+            Finished::Crashed(key, crash) => self.pending.push_back(up(wire::crashed(key, &crash))),
             Finished::Measured(report) => self.pending.push_back(up(Up::Measurement(report))),
             Finished::DeadlinePassed => {}
         }

@@ -172,7 +172,11 @@ fn outcome(order: &v1::CrawlOrder) -> v1::session_request::Message {
 }
 
 fn release(order: &v1::CrawlOrder) -> v1::session_request::Message {
-    v1::session_request::Message::Release(v1::LeaseRelease { task_id: order.task_id, token: order.token })
+    v1::session_request::Message::Release(v1::LeaseRelease {
+        task_id: order.task_id,
+        token: order.token,
+        crash: String::new(),
+    })
 }
 
 /// Submits one site to a batch that needs no measuring.

@@ -177,7 +177,12 @@ const fn reason(error: &ProbeError) -> Reason {
 
 /// Hands a lease back.
 pub(super) fn release(key: LeaseKey) -> Up {
-    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token })
+    crashed(key, "")
+}
+
+/// Hands a lease back whose crawl crashed.
+pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
+    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash) })
 }
 
 /// Reads a granted lease; `None` when it names no site or no whole policy.

@@ -70,6 +70,8 @@ pub(super) enum Finished {
     Outcome(OutcomeReport),
     /// A crawl that was stopped.
     Unfinished(LeaseKey),
+    /// A crawl that panicked, and with what.
+    Crashed(LeaseKey, String),
     /// A measurement.
     Measured(MeasurementReport),
     /// The time that was renewed last.
@@ -128,16 +130,11 @@ impl Work {
         loop {
             tokio::select! {
                 Some(joined) = self.crawls.join_next_with_id() => {
-                    let (id, report) = match joined {
-                        Ok(ended) => ended,
-                        Err(error) => {
-                            if error.is_panic() {
-                                tracing::error!(%error, "a crawl panicked");
-                            }
-                            (error.id(), None)
-                        }
+                    let finished = match joined {
+                        Ok((id, report)) => self.crawl_ended(id, report),
+                        Err(error) => self.crawl_broke(error),
                     };
-                    if let Some(finished) = self.crawl_ended(id, report) {
+                    if let Some(finished) = finished {
                         return finished;
                     }
                 }
@@ -182,6 +179,15 @@ impl Work {
             }
             None => Finished::Unfinished(key),
         })
+    }
+
+    fn crawl_broke(&mut self, error: tokio::task::JoinError) -> Option<Finished> {
+        let key = self.keys.remove(&error.id())?;
+        self.running.remove(&key);
+        // It was not aborted: crawls are stopped by their tokens alone.
+        let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
+        tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
+        Some(Finished::Crashed(key, crash))
     }
 
     /// The leases this agent still claims: crawls that go on, and outcomes not acknowledged.
@@ -359,6 +365,14 @@ impl Work {
     }
 }
 
+/// What a panic says.
+fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(said) => *said,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
+    }
+}
+
 /// Returns when the deadline has passed; never without one.
 async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
@@ -378,8 +392,7 @@ mod tests {
     use super::*;
     use crate::config::OutboxConfig;
 
-    #[tokio::test]
-    async fn a_measurement_that_panics_is_answered_and_its_order_forgotten() {
+    fn work() -> (Work, tempfile::TempDir) {
         let means = Means {
             guard: Guard::new(Vec::new()),
             resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
@@ -389,7 +402,28 @@ mod tests {
         };
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
-        let mut work = Work::new(means, 1, outbox);
+        (Work::new(means, 1, outbox), folder)
+    }
+
+    #[tokio::test]
+    async fn a_crawl_that_panics_hands_its_lease_back_and_says_so() {
+        let (mut work, _folder) = work();
+        for (page, said) in [(0, "on purpose"), (7, "at page 7")] {
+            let key = LeaseKey { task_id: 1, token: 2 };
+            let crawling = work.crawls.spawn(async move {
+                if page == 0 { panic!("on purpose") } else { panic!("at page {page}") }
+            });
+            work.keys.insert(crawling.id(), key);
+            work.running.insert(key, CancellationToken::new());
+            let Finished::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };
+            assert_eq!((crashed, crash.as_str()), (key, said));
+            assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_measurement_that_panics_is_answered_and_its_order_forgotten() {
+        let (mut work, _folder) = work();
         let measuring = work.measures.spawn(async { panic!("on purpose") });
         work.orders.insert(measuring.id(), 7);
         let Finished::Measured(report) = work.next().await else { panic!("no report") };

@@ -71,6 +71,12 @@ pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
     (TaskId::new(task), LeaseToken::new(token))
 }
 
+/// A lease handed back, and what its crawl crashed with where it did.
+pub(super) fn release(release: v1::LeaseRelease) -> (TaskId, LeaseToken, Option<String>) {
+    let (task, token) = lease_key(release.task_id, release.token);
+    (task, token, Some(clip(release.crash)).filter(|crash| !crash.is_empty()))
+}
+
 pub(super) fn welcome(
     agent: AgentId,
     opened: &Opened,

@@ -210,7 +210,7 @@ impl Session {
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
             Some(Message::Outcome(report)) => self.record_outcome(report).await,
-            Some(Message::Release(release)) => self.release(&release).await,
+            Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Leave(_)) => {
                 self.leaving = true;
                 Ok(())
@@ -297,13 +297,18 @@ impl Session {
         self.push().await
     }
 
-    async fn release(&mut self, release: &v1::LeaseRelease) -> Result<(), Status> {
-        let (task, token) = convert::lease_key(release.task_id, release.token);
+    async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
+        let (task, token, crash) = convert::release(release);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let released = leases::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
+        let released = leases::release(&mut tx, self.agent, task, token, crash.as_deref())
+            .await
+            .map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         // One that was not its own any more says nothing of its room.
         if released {
+            if let Some(crash) = crash {
+                tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
+            }
             self.grants_from = Instant::now() + REFUSAL_PAUSE;
             // A draining agent does not get it back.
             self.scheduler.wakes.assign.notify_one();

@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 
 use crate::model::AgentId;
 
+use super::sessions::EndCause;
 use super::{Error, leases, minute, sessions, unsigned};
 
 /// What a drain or a removal found and did.
@@ -98,7 +99,7 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool) -> Result<
         return Err(DrainError::HoldsLeases { name: name.to_owned(), leases });
     }
     sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).execute(&mut *conn).await?;
-    sessions::close_active(conn, agent.id).await?;
+    sessions::close_active(conn, agent.id, EndCause::Removed).await?;
     leases::release_of_ended_sessions(conn).await?;
     let withdrawn = withdraw(conn, agent.id).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).execute(conn).await?;
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
         assert!(assignments::available(&mut conn).await.expect("read").is_empty());
 
-        let held = leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1)).await;
+        let held = leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1), None).await;
         assert!(held.expect("hand back"));
         assert!(
             leases::grant(&mut conn, agent, session).await.expect("grant").is_empty(),

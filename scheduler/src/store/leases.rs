@@ -11,6 +11,10 @@ use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::{Error, unsigned};
 
+/// Crashes of one task, 1 or more, after which it is given up: a line that is down, or a machine that is restarted, takes
+/// one lease of a task, seldom two; a page that kills its crawler takes every one.
+const MOST_CRASHES: i32 = 5;
+
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
@@ -152,24 +156,43 @@ pub async fn rebind(
     Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
 }
 
-/// Takes back one lease that its agent hands back. `false`: it was not active, or not this agent's.
+/// Takes back one lease that its agent hands back, or whose crawl crashed: then `crash` says with what, and a task that
+/// crashed [`MOST_CRASHES`] times is given up. `false`: the lease was not active, or not this agent's.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
+pub async fn release(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    task: TaskId,
+    token: LeaseToken,
+    crash: Option<&str>,
+) -> Result<bool, Error> {
     let released = sqlx::query!(
         r#"
-        with released as (
-            update leases set state = 'released', ended_at = now()
-            where task_id = $2 and token = $3 and agent_id = $1 and state = 'active'
-            returning task_id
+        -- The task first, as whoever records an outcome does: in the other order the two would wait for each other.
+        with held as (
+            select id from tasks where id = $2 and state = 'leased' and token = $3 for update
+        ), released as (
+            update leases l set state = 'released', ended_at = now(), crash = $4
+            from held
+            where l.task_id = held.id and l.token = $3 and l.agent_id = $1 and l.state = 'active'
+            returning l.task_id
         )
-        update tasks t set state = 'assigned', reason = 'handed back by its agent', state_since = now()
-        from released r where t.id = r.task_id and t.state = 'leased'
+        update tasks t
+        set state = case when $4::text is not null and t.crashes + 1 >= $5 then 'failed' else 'assigned' end::task_state,
+            crashes = t.crashes + case when $4::text is null then 0 else 1 end,
+            reason = case when $4::text is null then 'handed back by its agent'
+                          when t.crashes + 1 >= $5 then format('poison: its crawl crashed %s times, at last with: %s', $5, $4)
+                          else 'its crawl crashed: ' || $4 end,
+            state_since = now()
+        from released r where t.id = r.task_id
         "#,
         agent.get(),
         task.get(),
         token.get(),
+        crash,
+        MOST_CRASHES,
     )
     .execute(conn)
     .await?;
@@ -195,7 +218,8 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
 }
 
-/// Takes back the active leases of every session that has ended. Returns how many.
+/// Takes back the active leases of every session that has ended. Where the agent was lost, or came back without them, that
+/// counts as a crash of their tasks: one that crashed [`MOST_CRASHES`] times is given up. Returns how many.
 ///
 /// # Errors
 /// When the database fails.
@@ -204,7 +228,9 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, E
         r#"
         -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
         with held as (
-            select t.id, l.token
+            select t.id, l.token,
+                   -- An agent that said goodbye or was removed did not crash.
+                   case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
             from tasks t
             join leases l on l.task_id = t.id and l.state = 'active'
             join sessions s on s.id = l.session_id and s.state <> 'active'
@@ -216,11 +242,17 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, E
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               -- Meanwhile its agent may have come back and taken it into a new session.
               and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
-            returning l.task_id
+            returning l.task_id, held.crashed
         )
-        update tasks t set state = 'assigned', reason = 'its agent was lost', state_since = now()
+        update tasks t
+        set state = case when t.crashes + lost.crashed >= $1 then 'failed' else 'assigned' end::task_state,
+            crashes = t.crashes + lost.crashed,
+            reason = case when t.crashes + lost.crashed >= $1 then format('poison: its agent was lost, %s crashes in all', $1)
+                          when lost.crashed = 0 then 'its agent left' else 'its agent was lost' end,
+            state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'
         "#,
+        MOST_CRASHES,
     )
     .execute(conn)
     .await?;
@@ -365,9 +397,78 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         let token = grant(&mut conn, agent, session).await.expect("grant")[0].token;
-        assert!(!release(&mut conn, other, task, token).await.expect("release"));
-        assert!(release(&mut conn, agent, task, token).await.expect("release"));
-        assert!(!release(&mut conn, agent, task, token).await.expect("release"), "once");
+        assert!(!release(&mut conn, other, task, token, None).await.expect("release"));
+        assert!(release(&mut conn, agent, task, token, None).await.expect("release"));
+        assert!(!release(&mut conn, agent, task, token, None).await.expect("release"), "once");
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+    }
+
+    #[derive(Debug, Clone, Copy)]
+    enum End {
+        Panic,
+        Loss,
+        Restart,
+        HandBack,
+        Goodbye,
+    }
+
+    /// Grants the one task, and ends its lease; returns the task's state and what it says.
+    async fn grant_and_end(conn: &mut PgConnection, agent: AgentId, task: TaskId, end: End) -> (String, String, i32) {
+        let session = fixtures::session(conn, agent).await;
+        let token = grant(conn, agent, session).await.expect("grant")[0].token;
+        match end {
+            End::Panic => assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release")),
+            End::HandBack => assert!(release(conn, agent, task, token, None).await.expect("release")),
+            End::Loss => {
+                sqlx::query("update sessions set expires_at = now() - interval '1 second' where state = 'active'")
+                    .execute(&mut *conn)
+                    .await
+                    .expect("let the time pass");
+                sessions::expire_due(conn).await.expect("expire");
+                release_of_ended_sessions(conn).await.expect("release");
+            }
+            // Its next process holds nothing.
+            End::Restart => _ = fixtures::session(conn, agent).await,
+            End::Goodbye => {
+                sessions::close(conn, session).await.expect("close");
+                release_of_ended_sessions(conn).await.expect("release");
+            }
+        }
+        sqlx::query_as("select state::text, reason, crashes from tasks where id = $1")
+            .bind(task.get())
+            .fetch_one(conn)
+            .await
+            .expect("read the task")
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_fifth_crash_of_a_task_is_its_last_and_what_is_handed_back_is_no_crash(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        let ends = [
+            (End::HandBack, 0, "handed back by its agent"),
+            (End::Panic, 1, "its crawl crashed: index out of range"),
+            (End::Loss, 2, "its agent was lost"),
+            (End::Goodbye, 2, "its agent left"),
+            (End::Restart, 3, "its agent was lost"),
+            (End::HandBack, 3, "handed back by its agent"),
+            (End::Panic, 4, "its crawl crashed: index out of range"),
+        ];
+        for (end, crashes, reason) in ends {
+            let now = grant_and_end(&mut conn, agent, task, end).await;
+            assert_eq!(now, ("assigned".to_owned(), reason.to_owned(), crashes), "{end:?}");
+        }
+        for (end, reason) in [
+            (End::Panic, "poison: its crawl crashed 5 times, at last with: index out of range"),
+            (End::Loss, "poison: its agent was lost, 5 crashes in all"),
+        ] {
+            let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+            let now = grant_and_end(&mut tx, agent, task, end).await;
+            assert_eq!(now, ("failed".to_owned(), reason.to_owned(), 5), "{end:?}");
+            tx.rollback().await.expect("rollback");
+        }
     }
 }

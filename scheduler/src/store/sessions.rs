@@ -41,6 +41,31 @@ pub struct Opened {
     pub kept: Vec<(TaskId, LeaseToken)>,
 }
 
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndCause {
+    /// It was not renewed in time: its agent was lost.
+    Expired,
+    /// Its agent connected anew.
+    Superseded,
+    /// Its agent said goodbye.
+    Left,
+    /// The operator removed its agent.
+    Removed,
+}
+
+impl EndCause {
+    /// The word in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Superseded => "superseded",
+            Self::Left => "left",
+            Self::Removed => "removed",
+        }
+    }
+}
+
 /// Why no session is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -89,7 +114,7 @@ pub async fn open(
     .fetch_optional(&mut *conn)
     .await?
     .ok_or(OpenError::Removed)?;
-    close_active(conn, agent).await?;
+    close_active(conn, agent, EndCause::Superseded).await?;
     let session = sqlx::query_scalar!(
         r#"
         insert into sessions (agent_id, incarnation, expires_at)
@@ -188,9 +213,13 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
 /// # Errors
 /// When the database fails.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
-    sqlx::query!("update sessions set state = 'closed' where id = $1 and state = 'active'", session.get())
-        .execute(conn)
-        .await?;
+    sqlx::query!(
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
+        session.get(),
+        EndCause::Left.name(),
+    )
+    .execute(conn)
+    .await?;
     Ok(())
 }
 
@@ -219,7 +248,12 @@ pub async fn extend_all(conn: &mut PgConnection, lifetime: Duration) -> Result<u
 /// When the database fails.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     let agents = sqlx::query_scalar!(
-        "update sessions set state = 'expired' where state = 'active' and expires_at < now() returning agent_id",
+        r#"
+        update sessions set state = 'expired', end_cause = $1, ended_at = now()
+        where state = 'active' and expires_at < now()
+        returning agent_id
+        "#,
+        EndCause::Expired.name(),
     )
     .fetch_all(conn)
     .await?;
@@ -227,10 +261,14 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
 }
 
 /// Ends the agent's active session, if there is one.
-pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId) -> Result<(), Error> {
-    sqlx::query!("update sessions set state = 'closed' where agent_id = $1 and state = 'active'", agent.get())
-        .execute(conn)
-        .await?;
+pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause: EndCause) -> Result<(), Error> {
+    sqlx::query!(
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where agent_id = $1 and state = 'active'",
+        agent.get(),
+        cause.name(),
+    )
+    .execute(conn)
+    .await?;
     Ok(())
 }
 
