@@ -2,9 +2,10 @@
 
 use std::error::Error;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "landfall/v1/agent.proto",
     "landfall/v1/embeddings.proto",
+    "landfall/v1/events.proto",
     "landfall/v1/fleet.proto",
     "landfall/v1/reports.proto",
     "landfall/v1/sites.proto",

@@ -21,6 +21,7 @@ mod contact;
 mod drain;
 mod election;
 mod embedding;
+mod events;
 mod landmarks;
 mod output;
 mod reports;
@@ -111,6 +112,13 @@ first start, whose fingerprint it prints.")]
     /// List, show and cancel batches
     #[command(subcommand)]
     Batches(batches::BatchesCommand),
+    /// Read the log of every transition of sites, leases and sessions
+    #[command(after_help = "\
+Examples:
+  landfall events --follow
+  landfall events --site www.example.cn --batch autumn
+  landfall events --agent harbin-cernet --newest 1000 --format json")]
+    Events(events::EventsArgs),
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
@@ -181,6 +189,7 @@ impl Cli {
                 Command::Contact(command) => command.run(&connection).await,
                 Command::Sites(command) => command.run(&connection).await,
                 Command::Batches(command) => command.run(&connection).await,
+                Command::Events(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
             }

@@ -82,6 +82,8 @@ pub struct Config {
     pub confirm: ConfirmConfig,
     /// How far a batch without a policy of its own is crawled.
     pub crawl: CrawlConfig,
+    /// How long the log is kept.
+    pub events: EventsConfig,
 }
 
 impl Default for Config {
@@ -94,6 +96,7 @@ impl Default for Config {
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
             crawl: CrawlConfig::default(),
+            events: EventsConfig::default(),
         }
     }
 }
@@ -130,7 +133,8 @@ impl Config {
         self.measure.validate()?;
         self.landmarks.validate()?;
         self.confirm.validate()?;
-        self.crawl.validate()
+        self.crawl.validate()?;
+        self.events.validate()
     }
 }
 
@@ -369,6 +373,28 @@ impl CrawlConfig {
     }
 }
 
+/// How long the log of events is kept.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsConfig {
+    /// Events older than this are deleted, 1 h to 365 days. A site leaves about eight of some 150 bytes in a batch, so a
+    /// million sites a day fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self { keep: 7 * DAY }
+    }
+}
+
+impl EventsConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        within("events.keep", self.keep, &(60 * MINUTE..=YEAR))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,6 +438,7 @@ mod tests {
             ("[confirm]\nagents = 17", "confirm.agents"),
             ("[confirm]\nsamples = 0", "confirm.samples"),
             ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
+            ("[events]\nkeep = \"1m\"", "events.keep"),
         ] {
             let error = load(text).unwrap_err();
             assert!(error.contains(&format!("{key} must be ")), "{text}: {error}");

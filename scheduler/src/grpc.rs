@@ -24,6 +24,7 @@ pub mod auth;
 mod away;
 pub mod convert;
 pub mod embeddings;
+pub mod events;
 pub mod fleet;
 pub mod reports;
 pub mod sites;
@@ -86,6 +87,7 @@ pub async fn serve(
         .add_service(sites::server(scheduler.clone(), shutdown.child_token()))
         .add_service(fleet::server(scheduler.clone(), identity))
         .add_service(embeddings::server(scheduler.clone()))
+        .add_service(events::server(scheduler.clone(), shutdown.child_token()))
         .add_service(reports::server(scheduler))
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.clone().cancelled_owned());
     let drained = async {

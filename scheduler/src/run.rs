@@ -17,8 +17,8 @@ use crate::Scheduler;
 use crate::grpc::{self, Identity};
 use crate::store::{self, sessions};
 use crate::tasks::{
-    assign::Assign, confirm::Confirm, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, reap::Reap,
-    run_periodic, trust,
+    assign::Assign, confirm::Confirm, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, prune::Prune,
+    reap::Reap, run_periodic, trust,
 };
 
 /// How often each task looks without being woken.
@@ -28,6 +28,8 @@ const LANDMARKS_PERIOD: Duration = Duration::from_secs(5);
 const LOCATE_PERIOD: Duration = Duration::from_secs(2);
 const CONFIRM_PERIOD: Duration = Duration::from_secs(2);
 const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
+/// Seconds of a log that is kept for days matter to nobody.
+const PRUNE_PERIOD: Duration = Duration::from_secs(60);
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
 const REAPS_PER_GRACE: u32 = 5;
 
@@ -129,6 +131,11 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToke
     parts.spawn(async move {
         run_periodic("reap", reap_period, &w.reap, &w.database, s, || reap.run_once()).await;
         ("reap", Ok(()))
+    });
+    let (prune, w, s) = (Prune::new(scheduler.clone()), wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("prune", PRUNE_PERIOD, &Notify::new(), &w.database, s, || prune.run_once()).await;
+        ("prune", Ok(()))
     });
     let (judge, w, s) = (trust::Trust::new(scheduler.clone()), wakes(), stop.clone());
     parts.spawn(async move {

@@ -13,6 +13,7 @@ pub mod disagreements;
 pub mod drains;
 pub mod embeddings;
 pub mod enrolments;
+pub mod events;
 pub mod fit_requests;
 pub mod landmarks;
 pub mod leases;

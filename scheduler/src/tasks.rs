@@ -12,6 +12,7 @@ mod judge;
 pub mod landmarks;
 pub mod locate;
 pub mod measure;
+pub mod prune;
 pub mod reap;
 pub mod refined;
 #[cfg(test)]

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck, OutcomeKind,
-    SiteTarget, measure_order, outcome_ack,
+    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck,
+    OutcomeKind, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

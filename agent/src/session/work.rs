@@ -410,9 +410,9 @@ mod tests {
         let (mut work, _folder) = work();
         for (page, said) in [(0, "on purpose"), (7, "at page 7")] {
             let key = LeaseKey { task_id: 1, token: 2 };
-            let crawling = work.crawls.spawn(async move {
-                if page == 0 { panic!("on purpose") } else { panic!("at page {page}") }
-            });
+            let crawling = work
+                .crawls
+                .spawn(async move { if page == 0 { panic!("on purpose") } else { panic!("at page {page}") } });
             work.keys.insert(crawling.id(), key);
             work.running.insert(key, CancellationToken::new());
             let Finished::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };

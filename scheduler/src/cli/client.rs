@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
+use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
 use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
@@ -80,6 +81,10 @@ impl Client {
     pub(super) fn embeddings(&self) -> EmbeddingServiceClient<Authorized> {
         // Coordinates of thousands of agents come in one message.
         EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_COORDINATES)
+    }
+
+    pub(super) fn events(&self) -> EventServiceClient<Authorized> {
+        EventServiceClient::new(self.authorized.clone())
     }
 
     pub(super) fn sites(&self) -> SiteServiceClient<Authorized> {

@@ -300,9 +300,8 @@ impl Session {
     async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
         let (task, token, crash) = convert::release(release);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let released = leases::release(&mut tx, self.agent, task, token, crash.as_deref())
-            .await
-            .map_err(status::from_store)?;
+        let released =
+            leases::release(&mut tx, self.agent, task, token, crash.as_deref()).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         // One that was not its own any more says nothing of its room.
         if released {

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use crate::model::Rtt;
 
 pub(super) mod embeddings;
+pub(super) mod events;
 pub(super) mod fleet;
 pub(super) mod reports;
 pub(super) mod sites;

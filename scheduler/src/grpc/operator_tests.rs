@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
+use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
 use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
@@ -17,7 +18,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Request, Status};
 
-use super::{Identity, embeddings, fleet, reports, sites};
+use super::{Identity, embeddings, events, fleet, reports, sites};
 use crate::Scheduler;
 use crate::model::{AgentId, SessionId};
 use crate::secret::Secret;
@@ -65,6 +66,7 @@ impl Desk {
             .add_service(sites::server(scheduler.clone(), shutdown.clone()))
             .add_service(fleet::server(scheduler.clone(), identity))
             .add_service(embeddings::server(scheduler.clone()))
+            .add_service(events::server(scheduler.clone(), shutdown.clone()))
             .add_service(reports::server(scheduler.clone()));
         let stopped = shutdown.clone().cancelled_owned();
         tokio::spawn(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
@@ -87,6 +89,10 @@ impl Desk {
 
     fn embeddings(&self) -> EmbeddingServiceClient<Client> {
         EmbeddingServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    fn events(&self) -> EventServiceClient<Client> {
+        EventServiceClient::with_interceptor(self.channel.clone(), self.operator())
     }
 
     /// Fits in the background, as a running scheduler does, until the desk is dropped.
@@ -200,6 +206,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         fleet.set_contact_url(v1::SetContactUrlRequest::default()).await.map(|_| ()),
         reports.assignments(v1::AssignmentsRequest { batch: batch() }).await.map(|_| ()),
         reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
+        desk.events().events(v1::EventsRequest::default()).await.map(|_| ()),
     ]
     .map(|answer| answer.expect_err("refused").code());
     assert!(codes.iter().all(|code| *code == Code::Unauthenticated), "{codes:?}");
@@ -497,15 +504,18 @@ async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
         assert_eq!(refused.code(), code);
         assert!(refused.message().starts_with(said), "{}", refused.message());
     }
-    let open = async || desk.sites().list_batches(v1::ListBatchesRequest {}).await.expect("listed").into_inner().batches;
+    let open =
+        async || desk.sites().list_batches(v1::ListBatchesRequest {}).await.expect("listed").into_inner().batches;
     assert_eq!(open().await[0].open, 3, "a refusal changes nothing");
 
-    let cancelled = client.cancel_tasks(cancel(&["http://A.cn/x", "a.cn"], false)).await.expect("cancelled").into_inner();
+    let cancelled =
+        client.cancel_tasks(cancel(&["http://A.cn/x", "a.cn"], false)).await.expect("cancelled").into_inner();
     assert_eq!((cancelled.tasks, cancelled.ended), (1, 0));
     let retry = |names: &[&str], failed| v1::RetryTasksRequest { batch: batch(), sites: named(names), failed };
     let retried = client.retry_tasks(retry(&["a.cn", "b.cn"], false)).await.expect("retried").into_inner();
     assert_eq!((retried.tasks, retried.open), (1, 1));
-    desk.run("update tasks set state = 'failed', reason = 'poison: on purpose' where id = (select max(id) from tasks)").await;
+    desk.run("update tasks set state = 'failed', reason = 'poison: on purpose' where id = (select max(id) from tasks)")
+        .await;
     let shown = client.show_batch(v1::ShowBatchRequest { batch: batch() }).await.expect("shown").into_inner();
     let progress = shown.progress.expect("how far it is");
     assert_eq!((progress.submitted, progress.failed, progress.cancelled), (2, 1, 0));
@@ -518,6 +528,33 @@ async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
     let unknown = v1::CancelTasksRequest { batch: "winter".into(), all: true, ..Default::default() };
     let refused = client.cancel_tasks(unknown).await.expect_err("unknown");
     assert_eq!((refused.code(), refused.message()), (Code::NotFound, "no batch is called 'winter'"));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
+    for (request, said) in [
+        (v1::EventsRequest { batch: "winter".into(), ..Default::default() }, "no batch is called 'winter'"),
+        (v1::EventsRequest { site: "x.cn".into(), ..Default::default() }, "no site is known as 'x.cn'"),
+        (v1::EventsRequest { agent: "x".into(), ..Default::default() }, "no agent is called x"),
+        (v1::EventsRequest { newest: 10_001, ..Default::default() }, "newest: more than 10000"),
+    ] {
+        assert_eq!(desk.events().events(request).await.expect_err(said).message(), said);
+    }
+    let request = v1::EventsRequest { site: "http://B.cn/x".into(), follow: true, ..Default::default() };
+    let mut stream = desk.events().events(request).await.expect("a stream").into_inner();
+    let cancel = v1::CancelTasksRequest { batch: "autumn".into(), all: true, ..Default::default() };
+    desk.sites().cancel_tasks(cancel).await.expect("cancelled");
+    // The submission may have been heard as well, had other transactions been under way when the stream began.
+    let event = loop {
+        let event = stream.message().await.expect("a stream").expect("an event");
+        assert_eq!((event.site.as_str(), event.batch.as_str(), event.noun.as_str()), ("b.cn", "autumn", "task"));
+        if event.what != "submitted" {
+            break event;
+        }
+    };
+    assert_eq!((event.what.as_str(), event.cause.as_str()), ("cancelled", "cancelled by the operator"));
 }
 
 const MESH: &str = "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost)

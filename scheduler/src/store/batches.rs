@@ -236,9 +236,12 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId, limit: i64) -> Res
 /// # Errors
 /// When the database fails.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
-    let count = sqlx::query_scalar!(r#"select count(*) as "count!" from tasks where batch_id = $1 and retried_at is null"#, batch.get())
-        .fetch_one(conn)
-        .await?;
+    let count = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from tasks where batch_id = $1 and retried_at is null"#,
+        batch.get()
+    )
+    .fetch_one(conn)
+    .await?;
     unsigned("tasks", "count", count)
 }
 

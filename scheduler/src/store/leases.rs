@@ -417,7 +417,9 @@ mod tests {
         let session = fixtures::session(conn, agent).await;
         let token = grant(conn, agent, session).await.expect("grant")[0].token;
         match end {
-            End::Panic => assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release")),
+            End::Panic => {
+                assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release"))
+            }
             End::HandBack => assert!(release(conn, agent, task, token, None).await.expect("release")),
             End::Loss => {
                 sqlx::query("update sessions set expires_at = now() - interval '1 second' where state = 'active'")

@@ -128,7 +128,7 @@ pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Sit
 
 impl Site {
     /// Its own identifier, and that of the site it proved to be: what is known of one holds for the other.
-    pub(super) fn ids(&self) -> Vec<i64> {
+    pub fn ids(&self) -> Vec<i64> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).map(SiteId::get).collect()
     }
 }

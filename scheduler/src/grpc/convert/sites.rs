@@ -127,7 +127,8 @@ pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result
         }
         (_, false) => {}
     }
-    let parsed = sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
+    let parsed =
+        sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
     // Each once, so that what is counted is sites.
     let mut seen = HashSet::new();
     let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;

@@ -1,0 +1,198 @@
+//! `landfall events`: the log of every transition, for people a line each, for programs an object a line.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use landfall_proto::v1::{Event, EventsRequest};
+use serde::Serialize;
+use tonic::{Code, Status};
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output;
+use crate::exit::print;
+
+/// How often a broken stream is opened again without an event in between: a scheduler may restart.
+const REOPENED_AT_MOST: u32 = 60;
+/// The pause before that.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Events asked for again when a stream broke; those that were printed are left out.
+const ASKED_AGAIN: u32 = 10_000;
+
+#[derive(Debug, Args)]
+pub(super) struct EventsArgs {
+    /// Only of this batch's sites
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only of this site: a host, or scheme://host:port
+    #[arg(long, value_name = "HOST")]
+    site: Option<String>,
+    /// Only of this agent
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// How many of the newest to print, at most 10000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    newest: u32,
+    /// Go on with what happens
+    #[arg(long)]
+    follow: bool,
+    /// How to print
+    #[arg(long, value_enum, default_value_t = EventFormat::Text)]
+    format: EventFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum EventFormat {
+    /// A line each.
+    Text,
+    /// An object a line.
+    Json,
+}
+
+impl EventsArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let (mut last, mut reopened, mut newest) = (0, 0, self.newest);
+        loop {
+            let before = last;
+            let status = match self.read(&client, newest, &mut last).await? {
+                Ok(()) if !self.follow => return Ok(()),
+                // A scheduler that stops may end the stream in good order.
+                Ok(()) => Status::unavailable("the scheduler ended the stream"),
+                Err(status) => status,
+            };
+            reopened = if last > before { 1 } else { reopened + 1 };
+            if !self.follow || reopened > REOPENED_AT_MOST || !broke(&status) {
+                return Err(client.refusal(&status));
+            }
+            newest = ASKED_AGAIN;
+            tokio::time::sleep(REOPEN_PAUSE).await;
+        }
+    }
+
+    /// Prints one stream to its end; leaves out what was printed before.
+    async fn read(&self, client: &Client, newest: u32, last: &mut i64) -> anyhow::Result<Result<(), Status>> {
+        let request = EventsRequest {
+            batch: self.batch.clone().unwrap_or_default(),
+            site: self.site.clone().unwrap_or_default(),
+            agent: self.agent.clone().unwrap_or_default(),
+            newest,
+            follow: self.follow,
+        };
+        let mut stream = match client.events().events(request).await {
+            Ok(stream) => stream.into_inner(),
+            Err(status) => return Ok(Err(status)),
+        };
+        let known = *last;
+        loop {
+            match stream.message().await {
+                Ok(Some(event)) if event.id <= known => {}
+                Ok(Some(event)) => {
+                    *last = event.id.max(*last);
+                    print(&match self.format {
+                        EventFormat::Text => line(&event) + "\n",
+                        EventFormat::Json => serde_json::to_string(&EventRow::from(event))? + "\n",
+                    })?;
+                }
+                Ok(None) => return Ok(Ok(())),
+                Err(status) => return Ok(Err(status)),
+            }
+        }
+    }
+}
+
+fn broke(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+}
+
+/// One event, as printed for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct EventRow {
+    id: i64,
+    at: Option<String>,
+    noun: String,
+    what: String,
+    batch: Option<String>,
+    site: Option<String>,
+    task_id: Option<i64>,
+    round: Option<u32>,
+    token: Option<i64>,
+    agent: Option<String>,
+    session_id: Option<i64>,
+    incarnation: Option<i64>,
+    cause: Option<String>,
+}
+
+impl From<Event> for EventRow {
+    fn from(event: Event) -> Self {
+        let text = |text: String| Some(text).filter(|text| !text.is_empty());
+        let number = |number: i64| Some(number).filter(|number| *number != 0);
+        Self {
+            id: event.id,
+            at: output::time(event.at.as_ref()),
+            noun: event.noun,
+            what: event.what,
+            batch: text(event.batch),
+            site: text(event.site),
+            task_id: number(event.task_id),
+            round: Some(event.round).filter(|round| *round != 0),
+            token: number(event.token),
+            agent: text(event.agent),
+            session_id: number(event.session_id),
+            incarnation: number(event.incarnation),
+            cause: text(event.cause),
+        }
+    }
+}
+
+/// One event for people: when, about what, what, and why.
+pub(super) fn line(event: &Event) -> String {
+    let mut words = vec![output::time(event.at.as_ref()).unwrap_or_default(), event.noun.clone()];
+    if !event.site.is_empty() {
+        words.push(event.site.clone());
+        let round = if event.round > 1 { format!(" round {}", event.round) } else { String::new() };
+        words.push(format!("({}{round})", event.batch));
+    }
+    words.push(event.what.clone());
+    if event.token != 0 {
+        words.push(format!("token {}", event.token));
+    }
+    if !event.agent.is_empty() {
+        words.push(format!("agent {}", event.agent));
+    }
+    if event.incarnation != 0 {
+        words.push(format!("incarnation {}", event.incarnation));
+    }
+    let line = words.join(" ");
+    if event.cause.is_empty() { line } else { format!("{line}: {}", event.cause) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_reads_as_a_sentence() {
+        let event = Event {
+            id: 7,
+            at: Some(prost_types::Timestamp { seconds: 1_763_740_800, nanos: 0 }),
+            noun: "lease".to_owned(),
+            what: "expired".to_owned(),
+            batch: "autumn".to_owned(),
+            site: "a.cn".to_owned(),
+            round: 2,
+            token: 3,
+            agent: "harbin-cernet".to_owned(),
+            incarnation: 4,
+            cause: "its session ended: superseded".to_owned(),
+            ..Event::default()
+        };
+        assert_eq!(
+            line(&event),
+            "2025-11-21T16:00:00.000Z lease a.cn (autumn round 2) expired token 3 agent harbin-cernet incarnation 4: \
+             its session ended: superseded"
+        );
+        let opened = Event { noun: "session".to_owned(), what: "opened".to_owned(), ..Event::default() };
+        assert_eq!(serde_json::to_value(EventRow::from(opened)).unwrap()["site"], serde_json::Value::Null);
+    }
+}

@@ -1,0 +1,57 @@
+//! Messages of the events' service.
+
+use landfall_proto::v1;
+
+use crate::site_list::SiteName;
+use crate::store::events::Event;
+
+use super::{InvalidField, timestamp};
+
+/// Events of the past that may be asked for at once; each waits in memory, some 200 bytes.
+const MOST_NEWEST: u32 = 10_000;
+
+/// Which events somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::grpc) struct Wanted {
+    pub(in crate::grpc) batch: Option<String>,
+    pub(in crate::grpc) site: Option<SiteName>,
+    pub(in crate::grpc) agent: Option<String>,
+    pub(in crate::grpc) newest: i64,
+    pub(in crate::grpc) follow: bool,
+}
+
+pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, InvalidField> {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    if request.newest > MOST_NEWEST {
+        return Err(InvalidField::new("newest", format!("more than {MOST_NEWEST}")));
+    }
+    Ok(Wanted {
+        batch: some(request.batch),
+        site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
+        agent: some(request.agent),
+        newest: request.newest.into(),
+        follow: request.follow,
+    })
+}
+
+impl From<Event> for v1::Event {
+    fn from(event: Event) -> Self {
+        let (task_id, batch, site, round) =
+            event.task.map(|task| (task.id, task.batch, task.site, task.round)).unwrap_or_default();
+        Self {
+            id: event.cursor.id(),
+            at: Some(timestamp(event.at)),
+            noun: event.noun,
+            what: event.what,
+            task_id,
+            batch,
+            site,
+            round: u32::try_from(round).unwrap_or_default(),
+            token: event.token.unwrap_or_default(),
+            agent: event.agent.unwrap_or_default(),
+            session_id: event.session.unwrap_or_default(),
+            incarnation: event.incarnation.unwrap_or_default(),
+            cause: event.cause.unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The operator's service for the log of events.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use landfall_proto::v1;
+use landfall_proto::v1::event_service_server::{EventService, EventServiceServer};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::store::events::{self, Cursor, Event, Filter, Page};
+use crate::store::{agents, batches, sites};
+
+use super::convert::events as convert;
+use super::{auth, status};
+
+/// The largest message taken.
+const MAX_MESSAGE: usize = 64 << 10;
+/// How often whoever follows is told what happened.
+const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
+
+/// Serves `landfall.v1.EventService`.
+#[derive(Debug, Clone)]
+pub struct EventDesk {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+}
+
+/// The service, with its limits; its streams end with `shutdown`.
+pub fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
+    EventServiceServer::new(EventDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl EventService for EventDesk {
+    type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let wanted = convert::wanted(request.into_inner()).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let filter = filter(&mut conn, &wanted).await?;
+        let first = events::newest(&mut conn, &filter, wanted.newest).await.map_err(status::from_store)?;
+        drop(conn);
+        let reader = Reader {
+            scheduler: self.scheduler.clone(),
+            shutdown: self.shutdown.clone(),
+            filter,
+            follow: wanted.follow,
+            next: first.next,
+            events: first.events.into(),
+        };
+        Ok(Response::new(Box::pin(reader.messages())))
+    }
+}
+
+async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Result<Filter, Status> {
+    let mut filter = Filter::default();
+    if let Some(name) = &wanted.batch {
+        let batch = batches::by_name(conn, name).await.map_err(status::from_store)?;
+        filter.batch = Some(batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name.clone())))?.id);
+    }
+    if let Some(name) = &wanted.site {
+        let site = sites::find(conn, name).await.map_err(status::from_store)?;
+        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
+        filter.sites = Some(site.ids());
+    }
+    if let Some(name) = &wanted.agent {
+        let agent = agents::show(conn, name).await.map_err(status::from_store)?;
+        filter.agent = Some(agent.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name.clone())))?.id);
+    }
+    Ok(filter)
+}
+
+/// One operator reading the log; no connection is held between two pages.
+struct Reader {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+    filter: Filter,
+    follow: bool,
+    next: Cursor,
+    events: VecDeque<Event>,
+}
+
+impl Reader {
+    fn messages(self) -> impl Stream<Item = Result<v1::Event, Status>> + Send {
+        stream::unfold(Some(self), |reader| async move {
+            let mut reader = reader?;
+            loop {
+                if let Some(event) = reader.events.pop_front() {
+                    return Some((Ok(event.into()), Some(reader)));
+                }
+                if !reader.follow {
+                    return None;
+                }
+                if let Err(status) = reader.turn().await {
+                    return Some((Err(status), None));
+                }
+            }
+        })
+    }
+
+    /// Waits a little, and reads what has been committed meanwhile.
+    async fn turn(&mut self) -> Result<(), Status> {
+        tokio::select! {
+            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            () = tokio::time::sleep(FOLLOW_PERIOD) => {}
+        }
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let Page { events, next } =
+            events::after(&mut conn, &self.filter, self.next).await.map_err(status::from_store)?;
+        self.events = events.into();
+        self.next = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! Events: the log of every transition of tasks, leases and sessions. Triggers write it (see its migration); here it is read
+//! and pruned.
+//!
+//! A reader sees an event only when every transaction that began before its own has ended: whoever continues behind the last
+//! one has missed nothing.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId};
+
+use super::Error;
+
+/// Events a page has at most.
+pub const PAGE: i64 = 500;
+/// Events one statement deletes at most: some tens of milliseconds.
+const PRUNED_AT_ONCE: i64 = 10_000;
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Where a reader continues.
+    pub cursor: Cursor,
+    /// When.
+    pub at: DateTime<Utc>,
+    /// task, lease, session or agent.
+    pub noun: String,
+    /// The state that was entered, or what happened otherwise.
+    pub what: String,
+    /// The task's batch and site, and its round.
+    pub task: Option<TaskOf>,
+    /// The lease's token.
+    pub token: Option<i64>,
+    /// The agent's name.
+    pub agent: Option<String>,
+    /// The session.
+    pub session: Option<i64>,
+    /// The session's number among its agent's.
+    pub incarnation: Option<i64>,
+    /// Why, for people.
+    pub cause: Option<String>,
+}
+
+/// The task of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskOf {
+    /// Its identifier.
+    pub id: i64,
+    /// Its batch's name.
+    pub batch: String,
+    /// Its site's name.
+    pub site: String,
+    /// Its round.
+    pub round: i32,
+}
+
+/// A place in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Cursor {
+    xact: i64,
+    id: i64,
+}
+
+impl Cursor {
+    /// The number of the event, for people and programs.
+    pub const fn id(self) -> i64 {
+        self.id
+    }
+}
+
+/// Which events are asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of tasks of this batch, and their leases.
+    pub batch: Option<BatchId>,
+    /// Of tasks of these sites, and their leases.
+    pub sites: Option<Vec<i64>>,
+    /// Of this agent.
+    pub agent: Option<AgentId>,
+}
+
+/// Some events, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The events.
+    pub events: Vec<Event>,
+    /// Where to continue, be there no event at all.
+    pub next: Cursor,
+}
+
+struct Row {
+    xact: i64,
+    id: i64,
+    at: DateTime<Utc>,
+    noun: String,
+    what: String,
+    task_id: Option<i64>,
+    batch: Option<String>,
+    site: Option<String>,
+    round: Option<i32>,
+    token: Option<i64>,
+    agent: Option<String>,
+    session_id: Option<i64>,
+    incarnation: Option<i64>,
+    cause: Option<String>,
+}
+
+impl From<Row> for Event {
+    fn from(row: Row) -> Self {
+        let task = match (row.task_id, row.batch, row.site, row.round) {
+            (Some(id), Some(batch), Some(site), Some(round)) => Some(TaskOf { id, batch, site, round }),
+            _ => None,
+        };
+        Self {
+            cursor: Cursor { xact: row.xact, id: row.id },
+            at: row.at,
+            noun: row.noun,
+            what: row.what,
+            task,
+            token: row.token,
+            agent: row.agent,
+            session: row.session_id,
+            incarnation: row.incarnation,
+            cause: row.cause,
+        }
+    }
+}
+
+/// The newest events, at most `limit`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
+    let horizon = horizon(conn).await?;
+    let rows = sqlx::query_as!(
+        Row,
+        r#"
+        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
+               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
+               e.session_id, e.incarnation, e.cause
+        from events e
+        left join tasks t on t.id = e.task_id
+        left join batches b on b.id = t.batch_id
+        left join sites s on s.id = t.site_id
+        left join agents a on a.id = e.agent_id
+        where e.xact < $1::bigint::text::xid8
+          and ($2::bigint is null or t.batch_id = $2)
+          and ($3::bigint[] is null or t.site_id = any($3))
+          and ($4::bigint is null or e.agent_id = $4)
+        order by e.xact desc, e.id desc
+        limit $5
+        "#,
+        horizon,
+        filter.batch.map(BatchId::get),
+        filter.sites.as_deref(),
+        filter.agent.map(AgentId::get),
+        limit,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
+}
+
+/// The next [`PAGE`] events behind `after`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
+    let horizon = horizon(conn).await?;
+    let rows = sqlx::query_as!(
+        Row,
+        r#"
+        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
+               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
+               e.session_id, e.incarnation, e.cause
+        from events e
+        left join tasks t on t.id = e.task_id
+        left join batches b on b.id = t.batch_id
+        left join sites s on s.id = t.site_id
+        left join agents a on a.id = e.agent_id
+        where e.xact < $1::bigint::text::xid8
+          and (e.xact, e.id) > ($6::bigint::text::xid8, $7)
+          and ($2::bigint is null or t.batch_id = $2)
+          and ($3::bigint[] is null or t.site_id = any($3))
+          and ($4::bigint is null or e.agent_id = $4)
+        order by e.xact, e.id
+        limit $5
+        "#,
+        horizon,
+        filter.batch.map(BatchId::get),
+        filter.sites.as_deref(),
+        filter.agent.map(AgentId::get),
+        PAGE,
+        after.xact,
+        after.id,
+    )
+    .fetch_all(conn)
+    .await?;
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
+    let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
+    // Behind a page that is not full there is nothing below the horizon, whatever the filter left out.
+    let next = last.filter(|_| full).unwrap_or(Cursor { xact: horizon - 1, id: i64::MAX });
+    Ok(Page { events: in_order(rows), next: next.max(after) })
+}
+
+/// The oldest transaction under way: what is below has ended.
+async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
+    let horizon = sqlx::query_scalar!(r#"select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as "horizon!""#)
+        .fetch_one(conn)
+        .await?;
+    Ok(horizon)
+}
+
+/// By number: of one task, lease or session that is the order in which things happened.
+fn in_order(rows: Vec<Row>) -> Vec<Event> {
+    let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
+    events.sort_by_key(|event| event.cursor.id);
+    events
+}
+
+/// Deletes events older than `keep`, the oldest first, at most some thousands; returns how many. Events of transactions that
+/// are yet to come were copied from another server: nobody could read them in order, so they go too.
+///
+/// # Errors
+/// When the database fails.
+pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        with oldest as (select xact, id, at from events order by xact, id limit $2)
+        delete from events e using oldest o
+        where e.xact = o.xact and e.id = o.id
+          and (o.at < now() - make_interval(secs => $1) or o.xact >= pg_snapshot_xmax(pg_current_snapshot()))
+        "#,
+        keep.as_secs_f64(),
+        PRUNED_AT_ONCE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, PgPool};
+
+    use super::*;
+    use crate::model::LeaseToken;
+    use crate::store::{batch_changes, drains, fixtures, leases, sessions};
+
+    /// What is said of a task or an agent, in order.
+    fn said(page: &Page) -> Vec<String> {
+        let sentence = |event: &Event| {
+            let token = event.token.map(|token| format!(" #{token}")).unwrap_or_default();
+            let cause = event.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            format!("{} {}{token}{cause}", event.noun, event.what)
+        };
+        page.events.iter().map(sentence).collect()
+    }
+
+    /// Waits until whatever was under way on this server has ended: other tests', too.
+    async fn settle(conn: &mut PgConnection) {
+        let own: i64 = sqlx::query_scalar("select pg_current_xact_id()::text::bigint")
+            .fetch_one(&mut *conn)
+            .await
+            .expect("a transaction");
+        while horizon(conn).await.expect("ask") <= own {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew");
+        let crash = Some("on purpose");
+        assert!(leases::release(&mut conn, agent, task, LeaseToken::new(1), crash).await.expect("release"));
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        drains::drain(&mut conn, "a").await.expect("drain");
+        fixtures::session(&mut conn, agent).await;
+        batch_changes::cancel(&mut conn, batch, "autumn", &batch_changes::Extent::All).await.expect("cancel");
+        settle(&mut conn).await;
+
+        let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");
+        let expected = [
+            "task located",
+            "task assigned",
+            "lease granted #1",
+            "task leased #1",
+            "lease released #1 (crashed: on purpose)",
+            "task assigned #1 (its crawl crashed: on purpose)",
+            "lease granted #2",
+            "task leased #2",
+            "lease expired #2 (its session ended: superseded)",
+            "task assigned #2 (its agent was lost)",
+            "task cancelled #2 (cancelled by the operator)",
+        ];
+        let mut heard = said(&of_task);
+        // Within one statement a task and its lease change together.
+        let mut awaited: Vec<String> = expected.map(str::to_owned).to_vec();
+        heard.sort_unstable();
+        awaited.sort_unstable();
+        assert_eq!(heard, awaited);
+        let tasks = of_task.events.iter().filter(|event| event.noun == "task").map(|event| event.what.as_str());
+        let path = ["located", "assigned", "leased", "assigned", "leased", "assigned", "cancelled"];
+        assert_eq!(tasks.collect::<Vec<_>>(), path);
+        let lost = of_task.events.iter().find(|event| event.what == "expired").expect("it was lost");
+        assert_eq!((lost.agent.as_deref(), lost.session, lost.incarnation), (Some("a"), Some(session.get()), Some(1)));
+
+        let of_agent = newest(&mut conn, &Filter { agent: Some(agent), ..Filter::default() }, 100).await.expect("read");
+        let own: Vec<String> = said(&of_agent).into_iter().filter(|said| !said.contains('#')).collect();
+        let expected =
+            ["session opened", "task assigned", "agent draining", "session closed (superseded)", "session opened"];
+        assert_eq!(own, expected, "and no word of heartbeats");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_reader_misses_nothing_that_is_committed_out_of_order(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let mut other = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let (early, late) = (fixtures::site(&mut conn, "early.cn").await, fixtures::site(&mut conn, "late.cn").await);
+        settle(&mut conn).await;
+        let from = newest(&mut conn, &Filter::default(), 1).await.expect("read").next;
+
+        let mut slow = other.begin().await.expect("begin");
+        fixtures::task(&mut slow, batch, early, "submitted").await;
+        fixtures::task(&mut conn, batch, late, "submitted").await;
+        let page = after(&mut conn, &Filter::default(), from).await.expect("read");
+        assert_eq!(page.events, [], "what is committed waits for what began before it");
+        slow.commit().await.expect("commit");
+        settle(&mut conn).await;
+        let page = after(&mut conn, &Filter::default(), page.next).await.expect("read");
+        let sites = page.events.iter().filter_map(|event| Some(event.task.as_ref()?.site.as_str()));
+        assert_eq!(sites.collect::<Vec<_>>(), ["early.cn", "late.cn"]);
+        assert_eq!(after(&mut conn, &Filter::default(), page.next).await.expect("read").events, [], "once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_is_rolled_back_is_not_said_and_what_is_old_goes(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let sites = [fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await];
+        let mut tx = conn.begin().await.expect("begin");
+        fixtures::task(&mut tx, batch, sites[0], "submitted").await;
+        tx.rollback().await.expect("rollback");
+        for site in sites {
+            fixtures::task(&mut conn, batch, site, "submitted").await;
+        }
+        settle(&mut conn).await;
+        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 2);
+        let of_one = Filter { sites: Some(vec![sites[1].get()]), ..Filter::default() };
+        assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
+
+        sqlx::query("update events set at = now() - interval '2 days' where id = (select min(id) from events)")
+            .execute(&mut *conn)
+            .await
+            .expect("make one old");
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(prune(&mut conn, day).await.expect("prune"), 1);
+        assert_eq!(prune(&mut conn, day).await.expect("prune"), 0);
+        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 1);
+    }
+}

@@ -1,0 +1,41 @@
+//! Pruning: events older than the operator wants to keep them go, so that the log is bounded.
+
+use anyhow::Context;
+
+use crate::Scheduler;
+use crate::store::{self, events};
+
+/// The pruner.
+#[derive(Debug)]
+pub struct Prune {
+    scheduler: Scheduler,
+}
+
+impl Prune {
+    /// Prunes for this scheduler.
+    pub const fn new(scheduler: Scheduler) -> Self {
+        Self { scheduler }
+    }
+
+    /// One pass: short transactions until nothing is too old.
+    ///
+    /// # Errors
+    /// When the database fails; what was deleted stays so.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let keep = self.scheduler.config.events.keep;
+        let mut pruned = 0;
+        loop {
+            let mut tx = store::begin(&self.scheduler.pool).await.context("begin to prune events")?;
+            let some = events::prune(&mut tx, keep).await.context("prune events")?;
+            tx.commit().await.context("commit pruned events")?;
+            pruned += some;
+            if some == 0 {
+                break;
+            }
+        }
+        if pruned > 0 {
+            tracing::debug!(pruned, "old events are gone");
+        }
+        Ok(())
+    }
+}
