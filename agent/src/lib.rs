@@ -99,6 +99,7 @@ fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::T
             beacon_url: config.beacon.advertise.clone().filter(|_| beacon_port.is_some()).unwrap_or_default(),
             beacon_port: beacon_port.map_or(0, u32::from),
             held: Vec::new(),
+            yields: false,
         },
     })
 }

@@ -9,39 +9,32 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{HeldLease, Leave, Register, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{Leave, Register, SessionRequest, SessionResponse, Welcome};
 use rand::{Rng, RngExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use crate::backoff::Backoff;
 use crate::clock::BootTime;
 use crate::config::SchedulerUrl;
-use crate::enrol;
 use crate::outbox::LeaseKey;
+use opening::{Ended, connect, refused_or_broken};
 use work::{Finished, Work};
 
+mod opening;
 pub mod wire;
 pub mod work;
 
-/// Messages on their way to the transport; more wait in [`Serving::pending`].
-const OUTBOUND_MESSAGES: usize = 64;
 /// Messages that may wait for the transport: what an agent of the largest capacity can owe, and some more. A scheduler
 /// that orders and orders and never reads gets no further.
 const PENDING_MESSAGES: usize = 32_768;
 /// Heartbeats that may wait for their acknowledgement; older ones no longer matter.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// How long the scheduler may take to welcome an agent.
-const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How far a heartbeat strays from its interval, each way.
 const JITTER: f64 = 0.2;
 /// How long stopped crawls may take to end, and outcomes to be acknowledged, when the agent stops.
@@ -86,47 +79,36 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
     Ok(value)
 }
 
-/// Why a session ended.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    /// The agent was asked to stop.
-    #[error("stopped")]
-    Stopped,
-    /// No connection.
-    #[error("connect the scheduler: {0}")]
-    Connect(String),
-    /// The scheduler does not take this agent.
-    #[error("the scheduler refused this agent: {0}")]
-    Refused(String),
-    /// The stream broke.
-    #[error("the session broke: {0}")]
-    Broken(String),
-    /// No heartbeat was acknowledged within the lease's life.
-    #[error("no heartbeat was acknowledged in time")]
-    Silent,
-}
-
 /// Keeps a session until the agent is stopped.
 pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) {
     let mut backoff = Backoff::try_new(RECONNECT_FLOOR, RECONNECT_CEILING).expect("the floor is below the ceiling");
     let mut failures: u32 = 0;
+    let mut yields = false;
     loop {
         let mut welcomed = false;
-        let ended = one_session(terms, &mut work, stop, rng, &mut welcomed).await;
+        let ended = one_session(terms, &mut work, stop, rng, yields, &mut welcomed).await;
         work.abandon_orders();
         if welcomed {
             backoff.reset();
             failures = 0;
+            yields = false;
         }
         match &ended {
             Ended::Stopped => return,
             Ended::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
+            Ended::Superseded(_) => {
+                yields = true;
+                // They are that process's to begin anew, and this one does not claim them.
+                work.stop_all();
+                tracing::error!(error = %ended, "another process runs as this agent");
+            }
             _ if failures == 0 => tracing::warn!(error = %ended, "session ended; trying again"),
             _ => tracing::debug!(error = %ended, failures, "session not opened; trying again"),
         }
         failures = failures.saturating_add(1);
-        // A refusal is the operator's to mend, so there is no hurry.
-        let wait = if matches!(ended, Ended::Refused(_)) { RECONNECT_CEILING } else { backoff.wait(rng) };
+        // Both are the operator's to mend, so there is no hurry.
+        let unhurried = matches!(ended, Ended::Refused(_) | Ended::Superseded(_));
+        let wait = if unhurried { RECONNECT_CEILING } else { backoff.wait(rng) };
         if meanwhile(&mut work, stop, tokio::time::sleep(wait)).await.is_none() {
             return;
         }
@@ -151,10 +133,11 @@ async fn one_session(
     work: &mut Work,
     stop: &CancellationToken,
     rng: &mut impl Rng,
+    yields: bool,
     welcomed: &mut bool,
 ) -> Ended {
     let registered = BootTime::now();
-    let (inbound, outbound, welcome) = match meanwhile(work, stop, connect(terms, work.held())).await {
+    let (inbound, outbound, welcome) = match meanwhile(work, stop, connect(terms, work.held(), yields)).await {
         None => return Ended::Stopped,
         Some(Err(ended)) => return ended,
         Some(Ok(opened)) => opened,
@@ -164,45 +147,6 @@ async fn one_session(
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,
         Err(ended) => ended,
-    }
-}
-
-type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
-
-/// Connects, registers, and waits for the welcome.
-async fn connect(terms: &Terms, held: Vec<HeldLease>) -> Result<Opened, Ended> {
-    let broken = |error: tonic::transport::Error| Ended::Connect(enrol::root_cause(&error));
-    let endpoint = enrol::endpoint(&terms.scheduler, terms.ca.as_deref()).map_err(broken)?;
-    let endpoint = endpoint.local_address(terms.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
-    let channel = endpoint.connect().await.map_err(broken)?;
-    let (outbound, requests) = mpsc::channel(OUTBOUND_MESSAGES);
-    let register = Register { held, ..terms.register.clone() };
-    let first = SessionRequest { message: Some(Up::Register(register)) };
-    outbound.try_send(first).expect("the channel is new and empty");
-    let mut request = tonic::Request::new(ReceiverStream::new(requests));
-    request.metadata_mut().insert("authorization", terms.credential.clone());
-    let opening = async {
-        let mut inbound = AgentServiceClient::new(channel).session(request).await?.into_inner();
-        let first = inbound.message().await?;
-        Ok::<_, Status>((inbound, first))
-    };
-    let (inbound, first) = match tokio::time::timeout(WELCOME_TIMEOUT, opening).await {
-        Err(_) => return Err(Ended::Connect(format!("no welcome within {WELCOME_TIMEOUT:?}"))),
-        Ok(Err(status)) => return Err(refused_or_broken(&status)),
-        Ok(Ok(opened)) => opened,
-    };
-    match first.and_then(|response| response.message) {
-        Some(Down::Welcome(welcome)) => Ok((inbound, outbound, welcome)),
-        _ => Err(Ended::Broken("the first answer was no welcome".to_owned())),
-    }
-}
-
-fn refused_or_broken(status: &Status) -> Ended {
-    match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument | Code::Unimplemented => {
-            Ended::Refused(status.message().to_owned())
-        }
-        _ => Ended::Broken(status.message().to_owned()),
     }
 }
 
@@ -284,7 +228,8 @@ impl Serving {
                 self.pending.extend(work.crawl(order).map(up));
             }
             Some(Down::Outcome(ack)) => {
-                tracing::debug!(task.id = ack.task_id, token = ack.token, answer = ?ack.answer(), "outcome answered");
+                let (answer, reason) = (ack.answer(), &ack.reason);
+                tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
                 work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),

@@ -13,6 +13,7 @@ use crate::contact::ContactUrl;
 use crate::exit::usage;
 use crate::up;
 
+mod agent;
 mod agents;
 mod batch_changes;
 mod batches;
@@ -94,7 +95,7 @@ first start, whose fingerprint it prints.")]
     Up(UpArgs),
     /// Run a scheduler against a Postgres server of your own
     Serve(ServeArgs),
-    /// Enrol and list agents, take them out of service and back
+    /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
     /// Choose and list the landmarks: the agents that sites are measured from

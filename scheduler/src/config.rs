@@ -13,6 +13,10 @@ use serde::Deserialize;
 
 use crate::contact::ContactUrl;
 
+mod leases;
+
+pub use leases::{EventsConfig, LeaseConfig};
+
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
 
@@ -155,46 +159,6 @@ fn counted<N: PartialOrd + Display>(key: &'static str, found: N, range: &RangeIn
         return Ok(());
     }
     Err(value(key, format!("{} to {}", range.start(), range.end()), found))
-}
-
-/// How leases live.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LeaseConfig {
-    /// Mean time between two heartbeats, 100 ms to 1 min. Shorter finds dead agents sooner and costs one row update each.
-    #[serde(with = "humantime_serde")]
-    pub heartbeat_interval: Duration,
-    /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
-    #[serde(with = "humantime_serde")]
-    pub life: Duration,
-    /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
-    /// network's delay and the drift of two clocks over one life.
-    #[serde(with = "humantime_serde")]
-    pub grace: Duration,
-}
-
-impl Default for LeaseConfig {
-    fn default() -> Self {
-        Self {
-            heartbeat_interval: Duration::from_secs(10),
-            life: Duration::from_secs(30),
-            grace: Duration::from_secs(5),
-        }
-    }
-}
-
-impl LeaseConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        within("lease.heartbeat_interval", self.heartbeat_interval, &(TENTH..=MINUTE))?;
-        within("lease.life", self.life, &(2 * TENTH..=DAY))?;
-        within("lease.grace", self.grace, &(TENTH..=MINUTE))?;
-        if self.life < 2 * self.heartbeat_interval {
-            let rule =
-                format!("at least twice lease.heartbeat_interval ({})", format_duration(self.heartbeat_interval));
-            return Err(value("lease.life", rule, format_duration(self.life)));
-        }
-        Ok(())
-    }
 }
 
 /// How landmarks are kept up.
@@ -373,28 +337,6 @@ impl CrawlConfig {
     }
 }
 
-/// How long the log of events is kept.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EventsConfig {
-    /// Events older than this are deleted, 1 h to 365 days. A site leaves about eight of some 150 bytes in a batch, so a
-    /// million sites a day fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
-    #[serde(with = "humantime_serde")]
-    pub keep: Duration,
-}
-
-impl Default for EventsConfig {
-    fn default() -> Self {
-        Self { keep: 7 * DAY }
-    }
-}
-
-impl EventsConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        within("events.keep", self.keep, &(60 * MINUTE..=YEAR))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,6 +373,7 @@ mod tests {
             ("contact_url = \"ftp://example.org\"", "contact_url"),
             ("[lease]\nheartbeat_interval = \"10ms\"", "lease.heartbeat_interval"),
             ("[lease]\ngrace = \"2m\"", "lease.grace"),
+            ("[lease]\nmax_supersessions = 1", "lease.max_supersessions"),
             ("[measure]\nsite_samples = 0", "measure.site_samples"),
             ("[measure]\nmax_mesh_orders = 33", "measure.max_mesh_orders"),
             ("[measure]\nsample_timeout = \"0s\"", "measure.sample_timeout"),

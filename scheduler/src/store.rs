@@ -22,6 +22,7 @@ pub mod measurements;
 pub mod outcomes;
 pub mod placements;
 pub mod quarantines;
+pub mod refusals;
 pub mod reports;
 pub mod sessions;
 pub mod settings;

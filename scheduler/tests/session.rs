@@ -11,7 +11,7 @@ use landfall_scheduler::config::Config;
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Wanted};
-use landfall_scheduler::store::settings;
+use landfall_scheduler::store::{batch_changes, batches, settings};
 use landfall_scheduler::wake::Wakes;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -95,19 +95,13 @@ struct Agent {
 
 impl Agent {
     async fn connect(running: &Running, credential: &str, held: Vec<v1::HeldLease>) -> Result<Self, Status> {
+        Self::register(running, credential, v1::Register { held, ..register() }).await
+    }
+
+    async fn register(running: &Running, credential: &str, register: v1::Register) -> Result<Self, Status> {
         let (outbound, requests) = mpsc::channel(16);
-        outbound
-            .send(request(v1::session_request::Message::Register(v1::Register {
-                name: "a".into(),
-                city: "Harbin".into(),
-                carrier: "CERNET".into(),
-                capacity: 1,
-                version: "0.1.0".into(),
-                held,
-                ..v1::Register::default()
-            })))
-            .await
-            .expect("room for one");
+        let first = request(v1::session_request::Message::Register(register));
+        outbound.send(first).await.expect("room for one");
         let mut request = Request::new(ReceiverStream::new(requests));
         let bearer = format!("Bearer {credential}").parse().expect("a header value");
         request.metadata_mut().insert("authorization", bearer);
@@ -152,6 +146,27 @@ impl Agent {
             other => panic!("expected an answer to the outcome, got {other:?}"),
         }
     }
+}
+
+fn register() -> v1::Register {
+    v1::Register {
+        name: "a".into(),
+        city: "Harbin".into(),
+        carrier: "CERNET".into(),
+        capacity: 1,
+        version: "0.1.0".into(),
+        ..v1::Register::default()
+    }
+}
+
+fn heartbeat(sequence: u64) -> v1::session_request::Message {
+    v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })
+}
+
+/// What was refused, and how often, by kind.
+async fn refusals(pool: &PgPool) -> Vec<(String, i64)> {
+    let counted = sqlx::query_as("select kind, times from refusals order by kind");
+    counted.fetch_all(pool).await.expect("read the refusals")
 }
 
 fn request(message: v1::session_request::Message) -> v1::SessionRequest {
@@ -256,22 +271,137 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn of_two_processes_with_one_credential_the_newest_stays_and_the_older_waits(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut older = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    older.welcome().await;
+    let mut newer = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    newer.welcome().await;
+    let told = older.hear().await.expect_err("superseded");
+    assert_eq!(told.code(), tonic::Code::Aborted);
+    assert!(told.message().starts_with("superseded: another process"), "{}", told.message());
+
+    let yields = async || {
+        let register = v1::Register { yields: true, ..register() };
+        Agent::register(&running, &enrolled.credential, register).await
+    };
+    let refused = yields().await.err().expect("the newer one is there");
+    assert_eq!(refused.code(), tonic::Code::Aborted);
+    newer.say(v1::session_request::Message::Leave(v1::Leave {})).await;
+    newer.hang_up().await;
+    yields().await.expect("its place is free").welcome().await;
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_that_supersedes_itself_all_the_time_is_refused_and_whoever_is_connected_stays(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut connected = Vec::new();
+    let refused = loop {
+        match Agent::connect(&running, &enrolled.credential, Vec::new()).await {
+            Ok(mut agent) => {
+                agent.welcome().await;
+                connected.push(agent);
+            }
+            Err(status) => break status,
+        }
+    };
+    assert_eq!((refused.code(), connected.len()), (tonic::Code::ResourceExhausted, 11), "the first supersedes nobody");
+    assert!(refused.message().starts_with("flapping: 10 sessions"), "{}", refused.message());
+    let mut last = connected.pop().expect("eleven");
+    last.say(heartbeat(1)).await;
+    assert!(matches!(last.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+    assert_eq!(refusals(&pool).await, [("flapping".to_owned(), 1)]);
+
+    sqlx::query("update sessions set ended_at = ended_at - interval '1 minute'").execute(&pool).await.expect("wait");
+    let mut again = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    again.welcome().await;
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let (holder, thief) = (running.enrol("a").await, running.enrol("b").await);
+    let mut agent = Agent::connect(&running, &holder.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+
+    let mut other = Agent::connect(&running, &thief.credential, Vec::new()).await.expect("connect");
+    other.welcome().await;
+    for (order, said) in [
+        (order.clone(), "another agent's lease"),
+        (v1::CrawlOrder { token: 9, ..order.clone() }, "a token that was never granted"),
+        (v1::CrawlOrder { task_id: 999, ..order.clone() }, "an outcome of an unknown task"),
+    ] {
+        other.say(outcome(&order)).await;
+        let ack = other.outcome_ack().await;
+        assert_eq!((ack.answer(), ack.reason.as_str()), (v1::outcome_ack::Answer::Stale, said));
+    }
+    // Nor does it hand back what is not its own.
+    other.say(release(&order)).await;
+    other.say(heartbeat(1)).await;
+    assert!(matches!(other.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+    other.say(heartbeat(1_000_000)).await;
+    let told = other.hear().await.expect_err("from the future");
+    assert_eq!(told.code(), tonic::Code::InvalidArgument);
+    assert!(told.message().starts_with("heartbeat.sequence: 1000000 when at most "), "{}", told.message());
+
+    agent.say(outcome(&order)).await;
+    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    let v1::session_request::Message::Outcome(first) = outcome(&order) else { panic!("an outcome") };
+    agent.say(v1::session_request::Message::Outcome(v1::OutcomeReport { pages: first.pages + 1, ..first })).await;
+    let ack = agent.outcome_ack().await;
+    assert_eq!(ack.answer(), v1::outcome_ack::Answer::Duplicate);
+    assert_eq!(ack.reason, "an outcome that contradicts the one that was accepted");
+    let counted =
+        [("contradiction", 1), ("foreign-lease", 2), ("forged-token", 1), ("future-heartbeat", 1), ("unknown-task", 1)];
+    assert_eq!(refusals(&pool).await, counted.map(|(kind, times)| (kind.to_owned(), times)));
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+    let mut conn = pool.acquire().await.expect("a connection");
+    let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
+    batch_changes::cancel(&mut conn, batch.id, "b", &batch_changes::Extent::All).await.expect("cancel");
+    match agent.hear().await.expect("an order") {
+        v1::session_response::Message::Cancel(cancel) => {
+            assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
+        }
+        other => panic!("expected to be called back, got {other:?}"),
+    }
+    agent.say(outcome(&order)).await;
+    let ack = agent.outcome_ack().await;
+    assert_eq!(ack.answer(), v1::outcome_ack::Answer::Stale);
+    assert_eq!(ack.reason, "an outcome of a task that has ended otherwise");
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
     // Now that the scheduler has started and stored its own.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
-    let heartbeat =
-        || v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, ..v1::Heartbeat::default() });
     let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
     assert_eq!(agent.welcome().await.contact_url, "");
-    agent.say(heartbeat()).await;
+    agent.say(heartbeat(1)).await;
     assert!(matches!(agent.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
 
     let mut conn = pool.acquire().await.expect("a connection");
     settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("set it");
-    agent.say(heartbeat()).await;
-    assert_eq!(agent.hear().await.expect_err("asked to come again").code(), tonic::Code::Aborted);
+    agent.say(heartbeat(1)).await;
+    assert_eq!(agent.hear().await.expect_err("asked to come again").code(), tonic::Code::Unavailable);
     let mut again = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
     assert_eq!(again.welcome().await.contact_url, "https://example.org/bot");
     running.stop().await;

@@ -316,6 +316,7 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     assert!(facts.tasks.iter().any(|task| task.crawler.as_ref() == Some(&drained)), "it finished what it had");
     assert_eq!(after.bind(&drained).fetch_one(&pool).await.unwrap(), 0, "nothing was granted to it any more");
 
+    what_is_said_of_it(&cluster, &drained, &facts).await;
     let said = cluster.operate(&["agents", "resume", &drained]).await.unwrap();
     assert_eq!(said, format!("{drained} takes work again\n"));
     let said = cluster.operate(&["agents", "remove", &drained]).await.unwrap();
@@ -329,4 +330,24 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     let active = "select count(*) from sessions where state = 'active'";
     assert_eq!(sqlx::query_scalar::<_, i64>(active).fetch_one(&pool).await.unwrap(), 2, "it did not come back");
     cluster.stop().await.unwrap();
+}
+
+/// An operator who looks afterwards finds the drain, and every step of a site, in what the commands print.
+async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
+    let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
+    assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");
+    let of_agent = cluster.operate(&["events", "--agent", drained, "--newest", "1000"]).await.unwrap();
+    assert!(of_agent.contains(&format!(" agent {drained} draining")), "{of_agent}");
+    let done = facts.tasks.iter().find(|task| task.crawler.as_deref() == Some(drained)).unwrap();
+    let of_site = cluster.operate(&["events", "--site", &done.site, "--format", "json"]).await.unwrap();
+    let path: Vec<String> = of_site
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|event| event["noun"] == "task")
+        .map(|event| event["what"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(path, ["submitted", "located", "assigned", "leased", "done"], "{of_site}");
+    let batch = cluster.operate(&["batches", "show", "autumn"]).await.unwrap();
+    assert!(batch.contains("18 complete"), "{batch}");
+    println!("{shown}\n{of_site}\n{batch}\n{}", cluster.operate(&["batches", "list"]).await.unwrap());
 }

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, Leave, MeasureOrder, OutcomeAck,
-    OutcomeKind, SiteTarget, measure_order, outcome_ack,
+    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave, MeasureOrder,
+    OutcomeAck, OutcomeKind, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -184,7 +184,9 @@ async fn an_outcome_is_offered_until_it_is_acknowledged() {
     let Some(Up::Outcome(second)) = session.next().await else { panic!("not offered again") };
     assert_eq!(first, second);
     let answer = outcome_ack::Answer::Accepted.into();
-    session.send(Down::Outcome(OutcomeAck { task_id: LEASE.task_id, token: LEASE.token, answer })).await;
+    session
+        .send(Down::Outcome(OutcomeAck { task_id: LEASE.task_id, token: LEASE.token, answer, reason: String::new() }))
+        .await;
     drop(session);
 
     let (_session, register) = welcomed(&mut scheduler, Vec::new()).await;
@@ -380,5 +382,6 @@ async fn an_agent_that_stops_hands_its_leases_back() {
 fn a_refused_credential_is_told_from_a_broken_stream() {
     assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), Ended::Refused(_)));
     assert!(matches!(refused_or_broken(&Status::unavailable("x")), Ended::Broken(_)));
+    assert!(matches!(refused_or_broken(&Status::aborted("x")), Ended::Superseded(_)));
     assert!(bearer(" \n", std::path::Path::new("credential")).is_err());
 }

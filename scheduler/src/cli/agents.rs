@@ -1,4 +1,4 @@
-//! `landfall agents`: enrolling and listing. Taking out of service is `drain`'s.
+//! `landfall agents`: enrolling and listing. Showing one is `agent`'s, taking out of service `drain`'s.
 
 use std::fmt::Write;
 
@@ -7,9 +7,10 @@ use landfall_proto::v1::{Agent, CreateEnrolmentRequest, CreateEnrolmentResponse,
 use serde::Serialize;
 
 use super::ConnectionArgs;
+use super::agent;
 use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
-use super::output::{self, Format, Row};
+use super::output::{self, Format, Row, ShowFormat};
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
 use crate::up::quoted;
@@ -32,6 +33,15 @@ Example:
         /// How to print
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
+    },
+    /// Show one agent: its session, what it crawls, what it was refused, and its last events
+    Show {
+        /// The agent
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// How to print
+        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
+        format: ShowFormat,
     },
     /// Give an agent no more work; it finishes what it has begun, the rest goes to others
     #[command(after_help = "\
@@ -85,6 +95,7 @@ impl AgentsCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Enrol(args) => enrol(args, connection).await,
+            Self::Show { name, format } => agent::show(name, format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
             Self::Remove(args) => args.run(connection).await,
@@ -185,7 +196,7 @@ impl Enrolment {
 
 /// One agent, as printed.
 #[derive(Debug, Default, Serialize)]
-struct AgentRow {
+pub(super) struct AgentRow {
     agent_id: i64,
     name: String,
     city: String,
@@ -234,8 +245,29 @@ impl From<Agent> for AgentRow {
 }
 
 impl AgentRow {
+    /// How it stands, a line each.
+    pub(super) fn lines(&self) -> anyhow::Result<String> {
+        let mut text = String::new();
+        writeln!(text, "{} (agent {})", self.name, self.agent_id)?;
+        let country = if self.country.is_empty() { String::new() } else { format!(", {}", self.country) };
+        writeln!(text, "  stands in  {}, {}{country}", self.city, self.carrier)?;
+        let landmark = if self.landmark { ", landmark" } else { "" };
+        let version = if self.version.is_empty() { "unknown" } else { &self.version };
+        writeln!(
+            text,
+            "  service    {}, {} of {} slots taken{landmark}, version {version}",
+            self.service(),
+            self.leased,
+            self.capacity
+        )?;
+        if !self.quarantined.is_empty() {
+            writeln!(text, "  quarantined: {}", self.quarantined)?;
+        }
+        Ok(text)
+    }
+
     /// Whether it takes work: in a word, or why it paused.
-    fn service(&self) -> &str {
+    pub(super) fn service(&self) -> &str {
         match self {
             Self { removed_at: Some(_), .. } => "removed",
             Self { draining_since: Some(_), leased: 0, .. } => "drained",

@@ -11,8 +11,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::batch_changes;
 use super::client::Client;
-use super::output::{self, Format, Row};
-use super::sites::ShowFormat;
+use super::output::{self, Format, Row, ShowFormat};
 use super::watch;
 use crate::exit::print;
 

@@ -148,16 +148,20 @@ impl From<Event> for EventRow {
 /// One event for people: when, about what, what, and why.
 pub(super) fn line(event: &Event) -> String {
     let mut words = vec![output::time(event.at.as_ref()).unwrap_or_default(), event.noun.clone()];
-    if !event.site.is_empty() {
+    // What it is about comes before what happened: a site, or the agent itself.
+    let about_site = !event.site.is_empty();
+    if about_site {
         words.push(event.site.clone());
         let round = if event.round > 1 { format!(" round {}", event.round) } else { String::new() };
         words.push(format!("({}{round})", event.batch));
+    } else if !event.agent.is_empty() {
+        words.push(event.agent.clone());
     }
     words.push(event.what.clone());
     if event.token != 0 {
         words.push(format!("token {}", event.token));
     }
-    if !event.agent.is_empty() {
+    if about_site && !event.agent.is_empty() {
         words.push(format!("agent {}", event.agent));
     }
     if event.incarnation != 0 {
@@ -192,7 +196,14 @@ mod tests {
             "2025-11-21T16:00:00.000Z lease a.cn (autumn round 2) expired token 3 agent harbin-cernet incarnation 4: \
              its session ended: superseded"
         );
-        let opened = Event { noun: "session".to_owned(), what: "opened".to_owned(), ..Event::default() };
+        let opened = Event {
+            noun: "session".to_owned(),
+            what: "opened".to_owned(),
+            agent: "a".to_owned(),
+            incarnation: 1,
+            ..Event::default()
+        };
+        assert_eq!(line(&opened), " session a opened incarnation 1");
         assert_eq!(serde_json::to_value(EventRow::from(opened)).unwrap()["site"], serde_json::Value::Null);
     }
 }

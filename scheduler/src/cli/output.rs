@@ -21,6 +21,15 @@ pub(super) enum Format {
     Csv,
 }
 
+/// How to print one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ShowFormat {
+    /// For people.
+    Text,
+    /// One object.
+    Json,
+}
+
 /// One row of an answer.
 pub(super) trait Row: Serialize + Default {
     /// The table's columns; one that starts with '>' is aligned to the right.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{
     Candidate, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteTask, SiteVerdict,
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
-use super::output::{self, Row};
+use super::output::{self, Row, ShowFormat};
 use super::sightings::{Order, Sighting};
 use super::{submit, watch};
 use crate::exit::print;
@@ -97,14 +97,6 @@ pub(super) struct PolicyArgs {
     /// Least time between the starts of two requests to a site, as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub(super) request_interval: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ShowFormat {
-    /// For people.
-    Text,
-    /// One object.
-    Json,
 }
 
 impl SitesCommand {

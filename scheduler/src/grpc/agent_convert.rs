@@ -17,6 +17,7 @@ use crate::store::leases::Grant;
 use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Budget, Ending};
+use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration};
 
 /// Slots one agent may claim; the bound of the schema.
@@ -55,6 +56,7 @@ pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Resu
         capacity: register.capacity,
         version: clip(register.version),
         beacon_url,
+        yields: register.yields,
         held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
     })
 }
@@ -267,16 +269,19 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     }
 }
 
-pub(super) fn outcome_ack(report: &outcomes::Report, answer: Answer) -> v1::SessionResponse {
-    let answer = match answer {
+pub(super) fn outcome_ack(report: &outcomes::Report, said: Answer) -> v1::SessionResponse {
+    let answer = match said {
         Answer::Accepted(_) => v1::outcome_ack::Answer::Accepted,
-        Answer::Duplicate => v1::outcome_ack::Answer::Duplicate,
-        Answer::Stale => v1::outcome_ack::Answer::Stale,
+        // The first one stays, and the agent need not offer this one again.
+        Answer::Duplicate | Answer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
+        Answer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };
+    let reason = if let Answer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
     respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
         task_id: report.task.get(),
         token: report.token.get(),
         answer: answer.into(),
+        reason,
     }))
 }
 

@@ -20,22 +20,20 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+mod manners;
+
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, auth, status};
 use crate::model::{AgentId, SessionId};
+use crate::store::refusals::{self, Refusal};
 use crate::store::{self, contradictions, enrolments, leases, measurement_orders, measurements, outcomes, sessions};
 
 /// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
 const OUTBOUND_MESSAGES: usize = 256;
 /// How long one message may wait for room.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long an agent may take to introduce itself.
-const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the store is looked at without being woken.
 const POLL: Duration = Duration::from_secs(1);
-/// How long an agent that handed a lease back is granted nothing: it has no room, or could not begin. At once it would
-/// get the same lease again.
-const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Serves `landfall.v1.AgentService`.
 #[derive(Debug, Clone)]
@@ -75,7 +73,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         drop(conn);
         let peer = request.remote_addr().map(|address| address.ip());
         let mut inbound = request.into_inner();
-        let register = first_message(&mut inbound).await?;
+        let register = manners::first_message(&mut inbound).await?;
         let opened = self.open(agent, peer, register).await?;
         let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
@@ -86,6 +84,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
             outbound,
             wake: self.scheduler.wakes.agent(agent),
             leaving: false,
+            opened: Instant::now(),
             grants_from: Instant::now(),
             contact_url: contact_url.clone(),
             paused: String::new(),
@@ -105,9 +104,16 @@ impl AgentDesk {
         register: v1::Register,
     ) -> Result<sessions::Opened, Status> {
         let registration = convert::registration(register, peer)?;
-        let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
+        let lease = &self.scheduler.config.lease;
+        let terms = sessions::Terms { lifetime: lease.life + lease.grace, max_supersessions: lease.max_supersessions };
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let opened = sessions::open(&mut tx, agent, &registration, lifetime).await.map_err(status::from_open)?;
+        let opened = match sessions::open(&mut tx, agent, &registration, terms).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                tx.rollback().await.map_err(|error| status::from_store(error.into()))?;
+                return Err(self.refused(agent, error).await?);
+            }
+        };
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(
             agent.id = %agent,
@@ -125,23 +131,19 @@ impl AgentDesk {
         Ok(opened)
     }
 
+    /// What an agent is told whose session is not opened; that it flaps is counted.
+    async fn refused(&self, agent: AgentId, error: sessions::OpenError) -> Result<Status, Status> {
+        if let sessions::OpenError::Flapping { .. } = &error {
+            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+            let detail = error.to_string();
+            refusals::count(&mut conn, agent, Refusal::Flapping, &detail).await.map_err(status::from_store)?;
+        }
+        Ok(status::from_open(error))
+    }
+
     async fn contact_url(&self) -> Result<Option<String>, Status> {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         store::settings::contact_url(&mut conn).await.map_err(status::from_store)
-    }
-}
-
-fn ended() -> Status {
-    Status::aborted("this session has ended: a newer one exists, or it was not renewed in time")
-}
-
-async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1::Register, Status> {
-    let first = tokio::time::timeout(REGISTER_TIMEOUT, inbound.message())
-        .await
-        .map_err(|_| Status::deadline_exceeded("the first message did not come in time"))??;
-    match first.and_then(|request| request.message) {
-        Some(v1::session_request::Message::Register(register)) => Ok(register),
-        _ => Err(Status::invalid_argument("the first message must be `register`")),
     }
 }
 
@@ -154,6 +156,8 @@ struct Session {
     wake: Arc<Notify>,
     /// The agent stops: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
+    /// When its agent was welcomed.
+    opened: Instant,
     /// Before this it gets no new leases.
     grants_from: Instant,
     /// What the agent was told at its welcome.
@@ -219,8 +223,17 @@ impl Session {
     }
 
     async fn renew(&mut self, heartbeat: v1::Heartbeat) -> Result<(), Status> {
-        let lifetime = self.scheduler.config.lease.life + self.scheduler.config.lease.grace;
+        let lease = &self.scheduler.config.lease;
+        let lifetime = lease.life + lease.grace;
         let mut conn = self.connection().await?;
+        let most = manners::most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
+        if heartbeat.sequence > most {
+            let detail = format!("heartbeat.sequence: {} when at most {most} can have been sent", heartbeat.sequence);
+            refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail)
+                .await
+                .map_err(status::from_store)?;
+            return Err(Status::invalid_argument(detail));
+        }
         let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
@@ -228,12 +241,12 @@ impl Session {
         let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
         drop(conn);
         if !renewed {
-            return Err(ended());
+            return Err(self.ended().await?);
         }
         // It is told at the welcome alone. An agent that came before the operator set one would never send a request;
         // coming back costs it nothing, since it keeps its leases.
         if contact_url != self.contact_url {
-            return Err(Status::aborted("the contact URL has changed: register again to learn it"));
+            return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
@@ -290,9 +303,6 @@ impl Session {
             tracing::debug!(site.id = %site, agent.id = %self.agent, "a site is to be measured again: crawls contradict");
         }
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        if answer == outcomes::Answer::Stale {
-            tracing::warn!(agent.id = %self.agent, task.id = %report.task, token = %report.token, "refused a stale outcome");
-        }
         self.send(convert::outcome_ack(&report, answer)).await?;
         self.push().await
     }
@@ -302,13 +312,20 @@ impl Session {
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let released =
             leases::release(&mut tx, self.agent, task, token, crash.as_deref()).await.map_err(status::from_store)?;
+        // One of its own that was taken from it meanwhile is nothing to speak of.
+        let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
+        if !released && holder != Some(self.agent) {
+            let refusal = holder.map_or(Refusal::ForgedToken, |_| Refusal::ForeignLease);
+            let detail = format!("task {task}, token {token}: hands back {refusal}");
+            refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
+        }
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        // One that was not its own any more says nothing of its room.
         if released {
             if let Some(crash) = crash {
                 tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            self.grants_from = Instant::now() + REFUSAL_PAUSE;
+            // One that was not its own any more says nothing of its room.
+            self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
             // A draining agent does not get it back.
             self.scheduler.wakes.assign.notify_one();
         }
@@ -322,7 +339,7 @@ impl Session {
         drop(conn);
         // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
         // another's by now.
-        let Some(waiting) = waiting else { return Err(ended()) };
+        let Some(waiting) = waiting else { return Err(self.ended().await?) };
         let grants = waiting.leases && !self.leaving && Instant::now() >= self.grants_from;
         if waiting.orders || waiting.revocations || grants { self.hand_out(grants).await } else { Ok(()) }
     }
@@ -350,6 +367,13 @@ impl Session {
             self.send(convert::crawl_order(grant)).await?;
         }
         Ok(())
+    }
+
+    /// What the agent of a session that has ended is told.
+    async fn ended(&self) -> Result<Status, Status> {
+        let mut conn = self.connection().await?;
+        let cause = sessions::end_cause(&mut conn, self.session).await.map_err(status::from_store)?;
+        Ok(status::from_end(cause))
     }
 
     async fn close(&self) -> Result<(), store::Error> {

@@ -8,13 +8,19 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::landmark_choice::{self, ChoiceError};
 use crate::secret::Secret;
-use crate::store::{self, agents, drains, embeddings, enrolments, landmarks, quarantines, settings};
+use crate::store::events::{self, Filter};
+use crate::store::{
+    self, agents, drains, embeddings, enrolments, landmarks, leases, quarantines, refusals, sessions, settings,
+};
 
 use super::convert::fleet as convert;
 use super::{Identity, auth, status};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
+
+/// Events of an agent that are shown with it.
+const EVENTS_SHOWN: i64 = 20;
 
 /// Serves `landfall.v1.FleetService`.
 #[derive(Debug, Clone)]
@@ -65,7 +71,12 @@ impl FleetService for FleetDesk {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
         let agent = agent.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name)))?;
-        Ok(Response::new(v1::ShowAgentResponse { agent: Some(agent.into()) }))
+        let session = sessions::newest(&mut conn, agent.id).await.map_err(status::from_store)?;
+        let held = leases::held(&mut conn, agent.id).await.map_err(status::from_store)?;
+        let refused = refusals::of_agent(&mut conn, agent.id).await.map_err(status::from_store)?;
+        let filter = Filter { agent: Some(agent.id), ..Filter::default() };
+        let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await.map_err(status::from_store)?;
+        Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
     }
 
     async fn drain_agent(

@@ -12,7 +12,7 @@ use crate::store;
 use crate::store::batch_changes::ChangeError;
 use crate::store::drains::DrainError;
 use crate::store::enrolments::RedeemError;
-use crate::store::sessions::OpenError;
+use crate::store::sessions::{EndCause, OpenError};
 use crate::store::submissions::SubmitError;
 
 use super::auth::AuthError;
@@ -151,11 +151,27 @@ pub fn from_drain(error: DrainError) -> Status {
     }
 }
 
-/// `Unauthenticated` for an agent that was removed.
+/// `Unauthenticated` for an agent that was removed, `Aborted` for one whose place is taken, `ResourceExhausted` for one that
+/// flaps.
 pub fn from_open(error: OpenError) -> Status {
     match error {
         OpenError::Removed => Status::unauthenticated(error.to_string()),
+        OpenError::Taken(_) => Status::aborted(error.to_string()),
+        OpenError::Flapping { .. } => Status::resource_exhausted(error.to_string()),
         OpenError::Store(error) => from_store(error),
+    }
+}
+
+/// How an agent is told that its session has ended: `Aborted` where another process took its place, `Unauthenticated` where
+/// it was removed, else `Unavailable`, for it may come again at once.
+pub fn from_end(cause: Option<EndCause>) -> Status {
+    match cause {
+        Some(EndCause::Superseded) => Status::aborted(
+            "superseded: another process has connected with this agent's credential, and the newest counts",
+        ),
+        Some(EndCause::Removed) => Status::unauthenticated("this agent was removed by the operator"),
+        Some(EndCause::Expired) => Status::unavailable("this session was not renewed in time: register again"),
+        Some(EndCause::Left) | None => Status::unavailable("this session has ended: register again"),
     }
 }
 

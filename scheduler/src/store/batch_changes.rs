@@ -292,6 +292,7 @@ mod tests {
     use super::*;
     use crate::model::{LeaseToken, SessionId, TaskId};
     use crate::store::outcomes::{Answer, Ending, Report};
+    use crate::store::refusals::Refusal;
     use crate::store::{batches, fixtures, leases, outcomes, sessions};
 
     fn names(names: &[&str]) -> Extent {
@@ -341,7 +342,7 @@ mod tests {
         assert_eq!(revoked, [(tasks[0], LeaseToken::new(1))]);
         assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
         let late = outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
-        assert_eq!(late, Answer::Stale);
+        assert_eq!(late, Answer::Refused(Refusal::EndedTask));
         assert!(!leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1), None).await.expect("release"));
         assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
 

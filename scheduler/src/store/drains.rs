@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(removed, Drained { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
         assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
-        let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await;
+        let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;
         assert!(matches!(back, Err(OpenError::Removed)));
         assert!(remove(&mut conn, "a", false).await.expect("remove").before, "once");
         assert!(matches!(drain(&mut conn, "a").await, Err(DrainError::Removed { .. })));

@@ -6,10 +6,13 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, SessionId, SiteId, TaskId};
 
-use super::sessions::{self, Registration};
+use super::sessions::{self, Registration, Terms};
 
 /// Long enough that nothing expires by itself during a test.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// As often superseded as a test likes.
+pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000 };
 
 pub(crate) async fn agent(conn: &mut PgConnection, name: &str) -> AgentId {
     let id = sqlx::query_scalar::<_, i64>(
@@ -32,11 +35,12 @@ pub(crate) fn registration() -> Registration {
         version: "0.1.0".into(),
         beacon_url: None,
         held: Vec::new(),
+        yields: false,
     }
 }
 
 pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionId {
-    sessions::open(conn, agent, &registration(), LIFETIME).await.expect("open a session").session
+    sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
 }
 
 pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {

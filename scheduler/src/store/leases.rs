@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
@@ -30,6 +31,49 @@ pub struct Grant {
     pub origin: Option<String>,
     /// How far to go.
     pub policy: CrawlPolicy,
+}
+
+/// A lease that an agent holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The site's name.
+    pub site: String,
+    /// The batch's name.
+    pub batch: String,
+    /// The token.
+    pub token: LeaseToken,
+    /// Since when.
+    pub granted_at: DateTime<Utc>,
+}
+
+/// The active leases of an agent, the oldest first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select s.name as site, b.name as batch, l.token, l.granted_at
+        from leases l
+        join tasks t on t.id = l.task_id
+        join sites s on s.id = l.site_id
+        join batches b on b.id = t.batch_id
+        where l.agent_id = $1 and l.state = 'active'
+        order by l.granted_at, l.task_id
+        "#,
+        agent.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Held {
+            site: row.site,
+            batch: row.batch,
+            token: LeaseToken::new(row.token),
+            granted_at: row.granted_at,
+        })
+        .collect())
 }
 
 /// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
@@ -199,6 +243,18 @@ pub async fn release(
     Ok(released.rows_affected() == 1)
 }
 
+/// The agent that was granted this lease; `None` when nobody was.
+///
+/// # Errors
+/// When the database fails.
+pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
+    let agent =
+        sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
+            .fetch_optional(conn)
+            .await?;
+    Ok(agent.map(AgentId::new))
+}
+
 /// The leases of this session that were revoked and whose agent has not been told; from now on it has. The caller commits
 /// before it sends.
 ///
@@ -295,7 +351,7 @@ mod tests {
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
         assert!(!sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"), "no news");
         let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
-        assert_eq!(waiting, Some(sessions::Waiting { orders: false, leases: false }));
+        assert_eq!(waiting, Some(sessions::Waiting { orders: false, revocations: false, leases: false }));
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
         assert!(assignments::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
@@ -376,7 +432,7 @@ mod tests {
         let forged = (grants[1].task, LeaseToken::new(7));
         let registration =
             Registration { held: vec![(grants[0].task, grants[0].token), forged], ..fixtures::registration() };
-        let opened = sessions::open(&mut conn, agent, &registration, fixtures::LIFETIME).await.expect("open");
+        let opened = sessions::open(&mut conn, agent, &registration, fixtures::TERMS).await.expect("open");
         assert_eq!(opened.kept, [(grants[0].task, grants[0].token)]);
         assert_eq!(fixtures::state(&mut conn, grants[0].task).await, "leased");
         assert_eq!(fixtures::state(&mut conn, grants[1].task).await, "assigned");
@@ -418,7 +474,7 @@ mod tests {
         let token = grant(conn, agent, session).await.expect("grant")[0].token;
         match end {
             End::Panic => {
-                assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release"))
+                assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release"));
             }
             End::HandBack => assert!(release(conn, agent, task, token, None).await.expect("release")),
             End::Loss => {

@@ -1,7 +1,7 @@
 //! Outcomes: what a finished crawl reported; at most one per task.
 //!
 //! An outcome is accepted only with the task's newest token and from the agent that was granted it. A repeat is
-//! recognised; everything else is stale and changes nothing.
+//! recognised, and so is one with other content; everything else is stale. Refusals are counted and change nothing else.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::Error;
+use super::refusals::{self, Refusal};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +69,10 @@ pub struct Report {
 pub enum Answer {
     /// Recorded, for this site.
     Accepted(SiteId),
-    /// Recorded before.
+    /// Recorded before, as it is.
     Duplicate,
-    /// Not the newest grant's, or not this agent's.
-    Stale,
+    /// Not recorded, and counted: of a contradiction what was recorded first stays.
+    Refused(Refusal),
 }
 
 /// Records an outcome once. Run in a transaction: the task's row is locked for its length.
@@ -79,35 +80,96 @@ pub enum Answer {
 /// # Errors
 /// When the database fails.
 pub async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
+    let verdict = judge(conn, agent, report).await?;
+    match verdict {
+        Answer::Accepted(_) => {
+            insert(conn, agent, report).await?;
+            end_task(conn, report).await?;
+        }
+        Answer::Duplicate => {}
+        Answer::Refused(refusal) => {
+            let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
+            refusals::count(conn, agent, refusal, &detail).await?;
+        }
+    }
+    Ok(verdict)
+}
+
+/// What an outcome deserves. The task's row is locked from here on.
+async fn judge(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
     let task = sqlx::query!(
         r#"
-        select t.site_id, t.token, t.state in ('assigned', 'leased', 'located') as "open!",
-               (select l.agent_id from leases l where l.task_id = t.id and l.token = $2) as granted_to,
-               (select o.token from outcomes o where o.task_id = t.id) as accepted_token
-        from tasks t where t.id = $1
-        for update of t
+        select site_id, token, state in ('assigned', 'leased', 'located') as "open!"
+        from tasks where id = $1
+        for update
+        "#,
+        report.task.get(),
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some(task) = task else { return Ok(Answer::Refused(Refusal::UnknownTask)) };
+    // A statement of its own: whoever held the row until now may have granted, or recorded, meanwhile.
+    let known = sqlx::query!(
+        r#"
+        select l.agent_id, o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
+               o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
+        from leases l left join outcomes o on o.task_id = l.task_id
+        where l.task_id = $1 and l.token = $2
         "#,
         report.task.get(),
         report.token.get(),
     )
-    .fetch_optional(&mut *conn)
+    .fetch_optional(conn)
     .await?;
-    let Some(task) = task else { return Ok(Answer::Stale) };
-    if task.granted_to != Some(agent.get()) {
-        return Ok(Answer::Stale);
+    let Some(known) = known else { return Ok(Answer::Refused(Refusal::ForgedToken)) };
+    if known.agent_id != agent.get() {
+        return Ok(Answer::Refused(Refusal::ForeignLease));
     }
-    if let Some(accepted) = task.accepted_token {
-        return Ok(if accepted == report.token.get() { Answer::Duplicate } else { Answer::Stale });
+    let stored = Stored::from(report);
+    Ok(match known.accepted {
+        Some(token) if token == report.token.get() => {
+            let same = known.kind.as_deref() == Some(stored.kind)
+                && known.budget.as_deref() == stored.budget
+                && known.pages == Some(stored.pages)
+                && known.bytes == Some(stored.bytes)
+                && known.errors == Some(stored.errors)
+                && known.duration_ms == Some(stored.duration_ms)
+                && known.rtt_us == stored.rtt_us;
+            if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
+        }
+        _ if task.token != report.token.get() => Answer::Refused(Refusal::OldToken),
+        _ if !task.open => Answer::Refused(Refusal::EndedTask),
+        _ => Answer::Accepted(SiteId::new(task.site_id)),
+    })
+}
+
+/// A report's figures as they are stored: what does not fit is the most that does.
+struct Stored {
+    kind: &'static str,
+    budget: Option<&'static str>,
+    pages: i32,
+    bytes: i64,
+    errors: i32,
+    duration_ms: i64,
+    rtt_us: Option<i64>,
+}
+
+impl From<&Report> for Stored {
+    fn from(report: &Report) -> Self {
+        Self {
+            kind: report.ending.kind(),
+            budget: report.ending.budget(),
+            pages: i32::try_from(report.pages).unwrap_or(i32::MAX),
+            bytes: i64::try_from(report.bytes).unwrap_or(i64::MAX),
+            errors: i32::try_from(report.errors).unwrap_or(i32::MAX),
+            duration_ms: i64::try_from(report.duration.as_millis()).unwrap_or(i64::MAX),
+            rtt_us: report.rtt.map(Rtt::as_micros),
+        }
     }
-    if task.token != report.token.get() || !task.open {
-        return Ok(Answer::Stale);
-    }
-    insert(conn, agent, report).await?;
-    end_task(conn, report).await?;
-    Ok(Answer::Accepted(SiteId::new(task.site_id)))
 }
 
 async fn insert(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<(), Error> {
+    let stored = Stored::from(report);
     sqlx::query!(
         r#"
         insert into outcomes (task_id, token, agent_id, kind, budget, pages, bytes, errors, started_at, duration_ms,
@@ -117,14 +179,14 @@ async fn insert(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Res
         report.task.get(),
         report.token.get(),
         agent.get(),
-        report.ending.kind(),
-        report.ending.budget(),
-        i32::try_from(report.pages).unwrap_or(i32::MAX),
-        i64::try_from(report.bytes).unwrap_or(i64::MAX),
-        i32::try_from(report.errors).unwrap_or(i32::MAX),
+        stored.kind,
+        stored.budget,
+        stored.pages,
+        stored.bytes,
+        stored.errors,
         report.started_at,
-        i64::try_from(report.duration.as_millis()).unwrap_or(i64::MAX),
-        report.rtt.map(Rtt::as_micros),
+        stored.duration_ms,
+        stored.rtt_us,
         report.message,
     )
     .execute(conn)
@@ -218,8 +280,20 @@ mod tests {
         let first = report(task, 1, Ending::Truncated(Budget::Pages));
         assert!(matches!(record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted(_)));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
-        let contradicting = report(task, 1, Ending::Complete);
-        assert_eq!(record(&mut conn, agent, &contradicting).await.expect("record"), Answer::Duplicate);
+        assert_eq!(record(&mut conn, agent, &first).await.expect("record"), Answer::Duplicate);
+        let contradicting = [
+            report(task, 1, Ending::Complete),
+            Report { pages: 4, ..first.clone() },
+            Report { bytes: 1001, ..first.clone() },
+            Report { errors: 0, ..first.clone() },
+            Report { rtt: None, ..first.clone() },
+        ];
+        for contradicting in &contradicting {
+            let answer = record(&mut conn, agent, contradicting).await.expect("record");
+            assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
+        }
+        let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
+        assert_eq!((counted.len(), counted[0].kind.as_str(), counted[0].times), (1, "contradiction", 5));
         let kind: String =
             sqlx::query_scalar("select kind from outcomes").fetch_one(&mut *conn).await.expect("one row");
         assert_eq!(kind, "truncated");
@@ -239,7 +313,7 @@ mod tests {
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant")[0].token.get(), 2);
         let late = record(&mut conn, agent, &report(task, 1, Ending::Complete)).await.expect("record");
-        assert_eq!(late, Answer::Stale);
+        assert_eq!(late, Answer::Refused(Refusal::OldToken));
         assert_eq!(fixtures::state(&mut conn, task).await, "leased");
     }
 
@@ -248,10 +322,17 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (_, _, task) = leased(&mut conn).await;
         let thief = fixtures::agent(&mut conn, "thief").await;
-        for (task, token) in [(task, 1), (task, 2), (TaskId::new(999), 1)] {
+        for (task, token, refusal) in [
+            (task, 1, Refusal::ForeignLease),
+            (task, 2, Refusal::ForgedToken),
+            (task, -1, Refusal::ForgedToken),
+            (TaskId::new(999), 1, Refusal::UnknownTask),
+        ] {
             let answer = record(&mut conn, thief, &report(task, token, Ending::Complete)).await.expect("record");
-            assert_eq!(answer, Answer::Stale);
+            assert_eq!(answer, Answer::Refused(refusal));
         }
+        let counted = refusals::of_agent(&mut conn, thief).await.expect("read");
+        assert_eq!(counted.iter().map(|count| count.times).sum::<u64>(), 4, "{counted:?}");
         assert_eq!(fixtures::state(&mut conn, task).await, "leased");
     }
 

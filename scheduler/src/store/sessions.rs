@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId};
@@ -28,6 +29,8 @@ pub struct Registration {
     pub beacon_url: Option<String>,
     /// The leases it believes it holds.
     pub held: Vec<(TaskId, LeaseToken)>,
+    /// It was superseded by another process of the same agent, and takes its place only when that is gone.
+    pub yields: bool,
 }
 
 /// A session just opened.
@@ -66,12 +69,34 @@ impl EndCause {
     }
 }
 
+/// What the scheduler grants a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How long it lives without a renewal, the grace included.
+    pub lifetime: Duration,
+    /// Supersessions of an agent's sessions within a minute from which on further ones are refused.
+    pub max_supersessions: u32,
+}
+
 /// Why no session is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The operator removed the agent.
     #[error("this agent was removed by the operator: enrol it again under its name to have it back")]
     Removed,
+    /// It yields, and another process of the same agent is connected.
+    #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
+    Taken(i64),
+    /// Its sessions supersede each other all the time.
+    #[error(
+        "flapping: {times} sessions of this agent were superseded within a minute. Do two processes use one credential?          Whoever is connected stays; others are refused until that has been less than {most}"
+    )]
+    Flapping {
+        /// How often within the last minute.
+        times: i64,
+        /// How often is too often.
+        most: u32,
+    },
     /// The store failed.
     #[error("open a session")]
     Store(#[from] Error),
@@ -87,12 +112,12 @@ impl From<sqlx::Error> for OpenError {
 /// transaction of the caller. Leases the agent no longer knows of go back.
 ///
 /// # Errors
-/// When the agent was removed, or the database fails.
+/// When the agent was removed, yields to another process or flaps, or the database fails.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
     registration: &Registration,
-    lifetime: Duration,
+    terms: Terms,
 ) -> Result<Opened, OpenError> {
     let capacity = i32::try_from(registration.capacity).unwrap_or(i32::MAX);
     let incarnation = sqlx::query_scalar!(
@@ -114,6 +139,7 @@ pub async fn open(
     .fetch_optional(&mut *conn)
     .await?
     .ok_or(OpenError::Removed)?;
+    yield_or_supersede(conn, agent, registration.yields, terms.max_supersessions).await?;
     close_active(conn, agent, EndCause::Superseded).await?;
     let session = sqlx::query_scalar!(
         r#"
@@ -123,7 +149,7 @@ pub async fn open(
         "#,
         agent.get(),
         incarnation,
-        micros(lifetime),
+        micros(terms.lifetime),
     )
     .fetch_one(&mut *conn)
     .await?;
@@ -131,6 +157,87 @@ pub async fn open(
     let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
     super::leases::release_of_ended_sessions(conn).await?;
     Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
+}
+
+/// Whether this session may take the place of the agent's active one. The agent's row is locked by now.
+async fn yield_or_supersede(conn: &mut PgConnection, agent: AgentId, yields: bool, most: u32) -> Result<(), OpenError> {
+    let standing = sqlx::query!(
+        r#"
+        select incarnation,
+               (select count(*) from sessions s
+                where s.agent_id = $1 and s.end_cause = 'superseded' and s.ended_at > now() - interval '1 minute') as "times!"
+        from sessions where agent_id = $1 and state = 'active'
+        "#,
+        agent.get(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    match standing {
+        Some(standing) if yields => Err(OpenError::Taken(standing.incarnation)),
+        Some(standing) if standing.times >= i64::from(most) => Err(OpenError::Flapping { times: standing.times, most }),
+        _ => Ok(()),
+    }
+}
+
+/// An agent's newest session, as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The session.
+    pub session: SessionId,
+    /// Its number among the agent's.
+    pub incarnation: Incarnation,
+    /// active, expired or closed.
+    pub state: String,
+    /// When it was opened.
+    pub opened_at: DateTime<Utc>,
+    /// The last heartbeat.
+    pub renewed_at: DateTime<Utc>,
+    /// After which it may expire.
+    pub expires_at: DateTime<Utc>,
+    /// Why it ended.
+    pub end_cause: Option<String>,
+}
+
+/// The agent's newest session; `None` when it never connected.
+///
+/// # Errors
+/// When the database fails.
+pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select id, incarnation, state::text as "state!", opened_at, renewed_at, expires_at, end_cause
+        from sessions where agent_id = $1 order by incarnation desc limit 1
+        "#,
+        agent.get(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| Standing {
+        session: SessionId::new(row.id),
+        incarnation: Incarnation::new(row.incarnation),
+        state: row.state,
+        opened_at: row.opened_at,
+        renewed_at: row.renewed_at,
+        expires_at: row.expires_at,
+        end_cause: row.end_cause,
+    }))
+}
+
+/// Why a session ended; `None` while it has not, or nobody said.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
+    let name = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get())
+        .fetch_optional(conn)
+        .await?
+        .flatten();
+    name.map(|name| {
+        let all = [EndCause::Expired, EndCause::Superseded, EndCause::Left, EndCause::Removed];
+        let cause = all.into_iter().find(|cause| cause.name() == name);
+        cause.ok_or_else(|| Error::inconsistent("sessions", "end_cause", &name))
+    })
+    .transpose()
 }
 
 /// Renews an active session. `false`: it is no longer active, and the agent must register anew.
@@ -296,8 +403,8 @@ mod tests {
     async fn the_newest_incarnation_wins(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, "a").await;
-        let first = open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await.expect("open");
-        let second = open(&mut conn, agent, &fixtures::registration(), fixtures::LIFETIME).await.expect("open");
+        let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
+        let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         assert!(second.incarnation > first.incarnation);
         assert!(!renew(&mut conn, first.session, fixtures::LIFETIME).await.expect("renew"));
         assert!(renew(&mut conn, second.session, fixtures::LIFETIME).await.expect("renew"));

@@ -46,7 +46,7 @@ impl Trial {
     pub(super) async fn session(&self, agent: AgentId) -> SessionId {
         let registration = Registration { beacon_url: Some("http://127.0.0.1:9/".into()), ..fixtures::registration() };
         let mut conn = self.conn().await;
-        sessions::open(&mut conn, agent, &registration, fixtures::LIFETIME).await.expect("open a session").session
+        sessions::open(&mut conn, agent, &registration, fixtures::TERMS).await.expect("open a session").session
     }
 
     pub(super) async fn set_landmarks(&self, agents: &[(AgentId, SessionId)]) {

@@ -13,7 +13,11 @@ use crate::model::AgentId;
 use crate::store::agents::Agent;
 use crate::store::drains::Drained;
 use crate::store::enrolments::{Enrolment, Wanted};
+use crate::store::events::Event;
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
+use crate::store::leases::Held;
+use crate::store::refusals::Count;
+use crate::store::sessions::Standing;
 
 use super::{InvalidField, bounded, duration, line, name, rtt, timestamp};
 
@@ -128,6 +132,60 @@ impl From<Agent> for v1::Agent {
             draining_since: agent.draining_since.map(timestamp),
             removed_at: agent.removed_at.map(timestamp),
             paused: agent.paused.unwrap_or_default(),
+        }
+    }
+}
+
+/// All that is known of an agent.
+pub(in crate::grpc) fn shown(
+    agent: Agent,
+    session: Option<Standing>,
+    held: Vec<Held>,
+    refused: Vec<Count>,
+    events: Vec<Event>,
+) -> v1::ShowAgentResponse {
+    v1::ShowAgentResponse {
+        agent: Some(agent.into()),
+        session: session.map(Into::into),
+        leases: held.into_iter().map(Into::into).collect(),
+        refusals: refused.into_iter().map(Into::into).collect(),
+        events: events.into_iter().map(Into::into).collect(),
+    }
+}
+
+impl From<Standing> for v1::AgentSession {
+    fn from(session: Standing) -> Self {
+        Self {
+            session_id: session.session.get(),
+            incarnation: session.incarnation.get(),
+            state: session.state,
+            opened_at: Some(timestamp(session.opened_at)),
+            renewed_at: Some(timestamp(session.renewed_at)),
+            expires_at: Some(timestamp(session.expires_at)),
+            end_cause: session.end_cause.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<Held> for v1::AgentLease {
+    fn from(held: Held) -> Self {
+        Self {
+            site: held.site,
+            batch: held.batch,
+            token: held.token.get(),
+            granted_at: Some(timestamp(held.granted_at)),
+        }
+    }
+}
+
+impl From<Count> for v1::AgentRefusal {
+    fn from(count: Count) -> Self {
+        Self {
+            kind: count.kind,
+            times: count.times,
+            first_at: Some(timestamp(count.first_at)),
+            last_at: Some(timestamp(count.last_at)),
+            detail: count.detail,
         }
     }
 }

@@ -1,0 +1,86 @@
+//! Opening a session: connect, register, wait for the welcome; and why a session ends.
+
+use std::time::Duration;
+
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::session_response::Message as Down;
+use landfall_proto::v1::{HeldLease, Register, SessionRequest, SessionResponse, Welcome};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+use super::Terms;
+use crate::enrol;
+
+/// Messages on their way to the transport; more wait with the session.
+const OUTBOUND_MESSAGES: usize = 64;
+/// How long the scheduler may take to welcome an agent.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
+/// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    /// The agent was asked to stop.
+    #[error("stopped")]
+    Stopped,
+    /// No connection.
+    #[error("connect the scheduler: {0}")]
+    Connect(String),
+    /// The scheduler does not take this agent.
+    #[error("the scheduler refused this agent: {0}")]
+    Refused(String),
+    /// Another process with this agent's credential took its place.
+    #[error("{0}; waiting until that process is gone")]
+    Superseded(String),
+    /// The stream broke.
+    #[error("the session broke: {0}")]
+    Broken(String),
+    /// No heartbeat was acknowledged within the lease's life.
+    #[error("no heartbeat was acknowledged in time")]
+    Silent,
+}
+
+pub(super) type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
+
+/// Connects, registers, and waits for the welcome.
+pub(super) async fn connect(terms: &Terms, held: Vec<HeldLease>, yields: bool) -> Result<Opened, Ended> {
+    let broken = |error: tonic::transport::Error| Ended::Connect(enrol::root_cause(&error));
+    let endpoint = enrol::endpoint(&terms.scheduler, terms.ca.as_deref()).map_err(broken)?;
+    let endpoint = endpoint.local_address(terms.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
+    let channel = endpoint.connect().await.map_err(broken)?;
+    let (outbound, requests) = mpsc::channel(OUTBOUND_MESSAGES);
+    let register = Register { held, yields, ..terms.register.clone() };
+    let first = SessionRequest { message: Some(Up::Register(register)) };
+    outbound.try_send(first).expect("the channel is new and empty");
+    let mut request = tonic::Request::new(ReceiverStream::new(requests));
+    request.metadata_mut().insert("authorization", terms.credential.clone());
+    let opening = async {
+        let mut inbound = AgentServiceClient::new(channel).session(request).await?.into_inner();
+        let first = inbound.message().await?;
+        Ok::<_, Status>((inbound, first))
+    };
+    let (inbound, first) = match tokio::time::timeout(WELCOME_TIMEOUT, opening).await {
+        Err(_) => return Err(Ended::Connect(format!("no welcome within {WELCOME_TIMEOUT:?}"))),
+        Ok(Err(status)) => return Err(refused_or_broken(&status)),
+        Ok(Ok(opened)) => opened,
+    };
+    match first.and_then(|response| response.message) {
+        Some(Down::Welcome(welcome)) => Ok((inbound, outbound, welcome)),
+        _ => Err(Ended::Broken("the first answer was no welcome".to_owned())),
+    }
+}
+
+pub(super) fn refused_or_broken(status: &Status) -> Ended {
+    match status.code() {
+        Code::Unauthenticated
+        | Code::PermissionDenied
+        | Code::InvalidArgument
+        | Code::ResourceExhausted
+        | Code::Unimplemented => Ended::Refused(status.message().to_owned()),
+        Code::Aborted => Ended::Superseded(status.message().to_owned()),
+        _ => Ended::Broken(status.message().to_owned()),
+    }
+}

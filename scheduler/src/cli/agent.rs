@@ -1,0 +1,192 @@
+//! `landfall agents show`: all that is known of one agent.
+
+use std::fmt::Write;
+
+use landfall_proto::v1::{AgentLease, AgentRefusal, AgentSession, ShowAgentRequest, ShowAgentResponse};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::agents::AgentRow;
+use super::client::Client;
+use super::events::{self, EventRow};
+use super::output::{self, Row, ShowFormat};
+use crate::exit::print;
+
+/// Shows one agent.
+pub(super) async fn show(name: String, format: ShowFormat, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let asked = client.fleet().show_agent(ShowAgentRequest { name }).await;
+    let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
+    match format {
+        ShowFormat::Text => print(&text(shown)?),
+        ShowFormat::Json => output::print_json(&Shown::from(shown)),
+    }
+}
+
+/// An agent, as printed for programs.
+#[derive(Debug, Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    agent: AgentRow,
+    session: Option<Session>,
+    leases: Vec<LeaseRow>,
+    refusals: Vec<RefusalRow>,
+    events: Vec<EventRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct Session {
+    session_id: i64,
+    incarnation: i64,
+    state: String,
+    end_cause: Option<String>,
+    opened_at: Option<String>,
+    renewed_at: Option<String>,
+    expires_at: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct LeaseRow {
+    site: String,
+    batch: String,
+    token: i64,
+    granted_at: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct RefusalRow {
+    kind: String,
+    times: u64,
+    first_at: Option<String>,
+    last_at: Option<String>,
+    detail: String,
+}
+
+impl From<ShowAgentResponse> for Shown {
+    fn from(shown: ShowAgentResponse) -> Self {
+        Self {
+            agent: shown.agent.unwrap_or_default().into(),
+            session: shown.session.map(Session::from),
+            leases: shown.leases.into_iter().map(LeaseRow::from).collect(),
+            refusals: shown.refusals.into_iter().map(RefusalRow::from).collect(),
+            events: shown.events.into_iter().map(EventRow::from).collect(),
+        }
+    }
+}
+
+impl From<AgentSession> for Session {
+    fn from(session: AgentSession) -> Self {
+        Self {
+            session_id: session.session_id,
+            incarnation: session.incarnation,
+            state: session.state,
+            end_cause: Some(session.end_cause).filter(|cause| !cause.is_empty()),
+            opened_at: output::time(session.opened_at.as_ref()),
+            renewed_at: output::time(session.renewed_at.as_ref()),
+            expires_at: output::time(session.expires_at.as_ref()),
+        }
+    }
+}
+
+impl From<AgentLease> for LeaseRow {
+    fn from(lease: AgentLease) -> Self {
+        Self {
+            site: lease.site,
+            batch: lease.batch,
+            token: lease.token,
+            granted_at: output::time(lease.granted_at.as_ref()),
+        }
+    }
+}
+
+impl From<AgentRefusal> for RefusalRow {
+    fn from(refusal: AgentRefusal) -> Self {
+        Self {
+            kind: refusal.kind,
+            times: refusal.times,
+            first_at: output::time(refusal.first_at.as_ref()),
+            last_at: output::time(refusal.last_at.as_ref()),
+            detail: refusal.detail,
+        }
+    }
+}
+
+impl Row for LeaseRow {
+    const COLUMNS: &'static [&'static str] = &["crawls", "batch", ">token", "granted at"];
+
+    fn cells(&self) -> Vec<String> {
+        let granted_at = output::text_cell(self.granted_at.as_deref().unwrap_or_default());
+        vec![self.site.clone(), self.batch.clone(), self.token.to_string(), granted_at]
+    }
+}
+
+impl Row for RefusalRow {
+    const COLUMNS: &'static [&'static str] = &["refused", ">times", "last at", "last"];
+
+    fn cells(&self) -> Vec<String> {
+        let last_at = output::text_cell(self.last_at.as_deref().unwrap_or_default());
+        vec![self.kind.clone(), self.times.to_string(), last_at, self.detail.clone()]
+    }
+}
+
+fn text(shown: ShowAgentResponse) -> anyhow::Result<String> {
+    let history: Vec<String> = shown.events.iter().map(events::line).collect();
+    let Shown { agent, session, leases, refusals, .. } = Shown::from(shown);
+    let mut text = agent.lines()?;
+    match &session {
+        Some(session) => {
+            let ended = session.end_cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let at = |at: &Option<String>| at.clone().unwrap_or_default();
+            writeln!(
+                text,
+                "  session    {}{ended}, incarnation {}, opened {}, last heard {}",
+                session.state,
+                session.incarnation,
+                at(&session.opened_at),
+                at(&session.renewed_at)
+            )?;
+        }
+        None => writeln!(text, "  session    none yet")?,
+    }
+    if !leases.is_empty() {
+        write!(text, "\n{}", output::table(&leases))?;
+    }
+    if !refusals.is_empty() {
+        write!(text, "\n{}", output::table(&refusals))?;
+    }
+    if !history.is_empty() {
+        writeln!(text, "\n{}", history.join("\n"))?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use landfall_proto::v1::Agent;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_says_how_it_stands_and_what_it_was_refused() {
+        let shown = ShowAgentResponse {
+            agent: Some(Agent {
+                name: "a".into(),
+                city: "Harbin".into(),
+                carrier: "CERNET".into(),
+                ..Agent::default()
+            }),
+            session: Some(AgentSession {
+                incarnation: 3,
+                state: "closed".into(),
+                end_cause: "superseded".into(),
+                ..AgentSession::default()
+            }),
+            refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
+            ..ShowAgentResponse::default()
+        };
+        let text = text(shown).unwrap();
+        assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
+        assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
+        assert!(text.contains("old-token"), "{text}");
+    }
+}

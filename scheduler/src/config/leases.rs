@@ -1,0 +1,75 @@
+//! How leases live, and how long the log that tells of them is kept.
+
+use std::time::Duration;
+
+use humantime_serde::re::humantime::format_duration;
+use serde::Deserialize;
+
+use super::{ConfigError, DAY, MINUTE, TENTH, YEAR, counted, value, within};
+
+/// How leases live.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaseConfig {
+    /// Mean time between two heartbeats, 100 ms to 1 min. Shorter finds dead agents sooner and costs one row update each.
+    #[serde(with = "humantime_serde")]
+    pub heartbeat_interval: Duration,
+    /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
+    #[serde(with = "humantime_serde")]
+    pub life: Duration,
+    /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
+    /// network's delay and the drift of two clocks over one life.
+    #[serde(with = "humantime_serde")]
+    pub grace: Duration,
+    /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a
+    /// session or two a minute; two processes with one credential break each other's all the time.
+    pub max_supersessions: u32,
+}
+
+impl Default for LeaseConfig {
+    fn default() -> Self {
+        Self {
+            heartbeat_interval: Duration::from_secs(10),
+            life: Duration::from_secs(30),
+            grace: Duration::from_secs(5),
+            max_supersessions: 10,
+        }
+    }
+}
+
+impl LeaseConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        within("lease.heartbeat_interval", self.heartbeat_interval, &(TENTH..=MINUTE))?;
+        within("lease.life", self.life, &(2 * TENTH..=DAY))?;
+        within("lease.grace", self.grace, &(TENTH..=MINUTE))?;
+        counted("lease.max_supersessions", self.max_supersessions, &(2..=600))?;
+        if self.life < 2 * self.heartbeat_interval {
+            let rule =
+                format!("at least twice lease.heartbeat_interval ({})", format_duration(self.heartbeat_interval));
+            return Err(value("lease.life", rule, format_duration(self.life)));
+        }
+        Ok(())
+    }
+}
+
+/// How long the log of events is kept.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsConfig {
+    /// Events older than this are deleted, 1 h to 365 days. A site leaves about eight of some 150 bytes in a batch, so a
+    /// million sites a day fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+}
+
+impl Default for EventsConfig {
+    fn default() -> Self {
+        Self { keep: 7 * DAY }
+    }
+}
+
+impl EventsConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        within("events.keep", self.keep, &(60 * MINUTE..=YEAR))
+    }
+}

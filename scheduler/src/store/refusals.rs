@@ -1,0 +1,114 @@
+//! Refusals: what an agent said that cannot be, by kind. Each is counted, and changes nothing else.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::AgentId;
+
+use super::{Error, unsigned};
+
+/// Why something an agent said is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// An outcome of a task that does not exist.
+    #[error("an outcome of an unknown task")]
+    UnknownTask,
+    /// An outcome or a release of a lease that another agent was granted.
+    #[error("another agent's lease")]
+    ForeignLease,
+    /// A token that was never granted.
+    #[error("a token that was never granted")]
+    ForgedToken,
+    /// A token after which a newer one was granted.
+    #[error("a token older than the newest grant's")]
+    OldToken,
+    /// The newest token of a task that ended otherwise: cancelled, or given up.
+    #[error("an outcome of a task that has ended otherwise")]
+    EndedTask,
+    /// An outcome that was accepted before, with other content.
+    #[error("an outcome that contradicts the one that was accepted")]
+    Contradiction,
+    /// A heartbeat that cannot have been sent yet.
+    #[error("a heartbeat from the future")]
+    FutureHeartbeat,
+    /// Its sessions superseded each other too often.
+    #[error("flapping: its sessions superseded each other too often")]
+    Flapping,
+}
+
+impl Refusal {
+    /// The word in the store and for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownTask => "unknown-task",
+            Self::ForeignLease => "foreign-lease",
+            Self::ForgedToken => "forged-token",
+            Self::OldToken => "old-token",
+            Self::EndedTask => "ended-task",
+            Self::Contradiction => "contradiction",
+            Self::FutureHeartbeat => "future-heartbeat",
+            Self::Flapping => "flapping",
+        }
+    }
+}
+
+/// How often an agent was refused for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Count {
+    /// The refusal's name.
+    pub kind: String,
+    /// How often.
+    pub times: u64,
+    /// The first time.
+    pub first_at: DateTime<Utc>,
+    /// The last time.
+    pub last_at: DateTime<Utc>,
+    /// The last one, for people.
+    pub detail: String,
+}
+
+/// Counts a refusal, and logs it.
+///
+/// # Errors
+/// When the database fails.
+pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
+    let times = sqlx::query_scalar!(
+        r#"
+        insert into refusals (agent_id, kind, detail) values ($1, $2, $3)
+        on conflict (agent_id, kind) do update
+        set times = refusals.times + 1, last_at = now(), detail = excluded.detail
+        returning times
+        "#,
+        agent.get(),
+        refusal.name(),
+        detail,
+    )
+    .fetch_one(conn)
+    .await?;
+    tracing::warn!(agent.id = %agent, refusal = refusal.name(), times, detail, "refused what an agent said");
+    Ok(())
+}
+
+/// What an agent was refused, the newest first.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
+    let rows = sqlx::query!(
+        "select kind, times, first_at, last_at, detail from refusals where agent_id = $1 order by last_at desc, kind",
+        agent.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Count {
+                kind: row.kind,
+                times: unsigned("refusals", "times", row.times)?,
+                first_at: row.first_at,
+                last_at: row.last_at,
+                detail: row.detail,
+            })
+        })
+        .collect()
+}
