@@ -36,6 +36,8 @@ pub mod verdicts;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
+#[cfg(test)]
+mod interleavings;
 
 use std::time::Duration;
 

@@ -1,0 +1,375 @@
+//! Two transactions at once, in either order: for each rule of leases the one that comes second waits for the first, and then
+//! sees what it has done.
+//!
+//! The order is made by locks alone: the first holds its locks uncommitted until Postgres says that the second waits for them.
+
+use std::future::Future;
+use std::time::Duration;
+
+use chrono::DateTime;
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+
+use super::batch_changes::{self, Extent};
+use super::outcomes::{self, Answer, Ending, Report};
+use super::refusals::Refusal;
+use super::sessions::{self, OpenError, Registration};
+use super::{drains, fixtures, leases};
+use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, TaskId};
+
+/// How long a connection may take to wait for another: far longer than it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An agent of two slots, with as many assigned tasks as asked for.
+struct Scene {
+    pool: PgPool,
+    agent: AgentId,
+    session: SessionId,
+    batch: BatchId,
+    tasks: Vec<TaskId>,
+}
+
+impl Scene {
+    async fn new(pool: PgPool, tasks: usize) -> Self {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let mut made = Vec::new();
+        for number in 0..tasks {
+            let site = fixtures::site(&mut conn, &format!("s{number}.cn")).await;
+            made.push(fixtures::assigned(&mut conn, batch, site, agent).await);
+        }
+        Self { pool, agent, session, batch, tasks: made }
+    }
+
+    /// The same with its first task leased.
+    async fn leased(pool: PgPool) -> Self {
+        let scene = Self::new(pool, 1).await;
+        assert_eq!(scene.grant(&mut *scene.conn().await).await, 1);
+        scene
+    }
+
+    async fn conn(&self) -> PoolConnection<Postgres> {
+        self.pool.acquire().await.expect("connect")
+    }
+
+    async fn begin(&self) -> Transaction<'static, Postgres> {
+        super::begin(&self.pool).await.expect("begin")
+    }
+
+    async fn grant(&self, conn: &mut PgConnection) -> usize {
+        leases::grant(conn, self.agent, self.session).await.expect("grant").len()
+    }
+
+    async fn complete(&self, conn: &mut PgConnection) -> Answer {
+        let report = Report {
+            task: self.tasks[0],
+            token: LeaseToken::new(1),
+            ending: Ending::Complete,
+            pages: 1,
+            bytes: 1,
+            errors: 0,
+            started_at: DateTime::UNIX_EPOCH,
+            duration: Duration::from_secs(1),
+            rtt: None,
+            message: String::new(),
+        };
+        outcomes::record(conn, self.agent, &report).await.expect("record")
+    }
+
+    async fn cancel(&self, conn: &mut PgConnection) -> batch_changes::Cancelled {
+        batch_changes::cancel(conn, self.batch, "b", &Extent::All).await.expect("cancel")
+    }
+
+    /// The agent connects anew with its first lease in hand.
+    async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::Opened, OpenError> {
+        let held = vec![(self.tasks[0], LeaseToken::new(1))];
+        let registration = Registration { held, ..fixtures::registration() };
+        sessions::open(conn, self.agent, &registration, fixtures::TERMS).await
+    }
+
+    async fn overdue(&self) {
+        sqlx::query("update sessions set expires_at = now() - interval '1 second'")
+            .execute(&self.pool)
+            .await
+            .expect("let the time pass");
+    }
+
+    /// The session has expired, its leases have not been taken back.
+    async fn expired(&self) {
+        self.overdue().await;
+        assert_eq!(sessions::expire_due(&mut *self.conn().await).await.expect("expire"), [self.agent]);
+    }
+
+    async fn task(&self) -> String {
+        fixtures::state(&mut *self.conn().await, self.tasks[0]).await
+    }
+
+    async fn lease(&self) -> String {
+        sqlx::query_scalar("select state::text from leases where token = 1")
+            .fetch_one(&self.pool)
+            .await
+            .expect("read the lease")
+    }
+
+    /// What the second comes to when it runs into the locks of the first, which then commits.
+    async fn behind<T>(
+        &self,
+        first: Transaction<'static, Postgres>,
+        second: impl AsyncFnOnce(&mut PgConnection) -> T,
+    ) -> T {
+        let mut conn = self.conn().await;
+        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *conn).await.expect("its number");
+        let then = async {
+            self.waits(pid).await;
+            first.commit().await.expect("commit");
+        };
+        let both = both(second(&mut conn), then);
+        tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
+    }
+
+    /// Returns when that connection waits for another's lock.
+    async fn waits(&self, pid: i32) {
+        let mut conn = self.conn().await;
+        let asked = "select cardinality(pg_blocking_pids($1)) > 0";
+        while !sqlx::query_scalar::<_, bool>(asked).bind(pid).fetch_one(&mut *conn).await.expect("ask") {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn both<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
+    tokio::join!(one, other).0
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_heartbeat_that_comes_while_its_session_expires_is_late(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.overdue().await;
+    let mut reaper = scene.begin().await;
+    assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
+    let renew = async |conn: &mut PgConnection| sessions::renew(conn, scene.session, fixtures::LIFETIME).await;
+    assert!(!scene.behind(reaper, renew).await.expect("renew"));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_session_that_is_renewed_while_the_reaper_looks_lives(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.overdue().await;
+    let mut heartbeat = scene.begin().await;
+    assert!(sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME).await.expect("renew"));
+    let reaped = scene.behind(heartbeat, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
+    assert_eq!(reaped, []);
+    assert_eq!(leases::release_of_ended_sessions(&mut *scene.conn().await).await.expect("release"), 0);
+    assert_eq!(scene.lease().await, "active");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn what_is_granted_while_the_session_expires_goes_back(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    scene.overdue().await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 1);
+    let reaped = scene.behind(granting, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
+    assert_eq!(reaped, [scene.agent]);
+    assert_eq!(leases::release_of_ended_sessions(&mut *scene.conn().await).await.expect("release"), 1);
+    assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn nothing_is_granted_to_a_session_that_expires_meanwhile(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    scene.overdue().await;
+    let mut reaper = scene.begin().await;
+    assert_eq!(sessions::expire_due(&mut reaper).await.expect("expire"), [scene.agent]);
+    assert_eq!(scene.behind(reaper, async |conn| scene.grant(conn).await).await, 0);
+    assert_eq!(scene.task().await, "assigned");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_that_comes_before_the_reaper_counts(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.expired().await;
+    let mut recording = scene.begin().await;
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    let reap = async |conn: &mut PgConnection| leases::release_of_ended_sessions(conn).await.expect("release");
+    assert_eq!(scene.behind(recording, reap).await, 0);
+    assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_that_comes_after_the_reaper_counts_while_nobody_else_has_the_site(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.expired().await;
+    let mut reaper = scene.begin().await;
+    assert_eq!(leases::release_of_ended_sessions(&mut reaper).await.expect("release"), 1);
+    assert!(matches!(scene.behind(reaper, async |conn| scene.complete(conn).await).await, Answer::Accepted(_)));
+    assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_lease_that_its_agent_takes_along_is_not_reaped(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.expired().await;
+    let mut returning = scene.begin().await;
+    let opened = scene.reopen(&mut returning).await.expect("open");
+    assert_eq!(opened.kept, [(scene.tasks[0], LeaseToken::new(1))]);
+    let reap = async |conn: &mut PgConnection| leases::release_of_ended_sessions(conn).await.expect("release");
+    assert_eq!(scene.behind(returning, reap).await, 0);
+    assert_eq!((scene.task().await, scene.lease().await), ("leased".into(), "active".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_lease_that_was_reaped_is_not_taken_along(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    scene.expired().await;
+    let mut reaper = scene.begin().await;
+    assert_eq!(leases::release_of_ended_sessions(&mut reaper).await.expect("release"), 1);
+    let opened = scene.behind(reaper, async |conn| scene.reopen(conn).await).await.expect("open");
+    assert_eq!(opened.kept, []);
+    assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn what_is_granted_while_it_is_cancelled_is_revoked(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 1);
+    let cancelled = scene.behind(granting, async |conn| scene.cancel(conn).await).await;
+    assert_eq!((cancelled.tasks, cancelled.leases), (1, 1));
+    assert_eq!((scene.task().await, scene.lease().await), ("cancelled".into(), "revoked".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn nothing_is_granted_of_what_is_being_cancelled(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let mut cancelling = scene.begin().await;
+    assert_eq!(scene.cancel(&mut cancelling).await.tasks, 1);
+    assert_eq!(scene.grant(&mut *scene.conn().await).await, 0, "it does not even wait");
+    cancelling.commit().await.expect("commit");
+    assert_eq!(scene.grant(&mut *scene.conn().await).await, 0);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_and_a_cancellation_at_once_agree_on_who_was_first(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut recording = scene.begin().await;
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    let cancelled = scene.behind(recording, async |conn| scene.cancel(conn).await).await;
+    assert_eq!((cancelled.tasks, cancelled.leases, cancelled.ended), (0, 0, 1));
+    assert_eq!(scene.task().await, "done");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_that_comes_while_its_task_is_cancelled_is_stale(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut cancelling = scene.begin().await;
+    assert_eq!(scene.cancel(&mut cancelling).await.leases, 1);
+    let answer = scene.behind(cancelling, async |conn| scene.complete(conn).await).await;
+    assert_eq!(answer, Answer::Refused(Refusal::EndedTask));
+    assert_eq!((scene.task().await, scene.lease().await), ("cancelled".into(), "revoked".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_drain_counts_what_is_being_granted(pool: PgPool) {
+    let scene = Scene::new(pool, 3).await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 2);
+    let drained = scene.behind(granting, async |conn| drains::drain(conn, "a").await).await.expect("drain");
+    assert_eq!((drained.leases, drained.withdrawn), (2, 1));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let mut draining = scene.begin().await;
+    assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
+    assert_eq!(scene.behind(draining, async |conn| scene.grant(conn).await).await, 0);
+    assert_eq!(scene.task().await, "located");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_agent_that_is_being_removed_cannot_connect(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut removing = scene.begin().await;
+    assert_eq!(drains::remove(&mut removing, "a", true).await.expect("remove").leases, 1);
+    let opened = scene.behind(removing, async |conn| scene.reopen(conn).await).await;
+    assert!(matches!(opened, Err(OpenError::Removed)));
+    assert_eq!((scene.task().await, scene.lease().await), ("located".into(), "expired".into()));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn two_grants_at_once_share_the_agents_slots(pool: PgPool) {
+    let scene = Scene::new(pool, 3).await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 2);
+    assert_eq!(scene.behind(granting, async |conn| scene.grant(conn).await).await, 0, "both slots are taken");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn two_agents_granted_one_site_at_once_do_not_both_get_it(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let mut conn = scene.conn().await;
+    let other = fixtures::agent(&mut conn, "other").await;
+    let session = fixtures::session(&mut conn, other).await;
+    let batch = fixtures::batch(&mut conn, "second", "random").await;
+    let site: i64 = sqlx::query_scalar("select id from sites").fetch_one(&mut *conn).await.expect("the site");
+    let task = fixtures::assigned(&mut conn, batch, SiteId::new(site), other).await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 1);
+    let grant = async |conn: &mut PgConnection| leases::grant(conn, other, session).await.expect("grant").len();
+    assert_eq!(scene.behind(granting, grant).await, 0);
+    assert_eq!(fixtures::state(&mut conn, task).await, "assigned", "it waits its turn");
+    scene.complete(&mut conn).await;
+    assert_eq!(leases::grant(&mut conn, other, session).await.expect("grant").len(), 1);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut recording = scene.begin().await;
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    // The agent gave up waiting and offers it on another connection, before the first is committed.
+    assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, Answer::Duplicate);
+    assert_eq!(scene.task().await, "done");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_outcome_whose_commit_failed_counts_when_it_is_offered_again(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut recording = scene.begin().await;
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    recording.rollback().await.expect("rollback");
+    assert!(matches!(scene.complete(&mut *scene.conn().await).await, Answer::Accepted(_)));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    sqlx::query("update tasks set state = 'failed', reason = 'unreachable'")
+        .execute(&scene.pool)
+        .await
+        .expect("fail it");
+    let retry = async |conn: &mut PgConnection| {
+        batch_changes::retry(conn, scene.batch, "b", &Extent::All).await.expect("retry").tasks
+    };
+    let mut retrying = scene.begin().await;
+    assert_eq!(retry(&mut retrying).await, 1);
+    assert_eq!(scene.behind(retrying, retry).await, 0);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPool) {
+    let scene = Scene::leased(pool).await;
+    let mut opening = scene.begin().await;
+    let first = scene.reopen(&mut opening).await.expect("open");
+    let second = scene.behind(opening, async |conn| scene.reopen(conn).await).await.expect("open");
+    assert!(second.incarnation > first.incarnation);
+    assert_eq!(second.kept, first.kept, "the lease is bound to the newest");
+    let active: Vec<i64> = sqlx::query_scalar("select id from sessions where state = 'active'")
+        .fetch_all(&scene.pool)
+        .await
+        .expect("read the sessions");
+    assert_eq!(active, [second.session.get()]);
+}
