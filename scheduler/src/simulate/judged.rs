@@ -192,14 +192,16 @@ impl Field<'_> {
         seed: u64,
     ) -> Option<Taken> {
         let choice = choose(strategy, candidates, seed)?;
-        let chosen = [choice.agent];
-        // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing.
-        let drawn_among: Vec<AgentId> = match choice.strategy {
-            Strategy::Random => candidates.iter().map(|candidate| candidate.agent).collect(),
-            Strategy::GnpTop3 => choice.candidates.iter().map(|candidate| candidate.agent).collect(),
-            Strategy::GnpTop1 | Strategy::GnpConfirmed => chosen.to_vec(),
+        let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
+        // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing. But what a
+        // strategy falls back to is judged as it was drawn, since that is the agent of rank 1.
+        let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
+            (Strategy::Random, _) => candidates.iter().collect(),
+            (_, Strategy::GnpTop3) => choice.candidates.iter().collect(),
+            (_, Strategy::Random | Strategy::GnpTop1 | Strategy::GnpConfirmed) => chosen.collect(),
         };
-        let truths: Vec<f64> = drawn_among.into_iter().filter_map(|agent| self.truth(site, agent)).collect();
+        let truths: Vec<f64> =
+            drawn_among.into_iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
         Some(Taken { node: self.node(choice.agent)?, truth: super::score::mean(&truths)?, probes })
     }
 
