@@ -4,6 +4,7 @@
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
 pub mod assign;
+mod claims;
 pub mod confirm;
 mod due;
 pub mod fit;

@@ -1,15 +1,16 @@
 //! Trust: whose measurements are believed.
 //!
-//! A landmark that lies or is broken bends every place it helped to find. Four kinds of evidence tell it from an odd
-//! path, each a median over everything an agent reported, so that odd paths do not convict it:
+//! A landmark that lies or is broken bends every place it helped to find. Five kinds of evidence tell it from an odd
+//! path, each over everything an agent reported, so that odd paths do not convict it:
 //!
 //! - *asymmetry*: what it measured of others against what they measured of it;
 //! - *residual*: what it measured of others against the map that the others make, with it placed by their measurements alone;
 //! - *sites*: what it measured of sites against where the other landmarks place them;
-//! - *light*: round trips that are shorter than light in fibre needs, where positions are known.
+//! - *light*: round trips that are shorter than light in fibre needs, where positions are known;
+//! - *collusion*: partners that it claims to be next to, and they it, where the others see them apart.
 //!
-//! The first three are sizes of log ratios. An agent is convicted when its size is above a fixed limit and far out among
-//! the sizes of the others (median and scaled MAD), since networks differ in how symmetric they are. Of a pair that
+//! The first three are log ratios with a bias and a spread. An agent is convicted when one of the two is above a fixed limit
+//! and far out among the others' and for its own error, since networks differ in how symmetric they are. Of a pair that
 //! disagrees the majority of pairs decides: the worst is put aside, and the others are judged again without it. Afterwards
 //! those put aside are judged once more against the rest. Pure.
 
@@ -19,8 +20,11 @@ use std::fmt;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
+pub use claim::{is_near_enough, leaves_light_time};
 use size::{Believed, Size};
 
+mod claim;
+mod collusion;
 mod evidence;
 mod size;
 #[cfg(test)]
@@ -32,7 +36,10 @@ pub const ALARM_ONE_IN: usize = 3;
 /// Two-way pairs, rows or sites below which an agent is not judged by them.
 const FEWEST: usize = 3;
 /// Sites below which an agent is not judged by what it measured of them: a few may be anycast.
-const FEWEST_SITES: usize = 8;
+pub const FEWEST_SITES: usize = 8;
+/// The bias from which on an agent that is no landmark is convicted by sites: a factor of four and a half too little. It is
+/// asked where it is likely to be nearest, so that the honest are off by up to a factor of three.
+const TOO_NEAR: f64 = -1.5;
 /// Impossible round trips below which light convicts nobody: one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 /// The part of an agent's rows that must be impossible before light convicts it.
@@ -52,6 +59,8 @@ const SEED: u64 = 0;
 pub enum Kind {
     /// Round trips shorter than light needs.
     Light,
+    /// Partners it claims to be next to, where the others see them apart.
+    Collusion,
     /// What others measured of it.
     Asymmetry,
     /// The map of the others.
@@ -158,10 +167,12 @@ impl Judgement {
 pub fn judge(evidence: &Evidence<'_>) -> Judgement {
     let mut court = Court::new(evidence);
     court.try_light();
+    court.try_collusion();
     court.try_asymmetry();
     let map = court.try_residuals();
     if let Some(map) = &map {
         court.try_sites(map);
+        court.try_claims(map);
     }
     court.conclude(map.as_ref())
 }
@@ -192,6 +203,15 @@ impl<'a> Court<'a> {
         }
     }
 
+    /// Puts aside who bears others out that the rest denies. All at once: they are each other's only witnesses.
+    fn try_collusion(&mut self) {
+        let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
+        for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
+            self.aside.insert(agent);
+            self.proven.insert(agent, Charge { kind: Kind::Collusion, standing: Standing::Quarantined, reason });
+        }
+    }
+
     fn try_asymmetry(&mut self) {
         while let Some(worst) = self.worst(Kind::Asymmetry, Self::asymmetry) {
             self.aside.insert(worst);
@@ -211,8 +231,22 @@ impl<'a> Court<'a> {
     }
 
     fn try_sites(&mut self, map: &Embedding) {
-        while let Some(worst) = self.worst(Kind::Sites, |court, agent| court.sites(map, agent)) {
+        while let Some(worst) = self.worst(Kind::Sites, |court, agent| court.landmark_sites(map, agent)) {
             self.aside.insert(worst);
+        }
+    }
+
+    /// Puts aside who is no landmark and claims to be far too near to most sites it was asked to confirm.
+    fn try_claims(&mut self, map: &Embedding) {
+        let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
+        let convicted = confirmers.filter_map(|&agent| {
+            let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
+            let reason = evidence::claims(&size, self.evidence.landmarks.len());
+            Some((agent, Charge { kind: Kind::Sites, standing: Standing::Quarantined, reason }))
+        });
+        for (agent, charge) in convicted.collect::<Vec<_>>() {
+            self.aside.insert(agent);
+            self.proven.entry(agent).or_insert(charge);
         }
     }
 
@@ -221,7 +255,7 @@ impl<'a> Court<'a> {
         let sizes = self.sizes(size);
         let believed = Believed::of(sizes.values());
         let convicted = sizes.iter().filter(|(_, size)| believed.standing(kind, size) == Standing::Quarantined);
-        convicted.max_by(|a, b| a.1.size.total_cmp(&b.1.size)).map(|(&agent, _)| agent)
+        convicted.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
     /// The sizes of those who are believed so far.
@@ -235,7 +269,7 @@ impl<'a> Court<'a> {
         let pairs = self
             .others(agent)
             .filter_map(|other| Some(evidence::log_ratio(mesh.measured(agent, other)?, mesh.measured(other, agent)?)));
-        Size::of(pairs.collect(), FEWEST)
+        Size::of(&pairs.collect::<Vec<f64>>(), FEWEST)
     }
 
     fn residual(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
@@ -250,13 +284,14 @@ impl<'a> Court<'a> {
             let predicted = map.predict(&place, map.placement(other)?).ok()?;
             Some(evidence::log_ratio(mesh.measured(agent, other)?, predicted))
         });
-        Size::of(rows.collect(), FEWEST)
+        Size::of(&rows.collect::<Vec<f64>>(), FEWEST)
+    }
+
+    fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+        if self.evidence.landmarks.contains(&agent) { self.sites(map, agent) } else { None }
     }
 
     fn sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
-        if !self.evidence.landmarks.contains(&agent) {
-            return None;
-        }
         let own = map.placement(agent)?;
         let site = |measured: &Vec<(AgentId, Rtt)>| {
             let (_, rtt) = measured.iter().find(|(prober, _)| *prober == agent)?;
@@ -264,6 +299,7 @@ impl<'a> Court<'a> {
                 .iter()
                 .copied()
                 .filter(|(prober, _)| *prober != agent && !self.aside.contains(prober))
+                .filter(|(prober, _)| self.evidence.landmarks.contains(prober))
                 .collect();
             if others.len() < FEWEST {
                 return None;
@@ -272,7 +308,7 @@ impl<'a> Court<'a> {
             Some(evidence::log_ratio(*rtt, map.predict(&place, own).ok()?))
         };
         let sites = self.evidence.sites.iter().take(MOST_SITES);
-        Size::of(sites.filter_map(site).collect(), FEWEST_SITES)
+        Size::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
     /// Everyone but this agent who is believed so far.
@@ -299,7 +335,10 @@ impl<'a> Court<'a> {
         self.conclude_by(Kind::Asymmetry, |agent| self.asymmetry(agent), &mut judgement);
         if let Some(map) = map {
             self.conclude_by(Kind::Residual, |agent| self.residual(map, agent), &mut judgement);
-            self.conclude_by(Kind::Sites, |agent| self.sites(map, agent), &mut judgement);
+            self.conclude_by(Kind::Sites, |agent| self.landmark_sites(map, agent), &mut judgement);
+            for &agent in self.agents.iter().filter(|agent| self.sites(map, **agent).is_some()) {
+                judgement.heard.entry(agent).or_default().insert(Kind::Sites);
+            }
         }
         judgement
     }

@@ -133,8 +133,8 @@ pub async fn begin(
     Ok(u64::try_from(ended.count()).unwrap_or(u64::MAX))
 }
 
-/// The sites of open confirmations that nobody is measuring now, each with the connected confirmers that have yet to
-/// answer; the longest open first, at most `limit`. One whose order was lost with its session is among them again.
+/// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that
+/// have yet to answer; the longest open first, at most `limit`. One whose order was lost with its session is among them again.
 ///
 /// # Errors
 /// When the database fails.
@@ -150,6 +150,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         left join site_sightings seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
         where r.ended_at is null
           and c.answered_at is null
+          and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
           and not exists (select from measurement_orders open where open.site_id = r.site_id)
           and not exists (
               select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
@@ -225,7 +226,7 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
     Ok(())
 }
 
-/// Ends the confirmations in which nobody connected has yet to answer, and those open for longer than `patience`. Takes
+/// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Takes
 /// `reason` back from their tasks; returns how many ended.
 ///
 /// # Errors
@@ -240,6 +241,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration, reason: &str) -> R
                   select from confirmers c
                   join sessions s on s.agent_id = c.agent_id and s.state = 'active'
                   where c.site_id = r.site_id and c.answered_at is null
+                    and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
               ))
             returning r.site_id
         ), freed as (

@@ -219,13 +219,33 @@ async fn upsert_beacon(
 /// # Errors
 /// When the database fails or a row contradicts the domain.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
+    mesh_of(conn, Reporters::Believed).await
+}
+
+/// Every round trip known between agents, of those too who are not believed: what they are judged by.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
+    mesh_of(conn, Reporters::All).await
+}
+
+/// Whose reports are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reporters {
+    Believed,
+    All,
+}
+
+async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<MeshMeasurement>, Error> {
     let rows = sqlx::query!(
         r#"
         select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
         where rtt_us is not null
-          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          and ($1 or prober_id not in (select q.agent_id from quarantines q where q.released_at is null))
         order by prober_id, agent_id
         "#,
+        reporters == Reporters::All,
     )
     .fetch_all(conn)
     .await?;

@@ -4,13 +4,14 @@
 //! can be judged again; those who use measurements leave it out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
 use crate::gnp::trust::Kind;
 use crate::model::{AgentId, Rtt, SiteId};
 
-use super::measurements::MeshMeasurement;
+use super::measurements::raw_sites;
 use super::{Error, known_round_trip};
 
 /// One open quarantine.
@@ -30,6 +31,7 @@ pub struct Quarantine {
 const fn evidence_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Light => "light",
+        Kind::Collusion => "collusion",
         Kind::Asymmetry => "asymmetry",
         Kind::Residual => "residual",
         Kind::Sites => "sites",
@@ -37,7 +39,7 @@ const fn evidence_name(kind: Kind) -> &'static str {
 }
 
 fn evidence_of(name: &str) -> Result<Kind, Error> {
-    let all = [Kind::Light, Kind::Asymmetry, Kind::Residual, Kind::Sites];
+    let all = [Kind::Light, Kind::Collusion, Kind::Asymmetry, Kind::Residual, Kind::Sites];
     all.into_iter()
         .find(|kind| evidence_name(*kind) == name)
         .ok_or_else(|| Error::inconsistent("quarantines", "evidence", &name))
@@ -89,7 +91,7 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
 }
 
 /// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
-/// one that counted; releases it after `enough` in a row. `true` when it was released.
+/// one that counted, of sites where it was held for those; releases it after `enough` in a row. `true` when it was released.
 ///
 /// # Errors
 /// When the database fails.
@@ -101,14 +103,18 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
             released_at = case when consistent + 1 >= $2 then now() end,
             released = case when consistent + 1 >= $2 then 'consistent again' end
         where agent_id = $1 and released_at is null
-          and exists (
+          and case when evidence = $3 then exists (
+              select from site_measurements m
+              where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
+          ) else exists (
               select from mesh_measurements m
               where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
-          )
+          ) end
         returning (released_at is not null) as "released!"
         "#,
         agent.get(),
         enough,
+        evidence_name(Kind::Sites),
     )
     .fetch_optional(conn)
     .await?;
@@ -172,54 +178,95 @@ pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     Ok(ended.rows_affected() > 0)
 }
 
-/// Every round trip between agents, of those too who are not believed: what they are judged by.
+/// The sites that were measured last and by most, at most `limit` of them: what agents are judged by.
 ///
 /// # Errors
-/// When the database fails or a row contradicts the domain.
-pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
-        where rtt_us is not null
-        order by prober_id, agent_id
-        "#,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let rtt = known_round_trip("mesh_measurements", "rtt_us", row.rtt_us)?;
-            Ok(MeshMeasurement { prober: AgentId::new(row.prober_id), target: AgentId::new(row.agent_id), rtt })
-        })
-        .collect()
-}
-
-/// What was measured of the sites that were measured last and by most, at most `limit` of them.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
-pub async fn sites_of_all(conn: &mut PgConnection, limit: i64) -> Result<Vec<Vec<(AgentId, Rtt)>>, Error> {
-    let rows = sqlx::query!(
+/// When the database fails.
+pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
+    let sites = sqlx::query_scalar!(
         r#"
         with recent as (
             -- Bounded before it is counted: a scheduler knows millions of these.
             select site_id from site_measurements where rtt_us is not null order by site_id desc limit $1::bigint * 64
-        ), chosen as (
-            select site_id from recent group by site_id order by count(*) desc, site_id desc limit $1
         )
-        select m.site_id, m.prober_id, m.rtt_us as "rtt_us!"
-        from site_measurements m join chosen using (site_id)
-        where m.rtt_us is not null
-        order by m.site_id, m.prober_id
+        select site_id from recent group by site_id order by count(*) desc, site_id desc limit $1
         "#,
         limit,
     )
     .fetch_all(conn)
     .await?;
-    let mut sites: BTreeMap<SiteId, Vec<(AgentId, Rtt)>> = BTreeMap::new();
-    for row in rows {
-        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
-        sites.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
+    Ok(sites.into_iter().map(SiteId::new).collect())
+}
+
+/// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said
+/// of sites, what it said before is left out once it has measured `enough` of them since.
+///
+/// # Errors
+/// When the database fails or a row contradicts the domain.
+pub async fn sites_of_all(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    enough: usize,
+) -> Result<Vec<Vec<(AgentId, Rtt)>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select m.site_id, m.prober_id, m.rtt_us as "rtt_us!", coalesce(m.measured_at > q.since, false) as "since!"
+        from site_measurements m
+        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2
+        where m.site_id = any($1) and m.rtt_us is not null
+        order by m.site_id, m.prober_id
+        "#,
+        &raw_sites(sites),
+        evidence_name(Kind::Sites),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut since: BTreeMap<i64, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.since) {
+        *since.entry(row.prober_id).or_default() += 1;
     }
-    Ok(sites.into_values().collect())
+    let anew = |prober: i64| since.get(&prober).is_some_and(|count| *count >= enough);
+    let mut measured: BTreeMap<i64, Vec<(AgentId, Rtt)>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.since || !anew(row.prober_id)) {
+        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
+        measured.entry(row.site_id).or_default().push((AgentId::new(row.prober_id), rtt));
+    }
+    Ok(measured.into_values().collect())
+}
+
+/// What the connected agents that are quarantined for what they said of sites should measure again of these sites, at most
+/// `most` an agent: those they have not measured since, or not for `max_age`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn on_probation(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    most: i64,
+    max_age: Duration,
+) -> Result<Vec<(SiteId, AgentId)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with shown as (
+            select s.id as site_id, q.agent_id, q.since, m.measured_at,
+                   row_number() over (partition by q.agent_id order by s.id desc) as turn
+            from quarantines q
+            join sessions on sessions.agent_id = q.agent_id and sessions.state = 'active'
+            cross join unnest($1::bigint[]) as s (id)
+            left join site_measurements m on m.site_id = s.id and m.prober_id = q.agent_id
+            where q.released_at is null and q.evidence = $2
+        )
+        select site_id as "site_id!", agent_id from shown
+        where turn <= $3
+          and coalesce(measured_at <= since or measured_at < now() - make_interval(secs => $4), true)
+        order by agent_id, site_id
+        "#,
+        &raw_sites(sites),
+        evidence_name(Kind::Sites),
+        most,
+        max_age.as_secs_f64(),
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), AgentId::new(row.agent_id))).collect())
 }

@@ -3,20 +3,21 @@
 //! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
 //! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::Context;
 
 use crate::Scheduler;
-use crate::gnp::{Place, Placement, Predicted};
+use crate::gnp::{Place, Placement, Position, Predicted};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::seed;
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
-use crate::store::{self, measurements, placements, quarantines, verdicts};
+use crate::store::{self, agents, measurements, placements, quarantines, verdicts};
 use crate::strategy::{self, Candidate, Choice};
 
+use super::claims;
 use super::fleet::{PASSING, explain_nobody};
 use super::refined::Current;
 
@@ -127,9 +128,20 @@ impl Known {
         let Some(map) = map else { return Ok(Self { predicted: HashMap::new(), measured, suspicions }) };
         let placed =
             placements::sites(conn, &sites, map.embedding.epoch()).await.context("read the sites' placements")?;
+        // A site in several places may be next to everybody.
+        let claimed: Vec<SiteId> = measured
+            .iter()
+            .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
+            .map(|(site, _)| *site)
+            .collect();
+        let positions = if claimed.is_empty() { BTreeMap::new() } else { positions(conn).await? };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
         // Half a millisecond a site: too long for a thread that serves others.
         let (predicted, measured) = tokio::task::spawn_blocking(move || {
+            let mut measured = measured;
+            for site in claimed {
+                measured.entry(site).and_modify(|of_it| *of_it = claims::believed(&map, &positions, of_it));
+            }
             let predict = |(site, placement)| {
                 let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
                 (site, predict(&map, placement, measured, &agents))
@@ -170,6 +182,12 @@ impl Known {
             })
             .collect()
     }
+}
+
+/// Where agents are, as far as they say so.
+async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
+    let fleet = agents::list(conn).await.context("read the agents")?;
+    Ok(fleet.into_iter().filter_map(|agent| Some((agent.id, agent.position?))).collect())
 }
 
 /// What the map says of one placed site: the refined one where there is one, else its point.

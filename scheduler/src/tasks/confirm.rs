@@ -5,9 +5,10 @@
 //! that fail or leave are not waited for, and nobody is waited for longer than a bounded time.
 //!
 //! What confirmers measured is a measurement like any other: it beats a prediction at once, and the next time the site is
-//! located it is located by them too, who are the nearest and so know most. Only landmarks are judged by it.
+//! located it is located by them too, who are the nearest and so know most. What cannot be
+//! true of it is not believed (`tasks::claims`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ use crate::Scheduler;
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::confirmations::{self, Tried};
-use crate::store::{self, assignments, measurement_orders};
+use crate::store::{self, assignments, measurement_orders, quarantines};
 
+use super::claims;
 use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
 use super::measure::{order_lifetime, spread};
 use super::refined::Current;
@@ -78,7 +80,9 @@ impl Confirm {
         }
         let tried = confirmations::tried(conn, &sites, max_age).await.context("read who measured")?;
         let map = self.scheduler.maps.current(&self.scheduler.pool).await?;
-        let ground = Ground { available: agents.iter().map(|agent| agent.agent).collect(), map, tried };
+        let quarantined = quarantines::open(conn).await.context("read the quarantines")?;
+        let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
+        let ground = Ground { available: agents.iter().map(|agent| agent.agent).collect(), quarantined, map, tried };
         let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
         let full = sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let chosen =
@@ -124,6 +128,8 @@ impl Confirm {
 /// What confirmers are chosen by.
 struct Ground {
     available: Vec<AgentId>,
+    /// They may crawl, but nobody believes what they measure.
+    quarantined: BTreeSet<AgentId>,
     map: Option<Arc<Current>>,
     tried: HashMap<SiteId, Vec<Tried>>,
 }
@@ -141,13 +147,15 @@ impl Ground {
         let measured: Vec<(AgentId, Rtt)> = tried
             .iter()
             .filter_map(|(agent, rtt)| Some((*agent, (*rtt)?)))
-            .filter(|(agent, _)| map.embedding.placement(*agent).is_some())
+            .filter(|(agent, _)| map.embedding.placement(*agent).is_some() && !self.quarantined.contains(agent))
             .collect();
+        let measured = claims::believed(map, &BTreeMap::new(), &measured);
         if measured.len() < FEWEST_LANDMARKS {
             return Vec::new();
         }
-        let candidates: Vec<AgentId> =
-            self.available.iter().copied().filter(|agent| !tried.iter().any(|(prober, _)| prober == agent)).collect();
+        let may =
+            |agent: &AgentId| !self.quarantined.contains(agent) && !tried.iter().any(|(prober, _)| prober == agent);
+        let candidates: Vec<AgentId> = self.available.iter().copied().filter(may).collect();
         let cloud = map.refined.as_ref().and_then(|refined| refined.locate(&measured).ok());
         let point = || map.embedding.locate(&measured).map(|placement| Place::Point(&map.embedding, placement)).ok();
         cloud.map(Place::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
@@ -156,11 +164,10 @@ impl Ground {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use sqlx::PgPool;
 
     use super::*;
+    use crate::gnp::trust::Kind;
     use crate::model::{SessionId, TaskId};
     use crate::store::placements::{self, Located};
     use crate::store::{embeddings, fixtures};
@@ -293,6 +300,38 @@ mod tests {
         let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
         assert_eq!(line.trial.count(measured).await, 6, "three landmarks and three confirmers are on record");
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 3);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_quarantined_is_asked_and_who_is_quarantined_meanwhile_is_not_waited_for(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        let quarantine = async |agent: AgentId| {
+            let new = quarantines::hold(&mut *line.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
+            assert!(new.expect("quarantine"));
+        };
+        quarantine(line.agents[6].0).await;
+        line.pass().await;
+        assert!(line.asked().await.is_some());
+        let waiting = "select agent_id from confirmers where asked_at is null order by agent_id desc limit 1";
+        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&line.trial.scheduler.pool).await.expect("one waits");
+        quarantine(AgentId::new(waiting)).await;
+        let asked = line.confirm().await;
+        assert!(asked.len() == 2 && !asked.contains(&6), "{asked:?}");
+        assert!(asked.iter().all(|index| line.agents[*index].0.get() != waiting), "{asked:?}");
+        assert_ne!(line.chosen(line.task).await, (None, None), "nobody is waited for");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_claim_to_be_next_to_a_site_that_the_landmarks_see_far_away_wins_nothing(pool: PgPool) {
+        let line = Line::of(pool, 12).await;
+        let liar = 1;
+        assert_eq!(line.millis(liar), 85);
+        line.trial.measured(line.site, &[(line.agents[liar].0, Some(1))]).await;
+        let asked = line.confirm().await;
+        assert!(asked.is_superset(&BTreeSet::from([9, 10])), "it does not lead astray whom to ask: {asked:?}");
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert!(matches!(chosen, Some(9 | 10)), "{chosen:?}");
+        assert_eq!(fallback, None);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

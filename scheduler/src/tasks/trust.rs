@@ -10,11 +10,13 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::Scheduler;
-use crate::gnp::trust::{Evidence, Judgement, Kind, Standing, judge};
+use crate::gnp::trust::{Evidence, FEWEST_SITES, Judgement, Kind, Standing, judge};
 use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 use crate::store::agents::{self, Agent};
-use crate::store::{self, landmarks, quarantines};
+use crate::store::{self, landmarks, measurement_orders, measurements, quarantines};
+
+use super::measure::order_lifetime;
 
 /// How often agents are judged although no fit is due.
 pub const PERIOD: Duration = Duration::from_secs(60);
@@ -22,6 +24,11 @@ pub const PERIOD: Duration = Duration::from_secs(60);
 const SITES: i64 = 40;
 /// Judgements in a row, each on newer measurements, after which an agent is believed again.
 const CONSISTENT: i32 = 3;
+/// Sites that an agent measures anew which was quarantined for what it said of them: half as many more as it is judged by, since
+/// some do not answer.
+const PROBATION_SITES: i64 = 12;
+/// After this it measures them once more: often enough to be released within the hour, rare enough that sites do not mind.
+const PROBATION_AGE: Duration = Duration::from_secs(600);
 /// Landmarks below which nobody is judged: two cannot outvote one.
 const FEWEST_AGENTS: usize = 4;
 /// A fit whose error has grown by this factor over the last good one's is not trusted.
@@ -55,7 +62,22 @@ impl Trust {
     /// # Errors
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        review(&self.scheduler).await.map(drop)
+        review(&self.scheduler).await?;
+        self.ask_again().await
+    }
+
+    /// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
+    async fn ask_again(&self) -> anyhow::Result<()> {
+        let config = &self.scheduler.config.measure;
+        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        let sites = quarantines::judged_sites(&mut conn, SITES).await.context("choose sites to judge by")?;
+        let due = quarantines::on_probation(&mut conn, &sites, PROBATION_SITES, PROBATION_AGE)
+            .await
+            .context("find whom to ask again")?;
+        let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+        let asked = measurement_orders::order_sites(&mut conn, &due, lifetime).await.context("ask again")?;
+        self.scheduler.wakes.wake_agents(asked);
+        Ok(())
     }
 }
 
@@ -66,10 +88,13 @@ impl Trust {
 pub(super) async fn review(scheduler: &Scheduler) -> anyhow::Result<Review> {
     let mut conn = scheduler.pool.acquire().await.context("reach the database")?;
     let mut mesh = Mesh::new();
-    for pair in quarantines::mesh_of_all(&mut conn).await.context("read the mesh")? {
+    for pair in measurements::mesh_of_all(&mut conn).await.context("read the mesh")? {
         mesh.insert(pair.prober, pair.target, pair.rtt);
     }
-    let sites = quarantines::sites_of_all(&mut conn, SITES).await.context("read the sites' measurements")?;
+    let chosen_sites = quarantines::judged_sites(&mut conn, SITES).await.context("choose sites to judge by")?;
+    let sites = quarantines::sites_of_all(&mut conn, &chosen_sites, FEWEST_SITES)
+        .await
+        .context("read the sites' measurements")?;
     let mut chosen: Vec<AgentId> =
         landmarks::list(&mut conn).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
     if chosen.is_empty() {
@@ -152,11 +177,10 @@ async fn store_verdicts(scheduler: &Scheduler, judgement: Option<&Judgement>) ->
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is found consistent by the evidence that convicted it. One that is asked for no sites any more has
-/// nothing to show where it lied about sites: it is released by hand.
+/// Whether an agent is found consistent by the evidence that convicted it.
 fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool {
-    let heard = evidence == Kind::Light || judgement.heard(agent, evidence);
-    heard && evidence != Kind::Sites && judgement.standing(agent) == Standing::Trusted
+    let counted = matches!(evidence, Kind::Light | Kind::Collusion);
+    (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Standing::Trusted
 }
 
 /// Lets a fit take over.
@@ -185,7 +209,8 @@ mod tests {
 
     use super::*;
     use crate::model::SessionId;
-    use crate::store::embeddings;
+    use crate::store::measurement_orders::OrderTarget;
+    use crate::store::{embeddings, fixtures};
     use crate::tasks::assign::Assign;
     use crate::tasks::fit::Fit;
     use crate::tasks::locate::Locate;
@@ -306,6 +331,57 @@ mod tests {
         pass(&trial).await;
         assert_eq!(quarantined(&trial).await, []);
         assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
+    }
+
+    /// What the agent at this place of the line measures of a site of which others are this far from the first.
+    fn millis(agent: usize, site: u64) -> u64 {
+        2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn who_lied_about_sites_measures_some_again_and_is_believed_once_it_is_honest(pool: PgPool) {
+        let trial = Trial::new(pool);
+        let agents = trial.connect(12).await;
+        trial.set_landmarks(&agents).await;
+        trial.mesh(&agents).await;
+        let mut sites = Vec::new();
+        for place in 0..12 {
+            let site = fixtures::site(&mut *trial.conn().await, &format!("s{place}.cn")).await;
+            let told = |(index, (agent, _)): (usize, &(AgentId, SessionId))| {
+                let factor = if index == 4 { 5 } else { 1 };
+                (*agent, Some(factor * millis(index, place)))
+            };
+            let measured: Vec<(AgentId, Option<u64>)> = agents.iter().enumerate().map(told).collect();
+            trial.measured(site, &measured).await;
+            sites.push((site, place));
+        }
+        pass(&trial).await;
+        let held = quarantined(&trial).await;
+        assert_eq!(held.iter().map(|(agent, _)| *agent).collect::<Vec<_>>(), [agents[4].0], "{held:?}");
+        assert!(held[0].1.contains("from where the other 11 landmarks place 12 sites"), "{}", held[0].1);
+
+        let answer = |target: &OrderTarget| match target {
+            OrderTarget::Site { id, .. } => {
+                let place = sites.iter().find(|(site, _)| site == id)?.1;
+                Some(took(millis(4, place)))
+            }
+            OrderTarget::Beacon { .. } => None,
+        };
+        for round in 0..CONSISTENT {
+            assert_eq!(quarantined(&trial).await.len(), 1, "released after {round} rounds");
+            // Asked, then heard.
+            for _ in 0..2 {
+                let asked = trial.site_orders().await;
+                assert!(asked.iter().all(|(agent, _)| *agent == agents[4].0), "{asked:?}");
+                trial.answer(agents[4], answer).await;
+                pass(&trial).await;
+            }
+            assert_eq!(trial.site_orders().await, [], "it has shown enough for now");
+            trial.execute("update site_measurements set measured_at = measured_at - interval '1 hour'").await;
+            trial.execute("update quarantines set since = since - interval '1 hour', judged_at = judged_at - interval '1 hour'").await;
+            pass(&trial).await;
+        }
+        assert_eq!(quarantined(&trial).await, []);
     }
 
     #[test]

@@ -33,7 +33,7 @@ const SITES: usize = 60;
 /// One in so many of them is what the landmarks are judged by.
 const JUDGED_BY: usize = 3;
 /// Rounds of drift after which the map is judged: the worst is just before the liar is found.
-const ROUNDS: [i32; 4] = [10, 15, 20, 30];
+const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
 /// What a drifting liar adds each round.
 const DRIFT: f64 = 0.02;
 /// The part of honest agents that may be taken for liars: what is left out costs little, what is left in costs much.
@@ -173,6 +173,12 @@ struct Sum {
 }
 
 impl Sum {
+    /// The median error over that without a liar, of the tier that suffers more.
+    fn harm(&self, clean: &Figures) -> f64 {
+        let ratio = |told: &[f64], clean: &[f64]| error(told, 50) / error(clean, 50);
+        ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
+    }
+
     fn add(&mut self, world: &World<'_>, mesh: &Mesh, kept: &mut Kept) -> anyhow::Result<()> {
         let judgement = judged(world, mesh);
         let quarantined = judgement.quarantined();
@@ -224,15 +230,17 @@ fn of_matrix(name: &str, matrix: &Matrix, seeds: std::ops::Range<u64>, lines: &m
             let sum = told(&draws, lie, liars, &mut kept)?;
             lines.extend(verdict(&format!("{name}, {liars} liars, {what}"), liars, &sum, &clean));
         }
-        let mut worst: Option<Sum> = None;
+        let mut worst: Option<(i32, Sum)> = None;
         for round in ROUNDS {
             let sum = told(&draws, Lie::Times((1.0 + DRIFT).powi(round)), liars, &mut kept)?;
-            if worst.as_ref().is_none_or(|worst| error(&sum.figures.plain, 50) > error(&worst.figures.plain, 50)) {
-                worst = Some(sum);
+            if worst.as_ref().is_none_or(|(_, worst)| sum.harm(&clean) > worst.harm(&clean)) {
+                worst = Some((round, sum));
             }
         }
-        let what = format!("{name}, {liars} liars, drifting 2 % a round, worst of 30");
-        lines.extend(worst.iter().flat_map(|sum| verdict(&what, liars, sum, &clean)));
+        if let Some((round, sum)) = worst {
+            let what = format!("{name}, {liars} liars, drifting 2 % a round, the worst round ({round})");
+            lines.extend(verdict(&what, liars, &sum, &clean));
+        }
     }
     Ok(())
 }
@@ -288,7 +296,10 @@ fn verdict(what: &str, liars: usize, sum: &Sum, clean: &Figures) -> Vec<Line> {
     if liars > 3 {
         let ratio = sum.figures.first / sum.figures.random;
         let ratios = format!("RE50 / clean {plain:.2} plain, {refined:.2} refined");
-        return vec![Line::at_most(format!("{what}: chosen / random ({caught}; {ratios})"), ratio, 1.0)];
+        return vec![
+            Line::at_most(format!("{what}: chosen / random ({caught}; {ratios})"), ratio, 1.0),
+            Line::at_least(format!("{what}: part of the drawings alarmed"), count(sum.alarms) / count(sum.trials), 1.0),
+        ];
     }
     let target = if liars == 3 { 1.5 } else { 1.25 };
     vec![

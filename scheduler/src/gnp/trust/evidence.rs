@@ -9,7 +9,7 @@ use super::size::{Believed, Size};
 use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};
 
 /// Milliseconds added to both sides of a ratio: below a millisecond differences are the hosts', not the network's.
-const SOFTENING: f64 = 1.0;
+pub(super) const SOFTENING: f64 = 1.0;
 /// Agents beside the landmarks whose rows make the map that judges: enough to place each landmark well, few enough that
 /// a large fleet is judged within a second.
 const MOST_JURORS: usize = 32;
@@ -58,24 +58,32 @@ pub(super) fn impossible(evidence: &Evidence<'_>, agent: AgentId) -> Option<Stri
 
 /// Why an agent is doubted, for people.
 pub(super) fn reason(kind: Kind, size: &Size, believed: &Believed, landmarks: usize) -> String {
-    let factor = size.size.exp();
-    let way = if size.bias >= size.size / 2.0 {
-        "too much"
-    } else if size.bias <= -size.size / 2.0 {
-        "too little"
-    } else {
-        "now too much, now too little"
-    };
     let rows = size.rows;
     let against = match kind {
         Kind::Light => "light".to_owned(),
+        Kind::Collusion => "the others".to_owned(),
         Kind::Asymmetry => format!("what {rows} others measured of it"),
         Kind::Residual => format!("where {rows} others place it"),
         Kind::Sites => format!("where the other {} landmarks place {rows} sites", landmarks.saturating_sub(1)),
     };
+    if believed.is_biased(size) {
+        let way = if size.bias > 0.0 { "too much" } else { "too little" };
+        let factor = size.bias.abs().exp();
+        return format!("it reports {way}: off by a factor of {factor:.2} in the median from {against}");
+    }
     format!(
-        "it reports {way}: off by a factor of {factor:.2} in the median from {against} (others: {:.2})",
-        believed.median.exp()
+        "it reports now too much, now too little: off by a factor of {:.2} in the median from {against} (others: {:.2})",
+        size.spread.exp(),
+        believed.spread.exp()
+    )
+}
+
+/// Why an agent's claims are doubted, for people.
+pub(super) fn claims(size: &Size, landmarks: usize) -> String {
+    let (factor, rows) = ((-size.bias).exp(), size.rows);
+    format!(
+        "it claims too little: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \
+         sites it confirmed"
     )
 }
 

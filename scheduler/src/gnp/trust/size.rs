@@ -1,90 +1,147 @@
-//! How far out an agent is: the size of its log ratios, and the limits of what is believed.
+//! How far out an agent is: the bias and the spread of its log ratios, and the limits of what is believed.
+//!
+//! Whoever multiplies what it measures has a *bias*: its ratios lie together, away from one. Whoever reports anything,
+//! or what is true of another place, has a *spread*. They are judged apart, since a bias is known to a fraction of the
+//! spread: thirty odd paths tell little of a network's noise and much of whether one agent is off from all others.
 
 use super::{Kind, Standing};
 
 /// Scales the MAD of normally distributed values to their standard deviation.
 const MAD_SCALE: f64 = 1.4826;
-/// The least standard deviation assumed among the sizes of honest agents, a log ratio: a network without any noise
-/// is no reason to convict for a tenth.
+/// The standard error of a median, in standard deviations over the root of the number of values.
+const MEDIAN_ERROR: f64 = 1.2533;
+/// The least standard deviation assumed among honest agents, a log ratio: a network without any noise is no reason to
+/// convict for a tenth.
 const LEAST_DEVIATION: f64 = 0.03;
+/// Standard deviations from which on an agent is put aside for its bias: one honest agent in fifteen thousand would be, were
+/// the errors normal, and the limits below ask for more than that.
+const FAR_BIAS: f64 = 4.0;
+/// From which on it counts towards the alarm: a third of the landmarks are never so far out by chance.
+const ODD_BIAS: f64 = 3.0;
+/// The same of spreads, whose tails are heavy: how noisy paths are differs among honest agents.
+const FAR_SPREAD: f64 = 5.0;
+const FARTHER_SPREAD: f64 = 10.0;
 
-/// From which size and which robust z (distance from the fleet's median in scaled MADs) on an agent is doubted. The
-/// nearer to honest it looks, the farther out of the fleet it must be.
+/// From where on an agent is doubted.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Limit {
-    /// The log of a factor, and the z.
-    size: f64,
-    z: f64,
+struct Limits {
+    /// The log of a factor, and the least z.
+    bias: (f64, f64),
+    /// The same.
+    spread: (f64, f64),
     standing: Standing,
 }
 
 impl Kind {
     /// Its limits, the gravest first.
-    const fn limits(self) -> [Limit; 3] {
-        let [far, near, odd] = match self {
-            // Light has no size: it is counted.
-            Self::Light => [f64::INFINITY; 3],
-            Self::Asymmetry => [0.35, 0.2, 0.15],
-            Self::Residual => [0.45, 0.3, 0.22],
-            Self::Sites => [0.45, 0.35, 0.26],
+    const fn limits(self) -> [Limits; 3] {
+        let ([bias, odd_bias], [far, near, odd]) = match self {
+            // Neither has a size: they are counted.
+            Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
+            // What a bias of a tenth and a half more does to a map is within what twelve honest landmarks differ by.
+            Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
+            Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
+            Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
         };
         [
-            Limit { size: far, z: 5.0, standing: Standing::Quarantined },
-            Limit { size: near, z: 10.0, standing: Standing::Quarantined },
-            Limit { size: odd, z: 8.0, standing: Standing::Suspect },
+            Limits { bias: (bias, FAR_BIAS), spread: (far, FAR_SPREAD), standing: Standing::Quarantined },
+            Limits { bias: (bias, FAR_BIAS), spread: (near, FARTHER_SPREAD), standing: Standing::Quarantined },
+            Limits { bias: (odd_bias, ODD_BIAS), spread: (odd, FARTHER_SPREAD), standing: Standing::Suspect },
         ]
     }
 }
 
-/// How far out what an agent reported is: the median size of its log ratios.
+/// What an agent reported, against what it should have.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Size {
-    /// The median of the absolute log ratios.
-    pub(super) size: f64,
-    /// The median log ratio, with its sign: above zero it reports too much.
+    /// The median log ratio: above zero it reports too much.
     pub(super) bias: f64,
+    /// The median distance of the log ratios from the bias.
+    pub(super) spread: f64,
+    /// Two thirds of them are within this of the bias: a standard deviation, were they normal.
+    deviation: f64,
     /// How many there are.
     pub(super) rows: usize,
 }
 
 impl Size {
     /// `None` when there are fewer than `fewest`.
-    pub(super) fn of(ratios: Vec<f64>, fewest: usize) -> Option<Self> {
+    pub(super) fn of(ratios: &[f64], fewest: usize) -> Option<Self> {
         let rows = ratios.len();
-        let size = median(ratios.iter().map(|ratio| ratio.abs()).collect())?;
-        (rows >= fewest).then_some(Self { size, bias: median(ratios)?, rows })
+        let bias = median(ratios.to_vec())?;
+        let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
+        // Not the scaled median distance: with half of the rows alike, as of clocks with coarse steps, that is nothing.
+        let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
+        (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
+    }
+
+    /// Which of several is put aside first.
+    pub(super) fn far(&self) -> f64 {
+        self.bias.abs() + self.spread
     }
 }
 
 /// The sizes of those who are believed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Believed {
-    pub(super) median: f64,
-    /// Scaled MAD, at least [`LEAST_DEVIATION`].
+    /// Medians, and scaled MADs.
+    bias: f64,
+    bias_deviation: f64,
+    pub(super) spread: f64,
+    spread_deviation: f64,
     deviation: f64,
 }
 
 impl Believed {
     pub(super) fn of<'a>(sizes: impl Iterator<Item = &'a Size>) -> Self {
-        let sizes: Vec<f64> = sizes.map(|size| size.size).collect();
-        let center = median(sizes.clone()).unwrap_or(0.0);
-        let away = median(sizes.iter().map(|size| (size - center).abs()).collect()).unwrap_or(0.0);
-        Self { median: center, deviation: (MAD_SCALE * away).max(LEAST_DEVIATION) }
+        let sizes: Vec<&Size> = sizes.collect();
+        let (bias, bias_deviation) = center(&sizes.iter().map(|size| size.bias).collect::<Vec<f64>>());
+        let (spread, spread_deviation) = center(&sizes.iter().map(|size| size.spread).collect::<Vec<f64>>());
+        let deviation = median(sizes.iter().map(|size| size.deviation).collect()).unwrap_or(0.0);
+        Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    fn z(&self, size: &Size) -> f64 {
-        (size.size - self.median) / self.deviation
+    /// How many standard deviations its bias is off: of the believed agents' biases, and of its own error.
+    fn z_of_bias(&self, size: &Size) -> f64 {
+        let rows = f64::from(u32::try_from(size.rows.max(1)).unwrap_or(u32::MAX));
+        let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
+        (size.bias - self.bias).abs() / self.bias_deviation.hypot(error).max(LEAST_DEVIATION)
+    }
+
+    fn z_of_spread(&self, size: &Size) -> f64 {
+        (size.spread - self.spread) / self.spread_deviation.max(LEAST_DEVIATION)
     }
 
     pub(super) fn standing(&self, kind: Kind, size: &Size) -> Standing {
-        let z = self.z(size);
-        let reached = kind.limits().into_iter().find(|limit| size.size >= limit.size && z >= limit.z);
-        reached.map_or(Standing::Trusted, |limit| limit.standing)
+        let off = (size.bias - self.bias).abs();
+        let reached = kind.limits().into_iter().find(|limits| {
+            let (bias, spread) = (limits.bias, limits.spread);
+            (off >= bias.0 && self.z_of_bias(size) >= bias.1)
+                || (size.spread >= spread.0 && self.z_of_spread(size) >= spread.1)
+        });
+        reached.map_or(Standing::Trusted, |limits| limits.standing)
+    }
+
+    /// Whether it is the bias that is off, and not the spread.
+    pub(super) fn is_biased(&self, size: &Size) -> bool {
+        (size.bias - self.bias).abs() >= size.spread
     }
 }
 
+/// The median and the scaled MAD; zero of nothing.
+fn center(values: &[f64]) -> (f64, f64) {
+    let center = median(values.to_vec()).unwrap_or(0.0);
+    let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);
+    (center, MAD_SCALE * away)
+}
+
 /// The upper median; `None` of nothing.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(values: Vec<f64>) -> Option<f64> {
+    let middle = values.len() / 2;
+    sorted(values).get(middle).copied()
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    values
 }
