@@ -8,6 +8,7 @@
 //! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`constants`]: its constants, chosen by agents held out as if they were sites;
+//! - [`handicap`]: of a prediction against a measurement, chosen in the same way;
 //! - [`cloud`]: the points a site may lie at;
 //! - [`posterior`]: their weights, and what follows.
 
@@ -20,6 +21,7 @@ use super::{LocateError, Mesh, millis};
 
 mod cloud;
 mod constants;
+mod handicap;
 mod held_out;
 mod kriging;
 mod layout;
@@ -61,6 +63,8 @@ pub struct Ingredients {
     pub dimensions: bool,
     /// Agents are ranked by expected distance; without: by the median.
     pub expectation: bool,
+    /// Predictions rank behind measurements by what held-out agents show they err; needs `kriging`.
+    pub handicap: bool,
 }
 
 impl Default for Ingredients {
@@ -74,14 +78,15 @@ impl Default for Ingredients {
             cloud: true,
             dimensions: true,
             expectation: true,
+            handicap: true,
         }
     }
 }
 
 impl Ingredients {
     /// The names of all switches.
-    pub const NAMES: [&'static str; 8] =
-        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation"];
+    pub const NAMES: [&'static str; 9] =
+        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "handicap"];
 
     /// The same without one; `None` when there is none of this name.
     #[must_use]
@@ -95,6 +100,7 @@ impl Ingredients {
             "cloud" => &mut self.cloud,
             "dimensions" => &mut self.dimensions,
             "expectation" => &mut self.expectation,
+            "handicap" => &mut self.handicap,
             _ => return None,
         };
         *switch = false;
@@ -111,6 +117,8 @@ pub struct Refined {
     ingredients: Ingredients,
     /// Milliseconds.
     softening: f64,
+    /// Milliseconds by which a prediction ranks behind a measurement.
+    handicap: f64,
 }
 
 /// One number of dimensions.
@@ -146,9 +154,13 @@ impl Refined {
                 Layer { kriging, cloud }
             })
             .collect();
+        let handicap = constants.filter(|_| ingredients.handicap).map_or(0.0, |constants| {
+            let landmarks = landmarks.len();
+            handicap::choose(&measured, middle, constants, landmarks, ingredients.residuals, softening, seed)
+        });
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
-        Ok(Self { agents, index, layers, ingredients: *ingredients, softening })
+        Ok(Self { agents, index, layers, ingredients: *ingredients, softening, handicap })
     }
 
     /// Whom it can predict for: the landmarks, then the others.
@@ -257,8 +269,9 @@ mod tests {
             assert_ne!(ingredients, Ingredients::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // On a map without odd pairs the robust loss meets none, and the list's first constants may be the best.
-            if !["robust", "constants"].contains(&name) {
+            // On a map without odd pairs the robust loss meets none, and the list's first constants may be the best;
+            // predictions hold there.
+            if !["robust", "constants", "handicap"].contains(&name) {
                 assert_ne!(with, without, "{name}");
             }
         }

@@ -74,15 +74,7 @@ impl<'a> HeldOut<'a> {
     /// agents of these indices are the landmarks; `None` when no such pair was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
-        for (site, row) in self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)) {
-            let soft = |distance: f64| (distance + self.softening).ln();
-            let known: Vec<(usize, f64)> =
-                row.iter().filter(|(j, _)| landmarks.contains(j)).map(|&(j, distance)| (j, soft(distance))).collect();
-            if known.is_empty() {
-                continue;
-            }
-            let kriging = self.residuals.then_some(self.kriging);
-            let weighed = Weighed::of(&self.clouds[site], kriging, &known, true);
+        for (row, weighed) in self.sites(landmarks) {
             for &(other, distance) in row.iter().filter(|(j, _)| !landmarks.contains(j)) {
                 let computed = weighed.mean(other).exp() - self.softening;
                 errors.push(((computed - distance) / distance).abs());
@@ -99,5 +91,67 @@ impl<'a> HeldOut<'a> {
             count += 1.0;
         }
         (count > 0.0).then(|| sum / count)
+    }
+
+    /// Whom each held-out agent, as a site of the landmarks of these indices, would be given to.
+    pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<Choice> {
+        let choice = |(row, weighed): (&[(usize, f64)], Weighed)| {
+            let mut choice = Choice::none();
+            for &(other, distance) in row {
+                choice.nearest = choice.nearest.min(distance);
+                if landmarks.contains(&other) {
+                    choice.landmark = choice.landmark.min(distance);
+                    continue;
+                }
+                let expected = weighed.expected(other) - self.softening;
+                if expected < choice.expected {
+                    (choice.expected, choice.truth) = (expected, distance);
+                }
+            }
+            choice
+        };
+        self.sites(landmarks).map(choice).collect()
+    }
+
+    /// Every agent that is no landmark and that one of these has measured: its row of the mesh, and what the landmarks'
+    /// measurements say of it.
+    fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], Weighed)> {
+        self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
+            let soft = |distance: f64| (distance + self.softening).ln();
+            let known: Vec<(usize, f64)> =
+                row.iter().filter(|(j, _)| landmarks.contains(j)).map(|&(j, distance)| (j, soft(distance))).collect();
+            if known.is_empty() {
+                return None;
+            }
+            let kriging = self.residuals.then_some(self.kriging);
+            Some((row.as_slice(), Weighed::of(&self.clouds[site], kriging, &known, true)))
+        })
+    }
+}
+
+/// What choosing an agent for one site comes down to: the nearest landmark, or who is expected nearest of the others.
+/// Milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Choice {
+    /// The distance of the nearest landmark.
+    pub(super) landmark: f64,
+    /// The least that is expected of another agent ...
+    pub(super) expected: f64,
+    /// ... and how far that one truly is.
+    pub(super) truth: f64,
+    /// The distance of the truly nearest of all.
+    pub(super) nearest: f64,
+}
+
+impl Choice {
+    /// With nobody there.
+    const fn none() -> Self {
+        let far = f64::INFINITY;
+        Self { landmark: far, expected: far, truth: far, nearest: far }
+    }
+
+    /// The true distance of who is taken when predictions have this handicap.
+    pub(super) fn taken(&self, handicap: f64) -> f64 {
+        if self.expected + handicap < self.landmark { self.truth } else { self.landmark }
     }
 }

@@ -20,7 +20,8 @@ const LIGHTEST: f64 = 1e-4;
 pub struct Prediction {
     /// As likely longer as shorter.
     pub median: Rtt,
-    /// The mean over everything the site may be: what to rank by, because an agent that might be far is a risk.
+    /// What to rank by beside measurements: the mean over everything the site may be, because an agent that might be
+    /// far is a risk, and the map's handicap.
     pub expected: Rtt,
     /// Standard deviation of the logarithm: 0.1 is about ten per cent.
     pub spread: f64,
@@ -67,9 +68,9 @@ impl<'a> Posterior<'a> {
             variance += (square - mean * mean).max(0.0) / count;
         }
         let soft = self.map.softening;
-        let median = round_trip(median.exp() - soft);
-        let expected = if self.map.ingredients.expectation { round_trip(expected.exp() - soft) } else { median };
-        Some(Prediction { median, expected, spread: variance.sqrt() })
+        let ranked = if self.map.ingredients.expectation { expected } else { median };
+        let expected = round_trip(ranked.exp() - soft + self.map.handicap);
+        Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
     /// Which of `candidates`, `k` at most, should measure the site once, so that the nearest of them, or of those that
@@ -153,6 +154,11 @@ impl Weighed {
     /// The mean of the log distance.
     pub(super) fn mean(&self, agent: usize) -> f64 {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log).sum()
+    }
+
+    /// The mean distance.
+    pub(super) fn expected(&self, agent: usize) -> f64 {
+        self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
     /// The mean over the points of the lesser of this agent's distance and what is given for the point.

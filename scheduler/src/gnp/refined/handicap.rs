@@ -1,0 +1,82 @@
+//! The handicap of a prediction against a measurement: what an agent that has not measured a site must be expected to be
+//! nearer by, before it is preferred to a landmark that has.
+//!
+//! Of many predictions the shortest is chosen, and it is the shortest because it errs (the winner's curse: Capen, Clapp
+//! and Campbell 1971); the nearest landmark does not. How much that costs is a matter of the network, and is found with
+//! agents held out as sites, under the landmarks there are and under others drawn from the agents: the more choices, the
+//! less they say by chance.
+
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use crate::gnp::fit::Measured;
+
+use super::held_out::{Choice, HeldOut};
+use super::kriging::{Constants, Kriging};
+use super::layout::Layout;
+
+/// Handicaps weighed, as parts of the scale: beyond the last the nearest landmark always wins.
+const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
+/// Sets of landmarks drawn beside those there are.
+const DRAWN_SETS: usize = 30;
+/// Choices that are farther by less than this part of the distance to the truly nearest are so by chance: of handicaps
+/// that are as good the smallest is taken, so that a map that predicts well is used.
+const BY_CHANCE: f64 = 0.01;
+
+/// Milliseconds, for the first `landmarks` agents of this mesh as landmarks; 0 where nobody can be held out.
+pub(super) fn choose(
+    measured: &Measured,
+    layout: &Layout,
+    constants: Constants,
+    landmarks: usize,
+    residuals: bool,
+    softening: f64,
+    seed: u64,
+) -> f64 {
+    let Some(kriging) = Kriging::fit(measured, layout, constants, softening, seed) else { return 0.0 };
+    let held_out = HeldOut::new(measured, layout, &kriging, residuals, softening, seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut agents: Vec<usize> = (0..measured.agents.len()).collect();
+    let mut choices = held_out.choices(&agents[..landmarks]);
+    for _ in 0..DRAWN_SETS {
+        agents.shuffle(&mut rng);
+        choices.extend(held_out.choices(&agents[..landmarks]));
+    }
+    smallest(&choices, measured.scale()) * measured.scale()
+}
+
+/// The smallest handicap whose choices are not clearly farther than those of the best; a part of the scale.
+fn smallest(choices: &[Choice], scale: f64) -> f64 {
+    let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
+    let totals = PARTS.map(total);
+    let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
+    let by_chance = BY_CHANCE * choices.iter().map(|choice| choice.nearest).sum::<f64>();
+    let as_good = PARTS.iter().zip(totals).find(|(_, total)| *total <= least + by_chance);
+    as_good.map_or(0.0, |(part, _)| *part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A landmark is 50 ms away; somebody expected at 40 ms is truly as far as given.
+    fn predicted_nearer(truth: f64) -> Choice {
+        Choice { landmark: 50.0, expected: 40.0, truth, nearest: truth.min(50.0) }
+    }
+
+    #[test]
+    fn a_landmark_is_preferred_where_predictions_disappoint_and_not_where_they_hold() {
+        let handicap = |truth: f64| smallest(&[predicted_nearer(truth); 20], 100.0);
+        assert!(handicap(40.0).abs() < 1e-12, "{}", handicap(40.0));
+        assert!((handicap(90.0) - 0.11).abs() < 1e-12, "11 ms is the first beyond 10: {}", handicap(90.0));
+    }
+
+    #[test]
+    fn one_disappointment_among_many_is_chance_and_nobody_held_out_is_none() {
+        let mut choices = vec![predicted_nearer(40.0); 200];
+        choices.push(predicted_nearer(90.0));
+        assert!(smallest(&choices, 100.0).abs() < 1e-12);
+        assert!(smallest(&[], 100.0).abs() < 1e-12);
+    }
+}
