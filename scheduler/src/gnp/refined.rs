@@ -287,12 +287,25 @@ mod tests {
         let posterior = map.locate(&seen).unwrap();
         let others: Vec<AgentId> = (7..13).map(agent).collect();
         assert!(posterior.confirm(0, &others).is_empty());
-        let mut three = posterior.confirm(3, &others);
+        let vague = map.locate(&seen[..1]).unwrap();
+        let mut three = vague.confirm(3, &others);
         assert!(three.iter().all(|chosen| others.contains(chosen)));
         three.sort_unstable();
         three.dedup();
-        assert_eq!(three.len(), 3);
-        assert_eq!(posterior.confirm(99, &others).len(), 5, "the thirteenth is the site, and unknown to the map");
+        assert_eq!(three.len(), 3, "one measurement leaves much open");
+        assert!(vague.confirm(99, &others).len() <= 5, "the thirteenth is the site, and unknown to the map");
+    }
+
+    #[test]
+    fn nobody_confirms_a_site_beside_an_agent_that_has_measured_it() {
+        let hosts = hosts(12, 2);
+        let map = map_of(&hosts, 7, &Ingredients::default());
+        let mut site = hosts[0].clone();
+        site[0] += 1.0;
+        let others: Vec<AgentId> = (7..12).map(agent).collect();
+        let confirm = |seen: &[(AgentId, Rtt)]| map.locate(seen).unwrap().confirm(3, &others);
+        assert_eq!(confirm(&measured(&hosts, &site, 7)), []);
+        assert_eq!(confirm(&measured(&hosts, &site, 7)[1..2]).len(), 3, "one that is not beside it knows little");
     }
 
     #[test]

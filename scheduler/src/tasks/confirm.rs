@@ -272,6 +272,11 @@ mod tests {
             (self.agents.iter().position(|(id, _)| id.get() == agent), reason)
         }
 
+        async fn quarantine(&self, agent: AgentId) {
+            let new = quarantines::hold(&mut *self.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
+            assert!(new.expect("quarantine"));
+        }
+
         async fn disconnect(&self, index: usize) {
             sqlx::query("update sessions set state = 'expired' where agent_id = $1")
                 .bind(self.agents[index].0.get())
@@ -281,13 +286,13 @@ mod tests {
         }
     }
 
-    /// Three were asked, and among them the two that nobody is nearer than.
+    /// The two that nobody is nearer than; three might be asked, but the map is sure that no third is as near.
     fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
-        assert!(asked.len() == 3 && asked.is_superset(&BTreeSet::from([5, 6])), "{asked:?}");
+        assert_eq!(*asked, BTreeSet::from([5, 6]));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_three_that_may_be_nearest_measure_one_after_another_and_the_best_wins(pool: PgPool) {
+    async fn those_that_may_be_nearest_measure_one_after_another_and_the_best_wins(pool: PgPool) {
         let line = Line::of(pool, 8).await;
         line.pass().await;
         assert_eq!(line.trial.state(line.task).await, ("located".into(), Some(CONFIRMING.into())));
@@ -298,27 +303,28 @@ mod tests {
         assert!(matches!(chosen, Some(5 | 6)), "both are 5 ms away: {chosen:?}");
         assert_eq!(fallback, None);
         let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
-        assert_eq!(line.trial.count(measured).await, 6, "three landmarks and three confirmers are on record");
-        assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 3);
+        assert_eq!(line.trial.count(measured).await, 5, "three landmarks and two confirmers are on record");
+        assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn nobody_quarantined_is_asked_and_who_is_quarantined_meanwhile_is_not_waited_for(pool: PgPool) {
+    async fn nobody_quarantined_is_asked(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        let quarantine = async |agent: AgentId| {
-            let new = quarantines::hold(&mut *line.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
-            assert!(new.expect("quarantine"));
-        };
-        quarantine(line.agents[6].0).await;
+        line.quarantine(line.agents[6].0).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([5]));
+        assert_eq!(line.chosen(line.task).await, (Some(5), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_is_quarantined_before_its_turn_is_not_waited_for(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
         line.pass().await;
-        assert!(line.asked().await.is_some());
-        let waiting = "select agent_id from confirmers where asked_at is null order by agent_id desc limit 1";
+        let first = line.asked().await.expect("somebody is asked");
+        let waiting = "select agent_id from confirmers where asked_at is null";
         let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&line.trial.scheduler.pool).await.expect("one waits");
-        quarantine(AgentId::new(waiting)).await;
-        let asked = line.confirm().await;
-        assert!(asked.len() == 2 && !asked.contains(&6), "{asked:?}");
-        assert!(asked.iter().all(|index| line.agents[*index].0.get() != waiting), "{asked:?}");
-        assert_ne!(line.chosen(line.task).await, (None, None), "nobody is waited for");
+        line.quarantine(AgentId::new(waiting)).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([first]));
+        assert_eq!(line.chosen(line.task).await, (Some(first), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -341,10 +347,8 @@ mod tests {
         let failed = line.asked().await.expect("somebody is asked");
         line.trial.answer(line.agents[failed], |_| Some(Err("connect: refused".into()))).await;
         let others = line.confirm().await;
-        assert_eq!(others.len(), 2);
-        assert!(!others.contains(&failed));
-        let best = others.iter().copied().min_by_key(|index| line.millis(*index)).expect("two");
-        assert_eq!(line.chosen(line.task).await, (Some(best), None));
+        assert_eq!(others, BTreeSet::from([11 - failed]), "the other of the two nearest");
+        assert_eq!(line.chosen(line.task).await, (Some(11 - failed), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -355,15 +359,15 @@ mod tests {
         line.trial.answer(line.agents[left], |_| None).await;
         line.disconnect(left).await;
         let others = line.confirm().await;
-        assert_eq!(others.len(), 2, "{others:?}");
-        assert!(matches!(line.chosen(line.task).await, (Some(_), None)));
+        assert_eq!(others, BTreeSet::from([11 - left]), "the other of the two nearest");
+        assert_eq!(line.chosen(line.task).await, (Some(11 - left), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn when_nobody_answers_the_nearest_landmark_wins(pool: PgPool) {
         let line = Line::of(pool, 8).await;
         line.pass().await;
-        for _ in 0..3 {
+        for _ in 0..2 {
             let silent = line.asked().await.expect("somebody is asked");
             line.trial.answer(line.agents[silent], |_| None).await;
             line.trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
@@ -390,8 +394,7 @@ mod tests {
         line.trial.answer(line.agents[first], |_| Some(took(line.millis(first)))).await;
         line.trial = Trial::new(pool);
         let others = line.confirm().await;
-        assert_eq!(others.len(), 2);
-        assert!(!others.contains(&first));
+        assert_eq!(others, BTreeSet::from([11 - first]), "the other of the two nearest");
         assert!(matches!(line.chosen(line.task).await, (Some(5 | 6), None)));
     }
 
@@ -409,7 +412,7 @@ mod tests {
     async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
         let line = Line::of(pool, 8).await;
         let second = line.located("two").await;
-        assert_eq!(line.confirm().await.len(), 3);
+        confirmed_by_the_nearest(&line.confirm().await);
         let chosen = line.chosen(line.task).await;
         assert!(chosen.0.is_some());
         assert_eq!(line.chosen(second).await, chosen);

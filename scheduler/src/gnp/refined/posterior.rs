@@ -15,6 +15,11 @@ const MOST_SQUARED: f64 = 2_500.0;
 /// Points with less than this part of the heaviest's weight are left out.
 const LIGHTEST: f64 = 1e-4;
 
+/// The part by which a confirmer must lower the expected distance to the nearest. Less is no point of the cloud at which it is
+/// nearer: asking cannot change who is chosen, as far as the map knows. Larger values save probes and were measured to cost
+/// distance (`docs/gnp.md`, 8).
+const LEAST_GAIN: f64 = 1e-6;
+
 /// How far one agent is from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
@@ -74,7 +79,8 @@ impl<'a> Posterior<'a> {
     }
 
     /// Which of `candidates`, `k` at most, should measure the site once, so that the nearest of them, or of those that
-    /// measured already, is expected to be as near as can be: greedily, one after another.
+    /// measured already, is expected to be as near as can be: greedily, one after another, until nobody left might be
+    /// nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
@@ -82,12 +88,18 @@ impl<'a> Posterior<'a> {
         free.sort_unstable();
         free.dedup();
         let mut chosen = Vec::with_capacity(k.min(free.len()));
+        let layers = size(self.layers.len());
+        let mut so_far = layers * nearest.ln();
         while chosen.len() < k && !free.is_empty() {
             let expected = |agent: usize| -> f64 {
                 self.layers.iter().zip(&least).map(|(layer, least)| layer.expected_least(agent, least).ln()).sum()
             };
             let costs: Vec<f64> = free.iter().map(|&agent| expected(agent)).collect();
             let best = (0..free.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
+            if so_far - costs[best] < LEAST_GAIN * layers {
+                break;
+            }
+            so_far = costs[best];
             let agent = free.remove(best);
             chosen.push(self.map.agents[agent]);
             for (layer, least) in self.layers.iter().zip(&mut least) {
