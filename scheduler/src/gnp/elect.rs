@@ -142,10 +142,9 @@ impl<'a> Ballot<'a> {
         self.nominees[place].agent
     }
 
-    /// The places of these agents, in their order, as far as they are on the ballot.
+    /// The places of these agents, as far as they are on the ballot, by identifier.
     pub(super) fn places(&self, agents: &[AgentId]) -> Vec<usize> {
-        let place = |agent: &AgentId| (0..self.nominees.len()).find(|&place| self.agent(place) == *agent);
-        agents.iter().filter_map(place).collect()
+        (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
     }
 
     /// One of the chosen, with the reason.

@@ -18,7 +18,7 @@ const NEARNESS: f64 = 0.06;
 /// Nominees beyond which only k-medoids elects: the work grows with their cube.
 const MOST_NOMINEES: usize = 100;
 
-/// Elects as [`elect`] does, then improves the choice.
+/// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none matters more than another.
 ///
 /// # Errors
 /// As [`elect`].

@@ -140,16 +140,23 @@ impl Weighed {
 
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
-        let mut sorted: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let mut sum = 0.0;
-        for &(log, weight) in &sorted {
-            sum += weight;
-            if sum >= 0.5 {
-                return log;
+        let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
+        // Halves the points again and again instead of sorting them all: most of the time of a prediction went there.
+        let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
+        while !left.is_empty() {
+            let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));
+            median = middle.0;
+            let weight: f64 = low.iter().map(|(_, weight)| weight).sum();
+            if below + weight >= 0.5 {
+                left = low;
+            } else if below + weight + middle.1 >= 0.5 {
+                break;
+            } else {
+                below += weight + middle.1;
+                left = high;
             }
         }
-        sorted.last().map_or(0.0, |&(log, _)| log)
+        median
     }
 
     /// Mean and mean square of the log distance, and the mean distance.
