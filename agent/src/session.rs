@@ -99,7 +99,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
             Ended::Superseded(_) => {
                 yields = true;
                 // They are that process's to begin anew, and this one does not claim them.
-                work.stop_all();
+                work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
             _ if failures == 0 => tracing::warn!(error = %ended, "session ended; trying again"),

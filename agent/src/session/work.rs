@@ -294,10 +294,15 @@ impl Work {
         }
     }
 
-    /// Stops everything, because the agent stops.
+    /// Stops everything, because the agent stops: outcomes that cannot be written are not waited for any more.
     pub(super) fn stop_all(&mut self) {
-        self.deadline = None;
         self.closing.cancel();
+        self.give_up();
+    }
+
+    /// Stops everything that is under way, because it is another's now.
+    pub(super) fn give_up(&mut self) {
+        self.deadline = None;
         self.stop_crawls();
         self.abandon_orders();
     }
@@ -419,6 +424,24 @@ mod tests {
             assert_eq!((crashed, crash.as_str()), (key, said));
             assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
         }
+    }
+
+    #[tokio::test]
+    async fn outcomes_are_written_after_another_took_over_and_given_up_only_when_the_agent_stops() {
+        let (mut work, folder) = work();
+        std::fs::remove_dir_all(folder.path()).unwrap();
+        let (disk, closing) = (work.outbox.disk(), work.closing.clone());
+        work.give_up();
+        let mut keeping = std::pin::pin!(disk.keep(OutcomeReport::default(), &closing));
+        while work.outbox.paused().is_none_or(|reason| !reason.starts_with("outcomes cannot be written")) {
+            tokio::select! {
+                biased;
+                kept = &mut keeping => panic!("the disk is away: {kept:?}"),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        work.stop_all();
+        assert_eq!(keeping.await, None);
     }
 
     #[tokio::test]
