@@ -310,6 +310,7 @@ async fn an_agent_that_supersedes_itself_all_the_time_is_refused_and_whoever_is_
     };
     assert_eq!((refused.code(), connected.len()), (tonic::Code::ResourceExhausted, 11), "the first supersedes nobody");
     assert!(refused.message().starts_with("flapping: 10 sessions"), "{}", refused.message());
+    assert!(!refused.message().contains("  "), "{}", refused.message());
     let mut last = connected.pop().expect("eleven");
     last.say(heartbeat(1)).await;
     assert!(matches!(last.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));

@@ -89,7 +89,7 @@ pub enum OpenError {
     Taken(i64),
     /// Its sessions supersede each other all the time.
     #[error(
-        "flapping: {times} sessions of this agent were superseded within a minute. Do two processes use one credential?          Whoever is connected stays; others are refused until that has been less than {most}"
+        "flapping: {times} sessions of this agent were superseded within a minute (less than {most} are allowed): do two processes use one credential? Whoever is connected stays"
     )]
     Flapping {
         /// How often within the last minute.
