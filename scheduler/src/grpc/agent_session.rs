@@ -254,7 +254,9 @@ impl Session {
     /// Takes note that the agent takes no lease, or does again: what it has not begun goes to others, or new work to it.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
-        if sessions::pause(conn, self.session, reason.as_deref()).await.map_err(status::from_store)? {
+        let changed = sessions::pause(conn, self.session, reason.as_deref()).await.map_err(status::from_store)?;
+        // How full a disk is changes with every heartbeat; that it is full does not.
+        if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
                 Some(reason) => tracing::warn!(agent.id = %self.agent, reason, "an agent paused"),
                 None => tracing::info!(agent.id = %self.agent, "an agent takes leases again"),

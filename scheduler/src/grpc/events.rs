@@ -109,9 +109,12 @@ impl Reader {
             () = self.shutdown.cancelled() => return Err(status::stopping()),
             () = tokio::time::sleep(FOLLOW_PERIOD) => {}
         }
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let Page { events, next } =
-            events::after(&mut conn, &self.filter, self.next).await.map_err(status::from_store)?;
+        let read = async {
+            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+            events::after(&mut conn, &self.filter, self.next).await.map_err(status::from_store)
+        };
+        let page = self.scheduler.wakes.database.while_it_answers(read).await;
+        let Page { events, next } = page.unwrap_or_else(|| Err(status::away()))?;
         self.events = events.into();
         self.next = next;
         Ok(())
