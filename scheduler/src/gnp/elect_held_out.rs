@@ -8,15 +8,13 @@ use crate::model::AgentId;
 
 use super::elect::{Ballot, ElectError, Elected, Nominee};
 use super::fit::Measured;
-use super::refined::{HeldOut, Prepared};
+use super::refined::{HeldOut, MOST_AGENTS, Prepared};
 use super::{Mesh, elect};
 
 /// Swap passes at most: the second finds what the first made possible, a third little.
 const MOST_PASSES: usize = 2;
 /// What the cost of k-medoids, in parts of the mean distance to the nearest other agent, weighs beside the error.
 const NEARNESS: f64 = 0.06;
-/// Nominees beyond which only k-medoids elects: the work grows with their cube.
-const MOST_NOMINEES: usize = 100;
 
 /// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none matters more than another.
 ///
@@ -25,14 +23,15 @@ const MOST_NOMINEES: usize = 100;
 pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
     let elected = elect(mesh, nominees, count, seed)?;
     let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();
-    if nominees.len() > MOST_NOMINEES {
+    if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
     // Without a mesh that joins the landmarks nobody can be held out, and k-medoids has said what can be said.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
+    let Some(held_out) = prepared.held_out() else { return Ok(elected) };
     let ballot = Ballot::new(mesh, nominees, seed);
-    let contest = Contest::new(&ballot, prepared.held_out(), &measured);
+    let contest = Contest::new(&ballot, held_out, &measured);
     let mut chosen: Vec<usize> = ballot.places(&landmarks);
     ballot.swap(&mut chosen, MOST_PASSES, |chosen| contest.cost(chosen));
     Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())

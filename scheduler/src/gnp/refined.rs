@@ -28,7 +28,7 @@ mod layout;
 mod posterior;
 
 use cloud::{Bare, Cloud};
-pub(super) use held_out::{HeldOut, Prepared};
+pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 use kriging::Kriging;
 use layout::Layout;
 pub use posterior::{Posterior, Prediction};
@@ -306,6 +306,27 @@ mod tests {
         let confirm = |seen: &[(AgentId, Rtt)]| map.locate(seen).unwrap().confirm(3, &others);
         assert_eq!(confirm(&measured(&hosts, &site, 7)), []);
         assert_eq!(confirm(&measured(&hosts, &site, 7)[1..2]).len(), 3, "one that is not beside it knows little");
+    }
+
+    #[test]
+    fn in_a_large_fleet_nobody_is_held_out_and_there_is_a_map_all_the_same() {
+        let mut mesh = Mesh::new();
+        let hosts = hosts(MOST_AGENTS + 1, 6);
+        for (i, host) in hosts.iter().enumerate() {
+            for (j, landmark) in hosts[..4].iter().enumerate().filter(|(j, _)| *j != i) {
+                mesh.insert(agent(i), agent(j), rtt(distance(host, landmark)));
+            }
+        }
+        let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
+        let measured = Measured::joined(&mesh, &landmarks).unwrap();
+        let ingredients = Ingredients::default();
+        let layout = Layout::fit(&measured, 3, &ingredients, 2.0, 1);
+        let constants = constants::choose(&measured, &layout, 4, &ingredients, 2.0, 1);
+        let kriging = Kriging::fit(&measured, &layout, constants, 2.0, 1).unwrap();
+        assert!(HeldOut::new(&measured, &layout, &kriging, true, 2.0, 1).is_none());
+        let map = Refined::new(&mesh, &landmarks, &ingredients, 1).unwrap();
+        assert_eq!(map.agents().len(), MOST_AGENTS + 1);
+        assert!(map.locate(&[(agent(7), rtt(10.0))]).unwrap().predict(agent(99)).is_some());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) fn choose(
     let landmarks: Vec<usize> = (0..landmarks).collect();
     let error = |constants: &Constants| {
         let kriging = Kriging::fit(measured, layout, *constants, softening, seed)?;
-        HeldOut::new(measured, layout, &kriging, ingredients.residuals, softening, seed).error(&landmarks)
+        HeldOut::new(measured, layout, &kriging, ingredients.residuals, softening, seed)?.error(&landmarks)
     };
     let scored = LIST.iter().map(|constants| (error(constants).unwrap_or(f64::INFINITY), constants));
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(LIST[0], |(_, constants)| *constants)

@@ -35,7 +35,7 @@ pub(super) fn choose(
     seed: u64,
 ) -> f64 {
     let Some(kriging) = Kriging::fit(measured, layout, constants, softening, seed) else { return 0.0 };
-    let held_out = HeldOut::new(measured, layout, &kriging, residuals, softening, seed);
+    let Some(held_out) = HeldOut::new(measured, layout, &kriging, residuals, softening, seed) else { return 0.0 };
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut agents: Vec<usize> = (0..measured.agents.len()).collect();
     let mut choices = held_out.choices(&agents[..landmarks]);

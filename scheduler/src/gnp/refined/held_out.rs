@@ -16,6 +16,10 @@ const PARTICLES: usize = 600;
 /// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no choice mends.
 const SCORED: f64 = 0.8;
 
+/// Agents beyond which none is held out: each has a cloud of its own, 0.5 MB at a hundred agents, and the work grows with the
+/// cube of them. Constants are the first of the list then, there is no handicap, and k-medoids elects.
+pub(in crate::gnp) const MOST_AGENTS: usize = 100;
+
 /// What holding agents out needs, made once for an election.
 #[derive(Debug)]
 pub(in crate::gnp) struct Prepared<'a> {
@@ -38,8 +42,8 @@ impl<'a> Prepared<'a> {
         Some(Self { measured, layout, kriging, softening, seed })
     }
 
-    /// Every agent held out.
-    pub(in crate::gnp) fn held_out(&self) -> HeldOut<'_> {
+    /// Every agent held out; `None` when they are too many.
+    pub(in crate::gnp) fn held_out(&self) -> Option<HeldOut<'_>> {
         HeldOut::new(self.measured, &self.layout, &self.kriging, true, self.softening, self.seed)
     }
 }
@@ -56,7 +60,7 @@ pub(in crate::gnp) struct HeldOut<'a> {
 }
 
 impl<'a> HeldOut<'a> {
-    /// Prepares every agent. `softening` is milliseconds.
+    /// Prepares every agent; `None` when they are more than [`MOST_AGENTS`]. `softening` is milliseconds.
     pub(super) fn new(
         measured: &'a Measured,
         layout: &Layout,
@@ -64,10 +68,13 @@ impl<'a> HeldOut<'a> {
         residuals: bool,
         softening: f64,
         seed: u64,
-    ) -> Self {
+    ) -> Option<Self> {
+        if measured.agents.len() > MOST_AGENTS {
+            return None;
+        }
         let bare = Bare::draw(layout, Some(kriging), measured.scale(), PARTICLES, softening, seed);
         let clouds = (0..measured.agents.len()).map(|agent| bare.without(kriging, agent)).collect();
-        Self { measured, kriging, residuals, softening, clouds }
+        Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
     /// The mean of the smaller relative errors over pairs of a held-out agent and another that is no landmark, when the
