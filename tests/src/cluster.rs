@@ -1,32 +1,31 @@
 //! The harness: the real binaries in an emulated world, for tests and the demo alike.
 //!
-//! One scheduler with its private Postgres, and an agent process for each of the scenario's agents. Nothing is faked:
-//! agents are enrolled by the operator's command, dial out, and reach only what the world serves. Everything lives in a
-//! temporary directory; dropping the cluster kills what still runs.
+//! One scheduler with its private Postgres, or several on one that the lab runs, and an agent process for each of the
+//! scenario's agents. Nothing is faked: agents are enrolled by the operator's command, dial out, and reach only what the
+//! world serves. Everything lives in a temporary directory; dropping the cluster kills what still runs.
 
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use futures::StreamExt;
 use nix::unistd::Pid;
-use serde::Deserialize;
 use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use self::database::SharedPostgres;
+use self::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::process::{Process, until};
 use crate::witness::{self, Facts};
 use crate::world::World;
 
+mod agents;
+pub mod database;
+pub mod scheduler;
+
 /// Says who is behind the requests; the lab's sites are the only ones that see it.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
-/// What agents may reach beside the public Internet: the lab.
-const LOOPBACK: &str = "127.0.0.0/8";
-/// Starting the scheduler initialises a database.
-const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Agents connect as soon as they run.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a process may take to end when asked.
@@ -37,12 +36,14 @@ const ENROLLED_AT_ONCE: usize = 6;
 /// How a cluster is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The scheduler's configuration, TOML.
+    /// The schedulers' configuration, TOML.
     pub scheduler: String,
     /// Sites an agent crawls at once.
     pub capacity: u32,
     /// Where logs are written; none: the temporary directory.
     pub logs: Option<PathBuf>,
+    /// Schedulers on one database that the lab runs; 0: one with its private Postgres.
+    pub sharing: usize,
 }
 
 /// A running cluster.
@@ -52,10 +53,12 @@ pub struct Cluster {
     pub world: World,
     /// The database, for questions of the lab's own.
     pub pool: PgPool,
-    scheduler: Process,
+    /// The schedulers; one or more.
+    pub schedulers: Vec<SchedulerNode>,
+    /// The database they share, where they do.
+    pub postgres: Option<SharedPostgres>,
     agents: Vec<Process>,
     binaries: Binaries,
-    data_dir: PathBuf,
     logs: PathBuf,
     directory: TempDir,
 }
@@ -88,18 +91,23 @@ impl Binaries {
     }
 }
 
-/// What `landfall agents enrol --format json` says.
-#[derive(Debug, Deserialize)]
-struct Enrolment {
-    command: String,
-}
-
 impl Cluster {
-    /// Starts a scheduler, enrols and starts an agent for each of the scenario's, and waits until all are connected.
+    /// Starts the schedulers, enrols and starts an agent for each of the scenario's, and waits until all are connected.
     ///
     /// # Errors
     /// When one of the binaries is missing or does not do its part; the message ends with the log's end.
     pub async fn start(world: World, options: &Options) -> anyhow::Result<Self> {
+        let mut cluster = Self::without_agents(world, options).await?;
+        cluster.enrol_all(options.capacity).await?;
+        cluster.start_agents().await?;
+        Ok(cluster)
+    }
+
+    /// Starts the schedulers alone.
+    ///
+    /// # Errors
+    /// When one of the binaries is missing or does not do its part.
+    pub async fn without_agents(world: World, options: &Options) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
         // The private Postgres of root runs as another user, who must be able to pass.
         let directory = tempfile::Builder::new()
@@ -109,33 +117,53 @@ impl Cluster {
             .context("make a temporary directory")?;
         let logs = options.logs.clone().unwrap_or_else(|| directory.path().join("logs"));
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
-        let data_dir = directory.path().join("scheduler");
         let config = directory.path().join("landfall.toml");
-        std::fs::write(&config, &options.scheduler).context("write the scheduler's configuration")?;
-        let mut scheduler = spawn_scheduler(&binaries, &data_dir, &config, &logs)?;
-        let client_file = data_dir.join("client.toml");
-        until("the scheduler to start", START_PATIENCE, async || {
-            scheduler.ensure_running()?;
-            Ok(client_file.exists().then_some(()))
-        })
-        .await
-        .with_context(|| scheduler.tail())?;
-        let pool = witness::connect(&data_dir).await?;
-        let agents = Vec::new();
-        let mut cluster = Self { world, pool, scheduler, agents, binaries, data_dir, logs, directory };
-        cluster.enrol_all(options.capacity).await?;
-        for index in 0..cluster.world.scenario().agents.len() {
-            let agent = cluster.spawn_agent(index)?;
-            cluster.agents.push(agent);
+        std::fs::write(&config, &options.scheduler).context("write the schedulers' configuration")?;
+        let postgres = match options.sharing {
+            0 => None,
+            _ => Some(SharedPostgres::start(&directory.path().join("database")).await?),
+        };
+        let mut schedulers: Vec<SchedulerNode> = Vec::new();
+        for number in 0..options.sharing.max(1) {
+            let name = if number == 0 { "scheduler".to_owned() } else { format!("scheduler-{}", number + 1) };
+            let started = SchedulerOptions {
+                binary: binaries.landfall.clone(),
+                data_dir: directory.path().join(&name),
+                config: config.clone(),
+                database_url: postgres.as_ref().map(|postgres| postgres.url().to_owned()),
+                logs: logs.clone(),
+            };
+            if let Some(first) = schedulers.first() {
+                first.introduce(&started.data_dir)?;
+            }
+            schedulers.push(SchedulerNode::start(&name, started).await?);
         }
-        cluster.await_connected(cluster.agents.len()).await?;
-        Ok(cluster)
+        let database = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
+        let pool = witness::connect(database).await?;
+        Ok(Self { world, pool, schedulers, postgres, agents: Vec::new(), binaries, logs, directory })
     }
 
-    /// A command of the operator's, with its connection set; add what it should do.
+    /// Starts every agent and waits until all are connected.
+    ///
+    /// # Errors
+    /// When one does not start or connect.
+    pub async fn start_agents(&mut self) -> anyhow::Result<()> {
+        for index in 0..self.world.scenario().agents.len() {
+            let agent = self.spawn_agent(index)?;
+            self.agents.push(agent);
+        }
+        self.await_connected(self.agents.len()).await
+    }
+
+    /// A command of the operator's, with its connection to the first scheduler set; add what it should do.
     pub fn landfall(&self) -> Command {
+        self.landfall_at(0)
+    }
+
+    /// The same with a connection to another scheduler.
+    pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
-        command.arg("--data-dir").arg(&self.data_dir).kill_on_drop(true);
+        command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);
         command
     }
 
@@ -147,7 +175,7 @@ impl Cluster {
         let said = || format!("landfall {}", arguments.join(" "));
         let output = self.landfall().args(arguments).output().await.with_context(said)?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}: {}\n{}", said(), errors.trim(), self.scheduler.tail());
+        ensure!(output.status.success(), "{}: {}\n{}", said(), errors.trim(), self.schedulers[0].tail());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
@@ -183,10 +211,10 @@ impl Cluster {
         patience: Duration,
     ) -> anyhow::Result<()> {
         let wanted = i64::try_from(wanted).context("count")?;
-        let (pool, scheduler, agents) = (self.pool.clone(), &mut self.scheduler, &mut self.agents);
+        let (pool, schedulers, agents) = (self.pool.clone(), &mut self.schedulers, &mut self.agents);
         let mut seen = 0;
         let reached = until(awaited, patience, async || {
-            scheduler.ensure_running()?;
+            schedulers.iter_mut().try_for_each(|scheduler| scheduler.process().ensure_running())?;
             agents.iter_mut().filter(|agent| agent.pid().is_some()).try_for_each(Process::ensure_running)?;
             seen = sqlx::query_scalar(query).fetch_one(&pool).await.context("ask the database")?;
             Ok((seen >= wanted).then_some(()))
@@ -194,7 +222,7 @@ impl Cluster {
         .await;
         reached.with_context(|| {
             let agent = self.agents.first().map(Process::tail).unwrap_or_default();
-            format!("{seen} of {wanted} came\n{}\n{agent}", self.scheduler.tail())
+            format!("{seen} of {wanted} came\n{}\n{agent}", self.schedulers[0].tail())
         })
     }
 
@@ -243,14 +271,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// The processes: the scheduler's, and the agents'.
+    /// An agent's process.
+    pub fn agent(&mut self, index: usize) -> &mut Process {
+        &mut self.agents[index]
+    }
+
+    /// The processes: the first scheduler's, and the agents'.
     pub fn pids(&self) -> (Option<Pid>, Vec<Pid>) {
-        (self.scheduler.pid(), self.agents.iter().filter_map(Process::pid).collect())
+        (self.schedulers[0].pid(), self.agents.iter().filter_map(Process::pid).collect())
     }
 
     /// Where the private Postgres keeps its cluster.
     pub fn postgres_cluster(&self) -> PathBuf {
-        self.data_dir.join("postgres")
+        self.schedulers[0].data_dir().join("postgres")
     }
 
     /// Where the logs are.
@@ -271,71 +304,19 @@ impl Cluster {
                 late.push(process.name().to_owned());
             }
         }
-        self.scheduler.terminate();
-        if self.scheduler.wait(STOP_PATIENCE).await?.is_none() {
-            late.push(self.scheduler.name().to_owned());
+        for scheduler in &mut self.schedulers {
+            let process = scheduler.process();
+            process.terminate();
+            if process.wait(STOP_PATIENCE).await?.is_none() {
+                late.push(process.name().to_owned());
+            }
+        }
+        if let Some(postgres) = self.postgres.take() {
+            postgres.stop().await?;
         }
         self.world.stop().await;
         ensure!(late.is_empty(), "did not end within {} s of SIGTERM: {}", STOP_PATIENCE.as_secs(), late.join(", "));
         Ok(())
-    }
-
-    async fn enrol_all(&self, capacity: u32) -> anyhow::Result<()> {
-        let agents = 0..self.world.scenario().agents.len();
-        let enrolments = futures::stream::iter(agents.map(|index| self.enrol(index, capacity)));
-        let results: Vec<anyhow::Result<()>> = enrolments.buffer_unordered(ENROLLED_AT_ONCE).collect().await;
-        results.into_iter().collect()
-    }
-
-    /// Does what an operator does: asks for the command, and runs it where the agent stands.
-    async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
-        let node = &self.world.scenario().agents[index];
-        let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--isp", &node.carrier];
-        if !node.country.is_empty() {
-            ask.extend(["--country", &node.country]);
-        }
-        ask.extend(["--format", "json"]);
-        let printed = self.operate(&ask).await?;
-        let enrolment: Enrolment = serde_json::from_str(&printed).context("read what agents enrol printed")?;
-        let folder = self.agent_folder(index);
-        let mut words = enrolment.command.split_whitespace();
-        ensure!(words.next() == Some("landfall-agent"), "agents enrol printed another command: {}", enrolment.command);
-        let mut command = Command::new(&self.binaries.agent);
-        command.args(words).arg("--dir").arg(&folder).kill_on_drop(true);
-        let output = command.output().await.context("run landfall-agent enrol")?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "enrol {}: {}", node.name, errors.trim());
-        self.settle(index, capacity, &folder)
-    }
-
-    /// Puts the agent on its loopback address, and tells it of the lab's names.
-    fn settle(&self, index: usize, capacity: u32, folder: &Path) -> anyhow::Result<()> {
-        let file = folder.join("agent.toml");
-        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let mut config: toml::Table = text.parse().with_context(|| format!("parse {}", file.display()))?;
-        let lane = self.world.wan.lane();
-        let mut beacon = toml::Table::new();
-        let port = self.world.beacon_port();
-        let listen = SocketAddr::new(lane.agent(index).into(), port);
-        beacon.insert("listen".to_owned(), listen.to_string().into());
-        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon_proxy(index)).into());
-        config.insert("beacon".to_owned(), beacon.into());
-        config.insert("bind".to_owned(), lane.agent(index).to_string().into());
-        config.insert("dns".to_owned(), self.world.names().to_string().into());
-        config.insert("capacity".to_owned(), i64::from(capacity).into());
-        config.insert("allow_net".to_owned(), vec![LOOPBACK].into());
-        let text = toml::to_string(&config).context("write the agent's configuration")?;
-        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
-    }
-
-    fn agent_folder(&self, index: usize) -> PathBuf {
-        self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
-    }
-
-    fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {
-        let mut command = Command::new(&self.binaries.agent);
-        command.arg("run").arg("--dir").arg(self.agent_folder(index));
-        Process::spawn(&self.world.scenario().agents[index].name, command, &self.logs)
     }
 }
 
@@ -346,11 +327,4 @@ impl Drop for Cluster {
             eprintln!("the cluster's files are left in {}", self.directory.path().display());
         }
     }
-}
-
-fn spawn_scheduler(binaries: &Binaries, data_dir: &Path, config: &Path, logs: &Path) -> anyhow::Result<Process> {
-    let mut command = Command::new(&binaries.landfall);
-    command.arg("--data-dir").arg(data_dir).args(["up", "--listen", "127.0.0.1:0", "--contact-url", CONTACT_URL]);
-    command.arg("--config").arg(config);
-    Process::spawn("scheduler", command, logs)
 }

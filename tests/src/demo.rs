@@ -139,7 +139,8 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     );
     let world = World::start(scenario).await?;
     narrator.say("the emulated network and its sites are up");
-    let options = Options { scheduler: SCHEDULER.to_owned(), capacity: CAPACITY, logs: Some(output.join("logs")) };
+    let options =
+        Options { scheduler: SCHEDULER.to_owned(), capacity: CAPACITY, logs: Some(output.join("logs")), sharing: 0 };
     let mut cluster = tokio::select! {
         started = Cluster::start(world, &options) => started?,
         () = interrupted() => bail!("interrupted"),

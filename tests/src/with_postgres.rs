@@ -3,11 +3,11 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use landfall_scheduler::postgres::PrivatePostgres;
-use sqlx::postgres::PgConnectOptions;
 use tokio::process::Command;
 
+use crate::cluster::database::url;
 use crate::process::interrupted;
 
 /// Runs the command; ends with its code.
@@ -35,12 +35,4 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(status) = ended.transpose()? else { return Ok(ExitCode::from(130)) };
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
-    let socket = options.get_socket().context("the private Postgres has no socket")?;
-    let folder = socket.to_str().context("the socket's path is not text")?;
-    ensure!(folder.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)), "odd path {folder}");
-    let database = options.get_database().context("the private Postgres has no database")?;
-    Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
 }

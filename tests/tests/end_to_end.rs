@@ -46,7 +46,7 @@ async fn cluster(agents: usize, sites: usize) -> Cluster {
 async fn cluster_of(layout: &str, agents: usize, sites: usize, more: &str) -> Cluster {
     let layout = Layout::parse(layout, "small.toml").unwrap();
     let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: format!("{SCHEDULER}{more}"), capacity: 8, logs: None };
+    let options = Options { scheduler: format!("{SCHEDULER}{more}"), capacity: 8, logs: None, sharing: 0 };
     Cluster::start(world, &options).await.unwrap()
 }
 

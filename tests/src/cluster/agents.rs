@@ -1,0 +1,83 @@
+//! The agents of a cluster: enrolled by the operator's command, settled on their loopback addresses, and started.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use futures::StreamExt;
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::{Cluster, ENROLLED_AT_ONCE};
+use crate::process::Process;
+
+/// What agents may reach beside the public Internet: the lab.
+const LOOPBACK: &str = "127.0.0.0/8";
+
+/// What `landfall agents enrol --format json` says.
+#[derive(Debug, Deserialize)]
+struct Enrolment {
+    command: String,
+}
+
+impl Cluster {
+    /// Enrols every agent and writes its configuration.
+    pub(crate) async fn enrol_all(&self, capacity: u32) -> anyhow::Result<()> {
+        let agents = 0..self.world.scenario().agents.len();
+        let enrolments = futures::stream::iter(agents.map(|index| self.enrol(index, capacity)));
+        let results: Vec<anyhow::Result<()>> = enrolments.buffer_unordered(ENROLLED_AT_ONCE).collect().await;
+        results.into_iter().collect()
+    }
+
+    /// Does what an operator does: asks for the command, and runs it where the agent stands.
+    async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
+        let node = &self.world.scenario().agents[index];
+        let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--isp", &node.carrier];
+        if !node.country.is_empty() {
+            ask.extend(["--country", &node.country]);
+        }
+        ask.extend(["--format", "json"]);
+        let printed = self.operate(&ask).await?;
+        let enrolment: Enrolment = serde_json::from_str(&printed).context("read what agents enrol printed")?;
+        let folder = self.agent_folder(index);
+        let mut words = enrolment.command.split_whitespace();
+        ensure!(words.next() == Some("landfall-agent"), "agents enrol printed another command: {}", enrolment.command);
+        let mut command = Command::new(&self.binaries.agent);
+        command.args(words).arg("--dir").arg(&folder).kill_on_drop(true);
+        let output = command.output().await.context("run landfall-agent enrol")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "enrol {}: {}", node.name, errors.trim());
+        self.settle(index, capacity, &folder)
+    }
+
+    /// Puts the agent on its loopback address, and tells it of the lab's names.
+    fn settle(&self, index: usize, capacity: u32, folder: &Path) -> anyhow::Result<()> {
+        let file = folder.join("agent.toml");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let mut config: toml::Table = text.parse().with_context(|| format!("parse {}", file.display()))?;
+        let lane = self.world.wan.lane();
+        let mut beacon = toml::Table::new();
+        let port = self.world.beacon_port();
+        let listen = SocketAddr::new(lane.agent(index).into(), port);
+        beacon.insert("listen".to_owned(), listen.to_string().into());
+        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon_proxy(index)).into());
+        config.insert("beacon".to_owned(), beacon.into());
+        config.insert("bind".to_owned(), lane.agent(index).to_string().into());
+        config.insert("dns".to_owned(), self.world.names().to_string().into());
+        config.insert("capacity".to_owned(), i64::from(capacity).into());
+        config.insert("allow_net".to_owned(), vec![LOOPBACK].into());
+        let text = toml::to_string(&config).context("write the agent's configuration")?;
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+    }
+
+    /// Where an agent keeps what is its own.
+    pub(crate) fn agent_folder(&self, index: usize) -> PathBuf {
+        self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
+    }
+
+    pub(super) fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {
+        let mut command = Command::new(&self.binaries.agent);
+        command.arg("run").arg("--dir").arg(self.agent_folder(index));
+        Process::spawn(&self.world.scenario().agents[index].name, command, &self.logs)
+    }
+}

@@ -1,0 +1,129 @@
+//! A Postgres that several schedulers share, and that the lab may stop, kill and start again under them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use landfall_scheduler::postgres::PrivatePostgres;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sqlx::postgres::PgConnectOptions;
+
+/// A server that was killed may take this long to be gone.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// The shared server; ends when dropped.
+#[derive(Debug)]
+pub struct SharedPostgres {
+    directory: PathBuf,
+    url: String,
+    running: Option<PrivatePostgres>,
+}
+
+impl SharedPostgres {
+    /// Starts a server with an empty database in a folder.
+    ///
+    /// # Errors
+    /// When Postgres cannot be started.
+    pub async fn start(directory: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+        let running = PrivatePostgres::start(directory).await?;
+        let url = url(&running.options())?;
+        Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
+    }
+
+    /// How schedulers reach it; the same after every start.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where its socket's folder and its cluster lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Ends it in order, as `pg_ctl restart` would, and starts it again.
+    ///
+    /// # Errors
+    /// When it does not stop, or does not start.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
+        if let Some(running) = self.running.take() {
+            running.stop().await.context("stop Postgres")?;
+        }
+        self.resume().await
+    }
+
+    /// Ends it at once, as a crash would; [`Self::resume`] recovers it.
+    ///
+    /// # Errors
+    /// When it cannot be signalled, or does not end.
+    pub async fn crash(&mut self) -> anyhow::Result<()> {
+        let Some(running) = self.running.take() else { return Ok(()) };
+        kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
+        let ended = tokio::time::timeout(END_PATIENCE, running.ended()).await;
+        ensure!(ended.is_ok(), "Postgres did not end within {} s of SIGQUIT", END_PATIENCE.as_secs());
+        Ok(())
+    }
+
+    /// Starts it where it is down.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn resume(&mut self) -> anyhow::Result<()> {
+        if self.running.is_none() {
+            self.running = Some(PrivatePostgres::start(&self.directory).await.context("start Postgres again")?);
+        }
+        Ok(())
+    }
+
+    /// Stops its processes as they are, or lets them go on.
+    ///
+    /// # Errors
+    /// When they cannot be signalled.
+    pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
+        let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
+        let server = self.pid()?;
+        for process in children(server).into_iter().chain([server]) {
+            // A backend may have ended since it was listed.
+            let signalled = kill(process, signal);
+            ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
+        }
+        Ok(())
+    }
+
+    /// Ends it in order.
+    ///
+    /// # Errors
+    /// When it had to be stopped the hard way.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        match self.running.take() {
+            Some(running) => Ok(running.stop().await?),
+            None => Ok(()),
+        }
+    }
+
+    fn pid(&self) -> anyhow::Result<Pid> {
+        let file = self.directory.join("postgres/postmaster.pid");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let first = text.lines().next().unwrap_or_default();
+        first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
+    }
+}
+
+/// The processes that this one started.
+fn children(parent: Pid) -> Vec<Pid> {
+    let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+}
+
+/// The URL of a private Postgres.
+///
+/// # Errors
+/// When its socket's path cannot be written into one.
+pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
+    let socket = options.get_socket().context("the private Postgres has no socket")?;
+    let folder = socket.to_str().context("the socket's path is not text")?;
+    ensure!(folder.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)), "odd path {folder}");
+    let database = options.get_database().context("the private Postgres has no database")?;
+    Ok(format!("postgres://{}@localhost:{}/{database}?host={folder}", options.get_username(), options.get_port()))
+}

@@ -1,0 +1,129 @@
+//! One scheduler process of a cluster: started, killed and started again at its old address.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use landfall_scheduler::operator::ClientFile;
+use nix::unistd::Pid;
+use tokio::process::Command;
+
+use super::CONTACT_URL;
+use crate::process::{Process, until};
+
+/// Starting a scheduler may initialise a database.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// The file that makes a second scheduler's data directory know the operator.
+const TOKEN_FILE: &str = "operator-token";
+
+/// How a scheduler is started.
+#[derive(Debug, Clone)]
+pub struct SchedulerOptions {
+    /// The binary.
+    pub binary: PathBuf,
+    /// Its data directory.
+    pub data_dir: PathBuf,
+    /// Its configuration.
+    pub config: PathBuf,
+    /// A database that it shares; none: a private one.
+    pub database_url: Option<String>,
+    /// Where its log goes.
+    pub logs: PathBuf,
+}
+
+/// A scheduler.
+#[derive(Debug)]
+pub struct SchedulerNode {
+    options: SchedulerOptions,
+    name: String,
+    address: SocketAddr,
+    process: Process,
+}
+
+impl SchedulerNode {
+    /// Starts it on any free port of loopback, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(name: &str, options: SchedulerOptions) -> anyhow::Result<Self> {
+        let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let process = spawn(name, &options, anywhere)?;
+        let mut node = Self { options, name: name.to_owned(), address: anywhere, process };
+        node.await_started().await?;
+        let told = ClientFile::read(&node.options.data_dir)?.context("the scheduler wrote no client.toml")?;
+        let address = told.scheduler.trim_start_matches("http://");
+        node.address = address.parse().with_context(|| format!("{address} is not the scheduler's address"))?;
+        Ok(node)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.options.data_dir
+    }
+
+    /// Its process' id; `None` once it has ended.
+    pub fn pid(&self) -> Option<Pid> {
+        self.process.pid()
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// The end of its log.
+    pub fn tail(&self) -> String {
+        self.process.tail()
+    }
+
+    /// Starts it again at its old address; it may take a while until it answers.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.process = spawn(&self.name, &self.options, self.address)?;
+        Ok(())
+    }
+
+    /// Lets another data directory know the operator, before its first start.
+    ///
+    /// # Errors
+    /// When the token cannot be copied.
+    pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
+        use std::os::unix::fs::DirBuilderExt;
+        // As private as the scheduler wants its own.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
+        let token = self.options.data_dir.join(TOKEN_FILE);
+        std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;
+        Ok(())
+    }
+
+    async fn await_started(&mut self) -> anyhow::Result<()> {
+        let client_file = self.options.data_dir.join("client.toml");
+        let process = &mut self.process;
+        let started = until("the scheduler to start", START_PATIENCE, async || {
+            process.ensure_running()?;
+            Ok(client_file.exists().then_some(()))
+        });
+        started.await.with_context(|| self.tail())
+    }
+}
+
+fn spawn(name: &str, options: &SchedulerOptions, listen: SocketAddr) -> anyhow::Result<Process> {
+    ensure!(listen.ip().is_loopback(), "the lab's schedulers listen on loopback, not on {listen}");
+    let mut command = Command::new(&options.binary);
+    command.arg("--data-dir").arg(&options.data_dir);
+    match &options.database_url {
+        Some(url) => command.args(["serve", "--database-url", url]),
+        None => command.arg("up"),
+    };
+    command.args(["--listen", &listen.to_string(), "--contact-url", CONTACT_URL]);
+    command.arg("--config").arg(&options.config);
+    Process::spawn(name, command, &options.logs)
+}
