@@ -374,6 +374,7 @@ mod tests {
             ("[lease]\nheartbeat_interval = \"10ms\"", "lease.heartbeat_interval"),
             ("[lease]\ngrace = \"2m\"", "lease.grace"),
             ("[lease]\nmax_supersessions = 1", "lease.max_supersessions"),
+            ("[lease]\nmax_crashes = 0", "lease.max_crashes"),
             ("[measure]\nsite_samples = 0", "measure.site_samples"),
             ("[measure]\nmax_mesh_orders = 33", "measure.max_mesh_orders"),
             ("[measure]\nsample_timeout = \"0s\"", "measure.sample_timeout"),

@@ -24,6 +24,9 @@ pub struct LeaseConfig {
     /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a
     /// session or two a minute; two processes with one credential break each other's all the time.
     pub max_supersessions: u32,
+    /// Crashes of one task after which it is given up as poison, 1 to 100. A page that kills its crawler takes every one of its
+    /// leases; a line that is down, or a machine that is restarted, takes one of each task the agent held, seldom two.
+    pub max_crashes: u32,
 }
 
 impl Default for LeaseConfig {
@@ -33,6 +36,7 @@ impl Default for LeaseConfig {
             life: Duration::from_secs(30),
             grace: Duration::from_secs(5),
             max_supersessions: 10,
+            max_crashes: 5,
         }
     }
 }
@@ -43,6 +47,7 @@ impl LeaseConfig {
         within("lease.life", self.life, &(2 * TENTH..=DAY))?;
         within("lease.grace", self.grace, &(TENTH..=MINUTE))?;
         counted("lease.max_supersessions", self.max_supersessions, &(2..=600))?;
+        counted("lease.max_crashes", self.max_crashes, &(1..=100))?;
         if self.life < 2 * self.heartbeat_interval {
             let rule =
                 format!("at least twice lease.heartbeat_interval ({})", format_duration(self.heartbeat_interval));

@@ -18,7 +18,7 @@ use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Budget, Ending};
 use crate::store::refusals::Refusal;
-use crate::store::sessions::{Opened, Registration};
+use crate::store::sessions::{Opened, Registration, Terms};
 
 /// Slots one agent may claim; the bound of the schema.
 const MAX_CAPACITY: u32 = 10_000;
@@ -77,6 +77,12 @@ pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
 pub(super) fn release(release: v1::LeaseRelease) -> (TaskId, LeaseToken, Option<String>) {
     let (task, token) = lease_key(release.task_id, release.token);
     (task, token, Some(clip(release.crash)).filter(|crash| !crash.is_empty()))
+}
+
+/// What a session is granted by this configuration.
+pub(super) fn terms(lease: &LeaseConfig) -> Terms {
+    let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
+    Terms { lifetime: life + grace, max_supersessions, max_crashes }
 }
 
 pub(super) fn welcome(

@@ -104,8 +104,7 @@ impl AgentDesk {
         register: v1::Register,
     ) -> Result<sessions::Opened, Status> {
         let registration = convert::registration(register, peer)?;
-        let lease = &self.scheduler.config.lease;
-        let terms = sessions::Terms { lifetime: lease.life + lease.grace, max_supersessions: lease.max_supersessions };
+        let terms = convert::terms(&self.scheduler.config.lease);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let opened = match sessions::open(&mut tx, agent, &registration, terms).await {
             Ok(opened) => opened,
@@ -311,9 +310,10 @@ impl Session {
 
     async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
         let (task, token, crash) = convert::release(release);
+        let most = self.scheduler.config.lease.max_crashes;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let released =
-            leases::release(&mut tx, self.agent, task, token, crash.as_deref()).await.map_err(status::from_store)?;
+        let released = leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await;
+        let released = released.map_err(status::from_store)?;
         // One of its own that was taken from it meanwhile is nothing to speak of.
         let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
         if !released && holder != Some(self.agent) {
@@ -381,7 +381,7 @@ impl Session {
     async fn close(&self) -> Result<(), store::Error> {
         let mut tx = store::begin(&self.scheduler.pool).await?;
         sessions::close(&mut tx, self.session).await?;
-        leases::release_of_ended_sessions(&mut tx).await?;
+        leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes).await?;
         tx.commit().await?;
         self.scheduler.wakes.assign.notify_one();
         Ok(())

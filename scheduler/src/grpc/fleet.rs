@@ -114,7 +114,9 @@ impl FleetService for FleetDesk {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::RemoveAgentRequest { name, force } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let removed = drains::remove(&mut tx, &name, force).await.map_err(status::from_drain)?;
+        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes)
+            .await
+            .map_err(status::from_drain)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
         let wakes = &self.scheduler.wakes;

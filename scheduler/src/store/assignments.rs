@@ -47,10 +47,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
         select a.id, a.capacity, coalesce(l.load, 0) as "load!"
         from agents a
         left join (
-            select c.agent_id, count(*) as load
-            from tasks t join assignments c on c.id = t.assignment_id
-            where t.state in ('assigned', 'leased')
-            group by c.agent_id
+            select agent_id, count(*) as load from tasks where state in ('assigned', 'leased') group by agent_id
         ) l on l.agent_id = a.id
         where a.draining_since is null
           and exists (select from sessions s where s.agent_id = a.id and s.state = 'active' and s.paused is null)
@@ -182,7 +179,7 @@ pub async fn withdraw_from_unavailable(conn: &mut PgConnection) -> Result<u64, E
         where a.id = t.assignment_id and t.state = 'assigned'
           and not exists (
               select from sessions s join agents g on g.id = s.agent_id
-              where s.agent_id = a.agent_id and s.state = 'active' and s.paused is null and g.draining_since is null
+              where s.agent_id = t.agent_id and s.state = 'active' and s.paused is null and g.draining_since is null
           )
         "#,
     )
@@ -209,4 +206,46 @@ pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&s
     .execute(conn)
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{fixtures, leases};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_names_its_agent_while_it_is_assigned_or_leased(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agents = [fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await];
+        let session = fixtures::session(&mut conn, agents[0]).await;
+        fixtures::session(&mut conn, agents[1]).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::task(&mut conn, batch, site, "located").await;
+        let named = async |conn: &mut PgConnection| {
+            sqlx::query_scalar::<_, Option<i64>>("select agent_id from tasks where id = $1")
+                .bind(task.get())
+                .fetch_one(conn)
+                .await
+                .expect("read the task")
+                .map(AgentId::new)
+        };
+        let load = async |conn: &mut PgConnection| {
+            available(conn).await.expect("read").iter().map(|agent| agent.load).collect::<Vec<_>>()
+        };
+        assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
+        for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
+            let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
+            insert(&mut conn, task, 1, &choice, None).await.expect("assign");
+            assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
+        }
+        assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
+        assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agents[0]), vec![1, 0]));
+        for state in ["done", "assigned", "located"] {
+            sqlx::query("update tasks set state = $1::task_state").bind(state).execute(&mut *conn).await.expect("move");
+            assert_eq!(named(&mut conn).await, (state == "assigned").then_some(agents[0]), "{state}");
+        }
+    }
 }

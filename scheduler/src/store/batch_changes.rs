@@ -343,7 +343,11 @@ mod tests {
         assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
         let late = outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
         assert_eq!(late, Answer::Refused(Refusal::EndedTask));
-        assert!(!leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1), None).await.expect("release"));
+        assert!(
+            !leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1), None, fixtures::MAX_CRASHES)
+                .await
+                .expect("release")
+        );
         assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
 
         let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");

@@ -89,7 +89,7 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 ///
 /// # Errors
 /// When there is no such agent, it holds leases and `force` is not given, or the database fails.
-pub async fn remove(conn: &mut PgConnection, name: &str, force: bool) -> Result<Drained, DrainError> {
+pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashes: u32) -> Result<Drained, DrainError> {
     let agent = locked(conn, name).await?;
     if agent.removed_at.is_some() {
         return Ok(Drained { withdrawn: 0, leases: 0, before: true });
@@ -100,7 +100,7 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool) -> Result<
     }
     sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).execute(&mut *conn).await?;
     sessions::close_active(conn, agent.id, EndCause::Removed).await?;
-    leases::release_of_ended_sessions(conn).await?;
+    leases::release_of_ended_sessions(conn, max_crashes).await?;
     let withdrawn = withdraw(conn, agent.id).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).execute(conn).await?;
     // What was leased is withdrawn with the rest.
@@ -138,7 +138,7 @@ async fn withdraw(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error>
         with withdrawn as (
             select t.id, a.fallback_reason
             from tasks t join assignments a on a.id = t.assignment_id
-            where t.state = 'assigned' and a.agent_id = $1
+            where t.state = 'assigned' and t.agent_id = $1
             order by t.id
             for update of t
         )
@@ -202,7 +202,9 @@ mod tests {
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
         assert!(assignments::available(&mut conn).await.expect("read").is_empty());
 
-        let held = leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1), None).await;
+        let held =
+            leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1), None, fixtures::MAX_CRASHES)
+                .await;
         assert!(held.expect("hand back"));
         assert!(
             leases::grant(&mut conn, agent, session).await.expect("grant").is_empty(),
@@ -224,17 +226,17 @@ mod tests {
     async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, session, tasks) = busy(&mut conn).await;
-        let refused = remove(&mut conn, "a", false).await.expect_err("it holds leases");
+        let refused = remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect_err("it holds leases");
         assert!(matches!(refused, DrainError::HoldsLeases { leases: 2, .. }), "{refused}");
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "assigned"]);
 
-        let removed = remove(&mut conn, "a", true).await.expect("remove");
+        let removed = remove(&mut conn, "a", true, fixtures::MAX_CRASHES).await.expect("remove");
         assert_eq!(removed, Drained { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
         assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
         let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;
         assert!(matches!(back, Err(OpenError::Removed)));
-        assert!(remove(&mut conn, "a", false).await.expect("remove").before, "once");
+        assert!(remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect("remove").before, "once");
         assert!(matches!(drain(&mut conn, "a").await, Err(DrainError::Removed { .. })));
         assert!(matches!(drain(&mut conn, "nobody").await, Err(DrainError::Unknown(_))));
 
@@ -255,7 +257,7 @@ mod tests {
         for (by, standing) in [(ChosenBy::Election, 1), (ChosenBy::Hand, 0)] {
             let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
             landmarks::replace(&mut tx, &[(agent, "chosen".to_owned())], by).await.expect("choose");
-            remove(&mut tx, "a", false).await.expect("remove");
+            remove(&mut tx, "a", false, fixtures::MAX_CRASHES).await.expect("remove");
             assert_eq!(landmarks::list(&mut tx).await.expect("list").len(), standing, "{by:?}");
             let lost = landmarks::longest_lost(&mut tx, an_hour).await.expect("look");
             assert_eq!(lost.map(|lost| lost.name), (by == ChosenBy::Election).then(|| "a".to_owned()));

@@ -281,7 +281,11 @@ mod tests {
         leases::grant(&mut conn, agent, session).await.expect("grant");
         sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew");
         let crash = Some("on purpose");
-        assert!(leases::release(&mut conn, agent, task, LeaseToken::new(1), crash).await.expect("release"));
+        assert!(
+            leases::release(&mut conn, agent, task, LeaseToken::new(1), crash, fixtures::MAX_CRASHES)
+                .await
+                .expect("release")
+        );
         leases::grant(&mut conn, agent, session).await.expect("grant");
         drains::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;

@@ -12,7 +12,10 @@ use super::sessions::{self, Registration, Terms};
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// As often superseded as a test likes.
-pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000 };
+pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
+
+/// The default.
+pub(crate) const MAX_CRASHES: u32 = 5;
 
 pub(crate) async fn agent(conn: &mut PgConnection, name: &str) -> AgentId {
     let id = sqlx::query_scalar::<_, i64>(

@@ -161,7 +161,10 @@ async fn a_session_that_is_renewed_while_the_reaper_looks_lives(pool: PgPool) {
     assert!(sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME).await.expect("renew"));
     let reaped = scene.behind(heartbeat, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
     assert_eq!(reaped, []);
-    assert_eq!(leases::release_of_ended_sessions(&mut *scene.conn().await).await.expect("release"), 0);
+    assert_eq!(
+        leases::release_of_ended_sessions(&mut *scene.conn().await, fixtures::MAX_CRASHES).await.expect("release"),
+        0
+    );
     assert_eq!(scene.lease().await, "active");
 }
 
@@ -173,7 +176,10 @@ async fn what_is_granted_while_the_session_expires_goes_back(pool: PgPool) {
     assert_eq!(scene.grant(&mut granting).await, 1);
     let reaped = scene.behind(granting, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
     assert_eq!(reaped, [scene.agent]);
-    assert_eq!(leases::release_of_ended_sessions(&mut *scene.conn().await).await.expect("release"), 1);
+    assert_eq!(
+        leases::release_of_ended_sessions(&mut *scene.conn().await, fixtures::MAX_CRASHES).await.expect("release"),
+        1
+    );
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
 }
 
@@ -193,7 +199,9 @@ async fn an_outcome_that_comes_before_the_reaper_counts(pool: PgPool) {
     scene.expired().await;
     let mut recording = scene.begin().await;
     assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
-    let reap = async |conn: &mut PgConnection| leases::release_of_ended_sessions(conn).await.expect("release");
+    let reap = async |conn: &mut PgConnection| {
+        leases::release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release")
+    };
     assert_eq!(scene.behind(recording, reap).await, 0);
     assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
 }
@@ -203,7 +211,7 @@ async fn an_outcome_that_comes_after_the_reaper_counts_while_nobody_else_has_the
     let scene = Scene::leased(pool).await;
     scene.expired().await;
     let mut reaper = scene.begin().await;
-    assert_eq!(leases::release_of_ended_sessions(&mut reaper).await.expect("release"), 1);
+    assert_eq!(leases::release_of_ended_sessions(&mut reaper, fixtures::MAX_CRASHES).await.expect("release"), 1);
     assert!(matches!(scene.behind(reaper, async |conn| scene.complete(conn).await).await, Answer::Accepted(_)));
     assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
 }
@@ -215,7 +223,9 @@ async fn a_lease_that_its_agent_takes_along_is_not_reaped(pool: PgPool) {
     let mut returning = scene.begin().await;
     let opened = scene.reopen(&mut returning).await.expect("open");
     assert_eq!(opened.kept, [(scene.tasks[0], LeaseToken::new(1))]);
-    let reap = async |conn: &mut PgConnection| leases::release_of_ended_sessions(conn).await.expect("release");
+    let reap = async |conn: &mut PgConnection| {
+        leases::release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release")
+    };
     assert_eq!(scene.behind(returning, reap).await, 0);
     assert_eq!((scene.task().await, scene.lease().await), ("leased".into(), "active".into()));
 }
@@ -225,7 +235,7 @@ async fn a_lease_that_was_reaped_is_not_taken_along(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.expired().await;
     let mut reaper = scene.begin().await;
-    assert_eq!(leases::release_of_ended_sessions(&mut reaper).await.expect("release"), 1);
+    assert_eq!(leases::release_of_ended_sessions(&mut reaper, fixtures::MAX_CRASHES).await.expect("release"), 1);
     let opened = scene.behind(reaper, async |conn| scene.reopen(conn).await).await.expect("open");
     assert_eq!(opened.kept, []);
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
@@ -293,7 +303,7 @@ async fn nothing_is_granted_to_an_agent_that_is_being_drained(pool: PgPool) {
 async fn an_agent_that_is_being_removed_cannot_connect(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut removing = scene.begin().await;
-    assert_eq!(drains::remove(&mut removing, "a", true).await.expect("remove").leases, 1);
+    assert_eq!(drains::remove(&mut removing, "a", true, fixtures::MAX_CRASHES).await.expect("remove").leases, 1);
     let opened = scene.behind(removing, async |conn| scene.reopen(conn).await).await;
     assert!(matches!(opened, Err(OpenError::Removed)));
     assert_eq!((scene.task().await, scene.lease().await), ("located".into(), "expired".into()));

@@ -12,10 +12,6 @@ use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::{Error, unsigned};
 
-/// Crashes of one task, 1 or more, after which it is given up: a line that is down, or a machine that is restarted, takes
-/// one lease of a task, seldom two; a page that kills its crawler takes every one.
-const MOST_CRASHES: i32 = 5;
-
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
@@ -91,8 +87,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
         with chosen as (
             select t.id, t.site_id, t.token + 1 as token
             from tasks t
-            join assignments a on a.id = t.assignment_id
-            where t.state = 'assigned' and a.agent_id = $1
+            where t.state = 'assigned' and t.agent_id = $1
               and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
             order by t.id
             limit $3
@@ -201,7 +196,7 @@ pub async fn rebind(
 }
 
 /// Takes back one lease that its agent hands back, or whose crawl crashed: then `crash` says with what, and a task that
-/// crashed [`MOST_CRASHES`] times is given up. `false`: the lease was not active, or not this agent's.
+/// crashed `max_crashes` times is given up. `false`: the lease was not active, or not this agent's.
 ///
 /// # Errors
 /// When the database fails.
@@ -211,6 +206,7 @@ pub async fn release(
     task: TaskId,
     token: LeaseToken,
     crash: Option<&str>,
+    max_crashes: u32,
 ) -> Result<bool, Error> {
     let released = sqlx::query!(
         r#"
@@ -236,7 +232,7 @@ pub async fn release(
         task.get(),
         token.get(),
         crash,
-        MOST_CRASHES,
+        i32::try_from(max_crashes).unwrap_or(i32::MAX),
     )
     .execute(conn)
     .await?;
@@ -275,11 +271,11 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 }
 
 /// Takes back the active leases of every session that has ended. Where the agent was lost, or came back without them, that
-/// counts as a crash of their tasks: one that crashed [`MOST_CRASHES`] times is given up. Returns how many.
+/// counts as a crash of their tasks: one that crashed `max_crashes` times is given up. Returns how many.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, Error> {
+pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let released = sqlx::query!(
         r#"
         -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
@@ -308,7 +304,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection) -> Result<u64, E
             state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'
         "#,
-        MOST_CRASHES,
+        i32::try_from(max_crashes).unwrap_or(i32::MAX),
     )
     .execute(conn)
     .await?;
@@ -453,9 +449,9 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         let token = grant(&mut conn, agent, session).await.expect("grant")[0].token;
-        assert!(!release(&mut conn, other, task, token, None).await.expect("release"));
-        assert!(release(&mut conn, agent, task, token, None).await.expect("release"));
-        assert!(!release(&mut conn, agent, task, token, None).await.expect("release"), "once");
+        assert!(!release(&mut conn, other, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
+        assert!(release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
+        assert!(!release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"), "once");
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
     }
 
@@ -474,22 +470,28 @@ mod tests {
         let token = grant(conn, agent, session).await.expect("grant")[0].token;
         match end {
             End::Panic => {
-                assert!(release(conn, agent, task, token, Some("index out of range")).await.expect("release"));
+                assert!(
+                    release(conn, agent, task, token, Some("index out of range"), fixtures::MAX_CRASHES)
+                        .await
+                        .expect("release")
+                );
             }
-            End::HandBack => assert!(release(conn, agent, task, token, None).await.expect("release")),
+            End::HandBack => {
+                assert!(release(conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
+            }
             End::Loss => {
                 sqlx::query("update sessions set expires_at = now() - interval '1 second' where state = 'active'")
                     .execute(&mut *conn)
                     .await
                     .expect("let the time pass");
                 sessions::expire_due(conn).await.expect("expire");
-                release_of_ended_sessions(conn).await.expect("release");
+                release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
             }
             // Its next process holds nothing.
             End::Restart => _ = fixtures::session(conn, agent).await,
             End::Goodbye => {
                 sessions::close(conn, session).await.expect("close");
-                release_of_ended_sessions(conn).await.expect("release");
+                release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
             }
         }
         sqlx::query_as("select state::text, reason, crashes from tasks where id = $1")

@@ -304,7 +304,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, session, task) = leased(&mut conn).await;
         sessions::close(&mut conn, session).await.expect("close");
-        leases::release_of_ended_sessions(&mut conn).await.expect("release");
+        leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         let late = record(&mut tx, agent, &report(task, 1, Ending::Complete)).await.expect("record");
         assert!(matches!(late, Answer::Accepted(_)));

@@ -76,6 +76,8 @@ pub struct Terms {
     pub lifetime: Duration,
     /// Supersessions of an agent's sessions within a minute from which on further ones are refused.
     pub max_supersessions: u32,
+    /// Crashes of one task after which it is given up.
+    pub max_crashes: u32,
 }
 
 /// Why no session is opened.
@@ -155,7 +157,7 @@ pub async fn open(
     .await?;
     let session = SessionId::new(session);
     let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
-    super::leases::release_of_ended_sessions(conn).await?;
+    super::leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
     Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
 }
 
@@ -301,8 +303,7 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
                a.draining_since is null and s.paused is null
                and (select count(*) from leases l where l.agent_id = $1 and l.state = 'active') < a.capacity
                and exists (
-                   select from tasks t join assignments c on c.id = t.assignment_id
-                   where t.state = 'assigned' and c.agent_id = $1
+                   select from tasks t where t.state = 'assigned' and t.agent_id = $1
                ) as "leases!"
         from sessions s join agents a on a.id = s.agent_id
         where s.id = $2 and s.agent_id = $1 and s.state = 'active'
@@ -422,7 +423,7 @@ mod tests {
         pass_time(&mut conn, session).await;
         assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
         assert!(!renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "a late heartbeat");
-        assert_eq!(leases::release_of_ended_sessions(&mut conn).await.expect("release"), 1);
+        assert_eq!(leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release"), 1);
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
     }
 

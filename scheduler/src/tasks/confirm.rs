@@ -261,7 +261,7 @@ mod tests {
         /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
             let row: Option<(i64, Option<String>)> = sqlx::query_as(
-                "select agent_id, fallback_reason from assignments join tasks on tasks.assignment_id = assignments.id
+                "select assignments.agent_id, fallback_reason from assignments join tasks on tasks.assignment_id = assignments.id
                  where tasks.id = $1 and tasks.state = 'assigned'",
             )
             .bind(task.get())

@@ -62,7 +62,9 @@ impl Reap {
             tracing::warn!(agent.id = %agent, "an agent's session expired");
         }
         let mut tx = store::begin(&self.scheduler.pool).await.context("begin to release leases")?;
-        let released = leases::release_of_ended_sessions(&mut tx).await.context("release leases of ended sessions")?;
+        let released = leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes)
+            .await
+            .context("release leases of ended sessions")?;
         tx.commit().await.context("commit released leases")?;
         if released > 0 || !lost.is_empty() {
             tracing::info!(released, "leases of ended sessions went back");
