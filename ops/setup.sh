@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Landfall needs on a Debian machine that has Rust: a C compiler, make, and the
-# binaries of the Postgres server. Says what and why before it installs anything; does nothing when nothing is missing.
+# Installs what building and testing Landfall needs on a Debian machine that has Rust: a C compiler, make, ip, and
+# the binaries of the Postgres server. Says what and why before it installs anything; does nothing when nothing is missing.
 #
 # Postgres is installed without the system-wide cluster Debian would make and start: Landfall starts private ones.
 # A cluster that is there already is left as it is.
@@ -56,6 +56,7 @@ find_missing() {
     has make || need make "runs the Makefile"
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
     [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
+    has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
     has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
 }
 

@@ -1,4 +1,4 @@
-//! The delay proxies before every agent's beacon: what other agents measure.
+//! The delay proxies before every agent's beacon, rootless grade: what other agents measure.
 //!
 //! A proxy passes each request to the real beacon and answers when the WAN lets it: the way to the beacon and back is
 //! inside the delay, not on top of it.
@@ -60,7 +60,7 @@ impl BeaconProxies {
     async fn bind_port(wan: &Wan, port: u16) -> anyhow::Result<Vec<TcpListener>> {
         let mut listeners = Vec::new();
         for agent in 0..wan.scenario().agents.len() {
-            let address = SocketAddr::new(wan.lane().beacon_proxy(agent).into(), port);
+            let address = SocketAddr::new(wan.lane().beacon(agent).into(), port);
             listeners
                 .push(TcpListener::bind(address).await.with_context(|| format!("listen for a beacon on {address}"))?);
         }

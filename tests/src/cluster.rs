@@ -136,7 +136,9 @@ impl Cluster {
             if let Some(first) = schedulers.first() {
                 first.introduce(&started.data_dir)?;
             }
-            schedulers.push(SchedulerNode::start(&name, started).await?);
+            let scheduler = SchedulerNode::start(&name, started).await?;
+            world.forward(scheduler.address().port())?;
+            schedulers.push(scheduler);
         }
         let database = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
         let pool = witness::connect(database).await?;

@@ -1,6 +1,6 @@
 //! The Landfall lab: the emulated WAN, the cluster harness, the demo.
 //!
-//! [`scenario`] says what is emulated; [`wan`] delays; [`sites`], [`beacons`] and [`names`] are what agents meet;
+//! [`scenario`] says what is emulated; [`wan`] delays, or [`tun`] does; [`sites`], [`beacons`] and [`names`] are what agents meet;
 //! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
 
 pub mod beacons;
@@ -18,6 +18,7 @@ pub mod report;
 pub mod scenario;
 pub mod sites;
 pub mod timer;
+pub mod tun;
 pub mod wan;
 pub mod web;
 pub mod with_postgres;

@@ -1,4 +1,4 @@
-//! The lab's name server: site hosts to their loopback addresses, over UDP and TCP.
+//! The lab's name server: site hosts to their addresses, over UDP and TCP.
 //!
 //! Answers at once: resolving is no part of the distance. A name that is no site's does not exist.
 
@@ -14,6 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::sites::listen;
 
 /// How long an answer may be kept, in seconds.
 const TTL_SECONDS: u32 = 300;
@@ -31,12 +33,14 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Takes an address.
+    /// Takes an address, in the network of the thread it is called on.
     ///
     /// # Errors
     /// When it is taken.
-    pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
-        Ok(Self { udp: UdpSocket::bind(address).await?, tcp: TcpListener::bind(address).await? })
+    pub fn bind(address: SocketAddr) -> std::io::Result<Self> {
+        let udp = std::net::UdpSocket::bind(address)?;
+        udp.set_nonblocking(true)?;
+        Ok(Self { udp: UdpSocket::from_std(udp)?, tcp: listen(address)? })
     }
 
     /// Answers until `shutdown`.

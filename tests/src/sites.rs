@@ -1,8 +1,9 @@
-//! The sites' servers: one listener per machine on its own loopback address, all on one port.
+//! The sites' servers: one listener per machine on its own address, all on one port.
 //!
 //! Every answer goes through [`crate::wan`]. The access log is the independent witness of what agents really asked for.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,12 +16,20 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::wan::{Connection, Destination, Wan};
 use crate::web::SiteWeb;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// Real packets are lost in the tun grade, and this is what most sites do about it; some hosts' default, bbr, hardly
+/// notices.
+const CONGESTION_CONTROL: &str = "cubic";
 
 /// A body whose bytes leave when the WAN lets them.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -62,6 +71,14 @@ impl AccessLog {
     }
 }
 
+/// Listens on an address, in the network of the thread it is called on.
+pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Listeners of all sites, bound and not yet served.
 #[derive(Debug)]
 pub struct SiteServers {
@@ -70,16 +87,21 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each of the machines that the WAN's sites are on.
+    /// Binds a listener for each of the machines that the WAN's sites are on, in the network of the thread it is called on.
     ///
     /// # Errors
     /// When one of the addresses is taken.
-    pub async fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
+    pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {
             let address = SocketAddr::new(wan.lane().site(machine).into(), port);
-            listeners
-                .push(TcpListener::bind(address).await.with_context(|| format!("listen for a site on {address}"))?);
+            let listener = listen(address).with_context(|| format!("listen for a site on {address}"))?;
+            if wan.lane().is_tun() {
+                let control = OsString::from(CONGESTION_CONTROL);
+                setsockopt(&listener, TcpCongestion, &control)
+                    .with_context(|| format!("set a site's congestion control to {CONGESTION_CONTROL}"))?;
+            }
+            listeners.push(listener);
         }
         Ok(Self { listeners, port })
     }

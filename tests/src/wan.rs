@@ -1,6 +1,7 @@
-//! The emulated WAN, rootless grade: one delay code for sites and beacons alike.
+//! The emulated WAN as its servers see it: whose addresses are whose, and in the rootless grade one delay code for sites
+//! and beacons alike. In the tun grade [`crate::tun`] delays real packets, and nothing is delayed here.
 //!
-//! The source address says which agent asks. The first request of a connection is answered two round trips after it
+//! Rootless: the source address says which agent asks. The first request of a connection is answered two round trips after it
 //! arrived (loopback's handshake took no time, so its round trip is charged here), later ones after one. Bodies follow
 //! [`crate::reno`], and share the agent's access link. Loopback hides loss from the first byte: only bodies suffer it.
 
@@ -21,48 +22,95 @@ const HOSTS_PER_OCTET: usize = 250;
 /// Lanes: blocks of addresses, so that several labs may run at once.
 pub const LANES: u8 = 24;
 
-/// Which loopback addresses one lab uses. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4.
+/// The first octet of rootless addresses, which are all loopback.
+const LOOPBACK: u8 = 127;
+/// The first octet of the tun grade's addresses: private ones, which nobody routes by mistake.
+const PRIVATE: u8 = 10;
+const AGENTS: u8 = 1;
+const SITES: u8 = 2;
+const BEACON_PROXIES: u8 = 3;
+const NAMES: u8 = 4;
+const SCHEDULERS: u8 = 5;
+
+/// Which addresses one lab uses. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4. In the tun grade 10.1
+/// and so on, where beacons need no proxies, and schedulers are reached by way of 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lane(u8);
+pub struct Lane {
+    first: u8,
+    number: u8,
+}
 
 impl Lane {
-    /// A lane by number, 0 to [`LANES`] − 1.
+    /// The one lane of the tun grade: every lab has networks of its own.
+    pub const TUN: Self = Self { first: PRIVATE, number: 0 };
+
+    /// A rootless lane by number, 0 to [`LANES`] − 1.
     pub fn new(number: u8) -> Option<Self> {
-        (number < LANES).then_some(Self(number))
+        (number < LANES).then_some(Self { first: LOOPBACK, number })
+    }
+
+    /// Whether packets are delayed, so that servers must not delay answers.
+    pub fn is_tun(self) -> bool {
+        self == Self::TUN
     }
 
     fn address(self, block: u8, index: usize) -> Ipv4Addr {
         let third = u8::try_from(index / HOSTS_PER_OCTET).unwrap_or(u8::MAX);
         let fourth = u8::try_from(index % HOSTS_PER_OCTET + 1).unwrap_or(u8::MAX);
-        Ipv4Addr::new(127, self.0 * 10 + block, third, fourth)
+        Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
+    }
+
+    /// Which of a block's first addresses this one is.
+    fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
+        let [_, _, third, fourth] = address.octets();
+        let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
+        (index < count && self.address(block, index) == address).then_some(index)
     }
 
     /// Where an agent sends from.
     pub fn agent(self, index: usize) -> Ipv4Addr {
-        self.address(1, index)
+        self.address(AGENTS, index)
     }
 
     /// Where the sites of a machine listen; by machine.
     pub fn site(self, index: usize) -> Ipv4Addr {
-        self.address(2, index)
+        self.address(SITES, index)
     }
 
     /// Where an agent's beacon is reached by others.
-    pub fn beacon_proxy(self, index: usize) -> Ipv4Addr {
-        self.address(3, index)
+    pub fn beacon(self, index: usize) -> Ipv4Addr {
+        self.address(if self.is_tun() { AGENTS } else { BEACON_PROXIES }, index)
     }
 
     /// Where names are resolved.
     pub fn names(self) -> Ipv4Addr {
-        self.address(4, 0)
+        self.address(NAMES, 0)
+    }
+
+    /// Where the tun grade passes agents on to the schedulers.
+    pub fn schedulers(self) -> Ipv4Addr {
+        self.address(SCHEDULERS, 0)
+    }
+
+    /// The networks of everything but agents, as `address/bits`.
+    pub fn server_networks(self) -> [String; 3] {
+        [SITES, NAMES, SCHEDULERS].map(|block| format!("{}.{}.0.0/16", self.first, self.number * 10 + block))
+    }
+
+    /// The network that holds all of it, as `address/bits`.
+    pub fn network(self) -> String {
+        format!("{}.0.0.0/8", self.first)
     }
 
     /// Which agent sends from an address.
     pub fn agent_at(self, address: IpAddr, agents: usize) -> Option<usize> {
         let IpAddr::V4(address) = address else { return None };
-        let [_, _, third, fourth] = address.octets();
-        let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
-        (index < agents && self.agent(index) == address).then_some(index)
+        self.index(AGENTS, address, agents)
+    }
+
+    /// Which machine's sites listen at an address.
+    pub fn machine_at(self, address: Ipv4Addr, machines: usize) -> Option<usize> {
+        self.index(SITES, address, machines)
     }
 }
 
@@ -75,7 +123,7 @@ pub enum Destination {
     Beacon(usize),
 }
 
-/// The emulated WAN of one scenario. Cheap to clone.
+/// The emulated WAN of one scenario, seen from its servers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Wan {
     inner: Arc<Inner>,
@@ -114,11 +162,12 @@ impl Wan {
         &self.inner.timer
     }
 
-    /// A new connection from an address. From an address that is no agent's there is no delay.
+    /// A new connection from an address. From an address that is no agent's there is no delay, nor where packets were
+    /// delayed already.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.inner.scenario;
         let agent = self.inner.lane.agent_at(source, scenario.agents.len());
-        let link = agent.and_then(|agent| match destination {
+        let link = agent.filter(|_| !self.inner.lane.is_tun()).and_then(|agent| match destination {
             Destination::Site(site) => scenario.paths[agent].get(site).copied(),
             Destination::Beacon(other) => scenario.mesh[agent].get(other).copied(),
         });
@@ -148,7 +197,12 @@ impl Connection {
     /// Waits until the first byte of the answer to a request that arrived at `arrived` may leave.
     pub async fn first_byte(&self, arrived: Instant, thinking: Duration) {
         let first = !self.used.swap(true, Ordering::Relaxed);
-        let Some(link) = self.link else { return };
+        let Some(link) = self.link else {
+            if self.agent.is_some() && !thinking.is_zero() {
+                self.wait(arrived + thinking).await;
+            }
+            return;
+        };
         let trips = if first { 2 } else { 1 };
         let jitter_ms = self.wan.inner.scenario.jitter_ms;
         let share: f64 = self.draw(|rng| rng.random_range(0.0..1.0));
@@ -214,6 +268,11 @@ mod tests {
         assert_eq!(lane.agent_at(Ipv4Addr::LOCALHOST.into(), 300), None);
         assert_eq!(lane.agent_at(Lane::new(1).unwrap().agent(3).into(), 300), None);
         assert_eq!(Lane::new(LANES - 1).unwrap().names(), Ipv4Addr::new(127, 234, 0, 1));
+        assert_eq!(lane.beacon(2), Ipv4Addr::new(127, 3, 0, 3));
+        assert_eq!(Lane::TUN.beacon(2), Lane::TUN.agent(2));
+        assert_eq!(Lane::TUN.server_networks(), ["10.2.0.0/16", "10.4.0.0/16", "10.5.0.0/16"]);
+        assert_eq!(lane.machine_at(lane.site(250), 251), Some(250));
+        assert_eq!(lane.machine_at(lane.agent(0), 251), None);
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
-//! One emulated world, running: sites, beacon proxies and names on a lane of loopback addresses of its own.
+//! One emulated world, running: sites, names and the ways between them, on addresses of its own.
 //!
-//! Agents are not part of it: they are real processes, started by [`crate::cluster`].
+//! Agents are not part of it: they are real processes, started by [`crate::cluster`] in the places that the world has
+//! for them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -12,10 +14,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::beacons::BeaconProxies;
+use crate::machine::CpuTime;
 use crate::names::{Hosts, NameServer};
 use crate::scenario::Scenario;
 use crate::sites::{AccessLog, SiteServers};
-use crate::timer::Timer;
+use crate::timer::{Lateness, Timer};
+use crate::tun::{self, Network, Place};
 use crate::wan::{LANES, Lane, Wan};
 use crate::web::SiteWeb;
 
@@ -25,8 +29,21 @@ pub const NAMES_PORT: u16 = 5300;
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 /// Lateness that never voids a run.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
+/// Below this idle share the machine was too busy for its timing to be trusted.
+pub const LEAST_IDLE: f64 = 0.20;
 /// How long server tasks may take to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
+
+/// What carries the world's bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Grade {
+    /// Loopback, and servers that answer late. Takes no rights; connecting takes no time, and nothing is ever cut off.
+    #[default]
+    Rootless,
+    /// Network namespaces, and packets that are delayed and lost between them: kernel TCP, ICMP and cuts are real. Takes
+    /// root; see [`tun::missing`].
+    Tun,
+}
 
 /// A running world; ends when dropped.
 #[derive(Debug)]
@@ -39,34 +56,63 @@ pub struct World {
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
+    /// The network; `None` when rootless.
+    network: Option<Network>,
+    began: Option<CpuTime>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
 
 impl World {
-    /// Starts everything of a scenario but its agents.
+    /// Starts everything of a scenario but its agents, without rights.
     ///
     /// # Errors
     /// When no lane is free, or an address on it is taken.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
+        Self::start_on(Grade::Rootless, scenario).await
+    }
+
+    /// Starts everything of a scenario but its agents.
+    ///
+    /// # Errors
+    /// When the grade cannot be had here, no lane is free, or an address is taken.
+    pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
         let webs: Vec<SiteWeb> =
             (0..scenario.sites.len()).map(|site| SiteWeb::draw(&rules, scenario.seed, site)).collect();
         let webs = Arc::new(webs);
-        let (lane, names) = take_lane().await?;
+        let (lane, names, network) = match grade {
+            Grade::Rootless => take_lane().map(|(lane, names)| (lane, names, None))?,
+            Grade::Tun => {
+                let network = start_network(scenario.clone()).await?;
+                let address = SocketAddr::new(Lane::TUN.names().into(), NAMES_PORT);
+                let names = network.core().run(move || NameServer::bind(address))?.context("serve names")?;
+                (Lane::TUN, names, Some(network))
+            }
+        };
         let wan = Wan::new(scenario, lane, Timer::start().context("start the timer's thread")?);
-        let servers = bind_sites(&wan).await?;
-        let beacons = BeaconProxies::bind(&wan).await?;
+        let servers = {
+            let (core, wan) = (network.as_ref().map_or(&Place::HOST, Network::core), wan.clone());
+            core.run(move || bind_sites(&wan))??
+        };
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let beacon_port = match grade {
+            Grade::Rootless => {
+                let beacons = BeaconProxies::bind(&wan).await?;
+                let port = beacons.port();
+                beacons.serve(&wan, &tasks, &shutdown);
+                port
+            }
+            Grade::Tun => tun::BEACON_PORT,
+        };
         let sites = wan.scenario().sites.iter();
         let hosts: Hosts = sites.map(|site| (site.host.clone(), lane.site(site.machine))).collect();
         names.serve(hosts, &tasks, &shutdown);
-        let beacon_port = beacons.port();
-        beacons.serve(&wan, &tasks, &shutdown);
         let site_port = servers.port();
         let log = servers.serve(&wan, &webs, &tasks, &shutdown);
-        Ok(Self { wan, webs, log, site_port, beacon_port, tasks, shutdown })
+        let began = CpuTime::now();
+        Ok(Self { wan, webs, log, site_port, beacon_port, network, began, tasks, shutdown })
     }
 
     /// What is emulated.
@@ -77,6 +123,31 @@ impl World {
     /// Where names are resolved.
     pub fn names(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
+    }
+
+    /// The network of the tun grade, with its faults; `None` when rootless.
+    pub fn network(&self) -> Option<&Network> {
+        self.network.as_ref()
+    }
+
+    /// Where an agent's processes are started.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn place(&self, agent: usize) -> &Place {
+        self.network.as_ref().map_or(&Place::HOST, |network| network.agent(agent))
+    }
+
+    /// Lets agents reach the scheduler that listens on this port of the host's loopback, where they find it anyway when
+    /// rootless. It may come and go.
+    ///
+    /// # Errors
+    /// When the port is taken in an agent's namespace.
+    pub fn forward(&self, port: u16) -> anyhow::Result<()> {
+        match &self.network {
+            Some(network) => network.forward(port, &self.tasks, &self.shutdown),
+            None => Ok(()),
+        }
     }
 
     /// The port of the agents' beacons, and of the proxies before them.
@@ -95,19 +166,38 @@ impl World {
     }
 
     /// How late the world itself was, where that voids a run: p99 beyond the larger of 3 ms and 5 % of the median round
-    /// trip. `None` when its timing can be trusted.
+    /// trip, or packets it had no room for. `None` when its timing can be trusted.
     pub fn too_late(&self) -> Option<String> {
-        let late = self.wan.timer().lateness().quantile(0.99);
+        let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
-        (late > allowed).then(|| format!("the lab itself was late: p99 {late:.1?}, allowed {allowed:.1?}"))
+        if late > allowed {
+            return Some(format!("the lab itself was late: p99 {late:.1?}, allowed {allowed:.1?}"));
+        }
+        let overrun = self.network.as_ref().map_or(0, |network| network.traffic().overrun.load(Ordering::Relaxed));
+        (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
     }
 
-    /// Ends all servers.
+    /// How late the world was: its answers when rootless, its packets otherwise.
+    pub fn lateness(&self) -> &Lateness {
+        self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
+    }
+
+    /// Why the timing of the whole run since the start proves nothing: the world was too late, or the machine under
+    /// [`LEAST_IDLE`] idle. `None` when it can be trusted.
+    pub fn void(&self) -> Option<String> {
+        let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
+        self.too_late().or_else(|| idle().and_then(too_busy))
+    }
+
+    /// Ends all servers, and then the network: whatever still runs in it is killed.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
         if tokio::time::timeout(SHUTDOWN, self.tasks.wait()).await.is_err() {
             tracing::warn!("some of the lab's servers did not end in time");
+        }
+        if let Some(network) = &self.network {
+            network.end();
         }
     }
 }
@@ -118,16 +208,28 @@ impl Drop for World {
     }
 }
 
+/// Why a machine with this idle share was too busy for timing to be trusted; `None` when it was not.
+pub fn too_busy(idle: f64) -> Option<String> {
+    let percent = |share: f64| share * 100.0;
+    let reason =
+        || format!("the machine was only {:.0} % idle; {:.0} % are needed", percent(idle), percent(LEAST_IDLE));
+    (idle < LEAST_IDLE).then(reason)
+}
+
+async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
+    tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
+}
+
 /// A thousand listeners and their connections exhaust the usual limit.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
 }
 
-async fn take_lane() -> anyhow::Result<(Lane, NameServer)> {
+fn take_lane() -> anyhow::Result<(Lane, NameServer)> {
     let mut last = None;
     for lane in (0..LANES).filter_map(Lane::new) {
-        match NameServer::bind(SocketAddr::new(lane.names().into(), NAMES_PORT)).await {
+        match NameServer::bind(SocketAddr::new(lane.names().into(), NAMES_PORT)) {
             Ok(server) => return Ok((lane, server)),
             Err(error) => last = Some(error),
         }
@@ -138,10 +240,10 @@ async fn take_lane() -> anyhow::Result<(Lane, NameServer)> {
     }
 }
 
-async fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
+fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
     let mut last = None;
     for port in SITE_PORTS {
-        match SiteServers::bind(wan, port).await {
+        match SiteServers::bind(wan, port) {
             Ok(servers) => return Ok(servers),
             Err(error) => last = Some(error),
         }

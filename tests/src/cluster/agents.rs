@@ -1,18 +1,15 @@
-//! The agents of a cluster: enrolled by the operator's command, settled on their loopback addresses, and started.
+//! The agents of a cluster: enrolled by the operator's command, settled on their addresses, and started where they stand.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context, ensure};
 use futures::StreamExt;
 use serde::Deserialize;
-use tokio::process::Command;
 
 use super::{Cluster, ENROLLED_AT_ONCE};
 use crate::process::Process;
-
-/// What agents may reach beside the public Internet: the lab.
-const LOOPBACK: &str = "127.0.0.0/8";
 
 /// What `landfall agents enrol --format json` says.
 #[derive(Debug, Deserialize)]
@@ -42,15 +39,18 @@ impl Cluster {
         let folder = self.agent_folder(index);
         let mut words = enrolment.command.split_whitespace();
         ensure!(words.next() == Some("landfall-agent"), "agents enrol printed another command: {}", enrolment.command);
-        let mut command = Command::new(&self.binaries.agent);
+        let place = self.world.place(index);
+        let mut command = place.command(&self.binaries.agent);
         command.args(words).arg("--dir").arg(&folder).kill_on_drop(true);
-        let output = command.output().await.context("run landfall-agent enrol")?;
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = place.run(move || command.spawn())?.context("run landfall-agent enrol")?;
+        let output = child.wait_with_output().await.context("wait for landfall-agent enrol")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "enrol {}: {}", node.name, errors.trim());
         self.settle(index, capacity, &folder)
     }
 
-    /// Puts the agent on its loopback address, and tells it of the lab's names.
+    /// Puts the agent on its address, and tells it of the lab's names.
     fn settle(&self, index: usize, capacity: u32, folder: &Path) -> anyhow::Result<()> {
         let file = folder.join("agent.toml");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -60,12 +60,12 @@ impl Cluster {
         let port = self.world.beacon_port();
         let listen = SocketAddr::new(lane.agent(index).into(), port);
         beacon.insert("listen".to_owned(), listen.to_string().into());
-        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon_proxy(index)).into());
+        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon(index)).into());
         config.insert("beacon".to_owned(), beacon.into());
         config.insert("bind".to_owned(), lane.agent(index).to_string().into());
         config.insert("dns".to_owned(), self.world.names().to_string().into());
         config.insert("capacity".to_owned(), i64::from(capacity).into());
-        config.insert("allow_net".to_owned(), vec![LOOPBACK].into());
+        config.insert("allow_net".to_owned(), vec![lane.network()].into());
         let text = toml::to_string(&config).context("write the agent's configuration")?;
         std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
     }
@@ -76,8 +76,10 @@ impl Cluster {
     }
 
     pub(super) fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {
-        let mut command = Command::new(&self.binaries.agent);
+        let place = self.world.place(index);
+        let mut command = place.command(&self.binaries.agent);
         command.arg("run").arg("--dir").arg(self.agent_folder(index));
-        Process::spawn(&self.world.scenario().agents[index].name, command, &self.logs)
+        let (name, logs) = (self.world.scenario().agents[index].name.clone(), self.logs.clone());
+        place.run(move || Process::spawn(&name, command, &logs))?
     }
 }

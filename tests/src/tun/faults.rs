@@ -1,0 +1,110 @@
+//! What is wrong with agents' links, on purpose: cuts and slowness, put on and lifted while packets flow.
+//!
+//! A cut loses packets silently, as a broken line does: nobody is told, and what the kernel does about it is real. The
+//! router asks before it takes a packet in and before it hands one over, so lifting restores exactly what was.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// In which direction an agent is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// Nothing passes.
+    Both,
+    /// Nothing reaches the agent; what it sends passes.
+    Towards,
+    /// Nothing the agent sends passes; what is sent to it arrives.
+    From,
+}
+
+/// The faults of every agent's link, none at first. Cheap to clone; may be called from anywhere, at any time.
+#[derive(Debug, Clone)]
+pub struct Faults {
+    /// By agent. Locked for a copy or an assignment only.
+    links: Arc<[Mutex<Fault>]>,
+}
+
+/// What is wrong with one link.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Fault {
+    cut: Option<Cut>,
+    slow: Option<Slow>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slow {
+    extra: Duration,
+    jitter: Duration,
+    until: Instant,
+}
+
+impl Fault {
+    /// Whether packets for the agent are lost.
+    pub(super) fn loses_towards(self) -> bool {
+        matches!(self.cut, Some(Cut::Both | Cut::Towards))
+    }
+
+    /// Whether the agent's packets are lost.
+    pub(super) fn loses_from(self) -> bool {
+        matches!(self.cut, Some(Cut::Both | Cut::From))
+    }
+
+    /// What a packet takes longer, and by how much it may vary beyond; nothing once the slowness is over.
+    pub(super) fn slowness(self, now: Instant) -> (Duration, Duration) {
+        self.slow.filter(|slow| now < slow.until).map_or_else(Default::default, |slow| (slow.extra, slow.jitter))
+    }
+}
+
+impl Faults {
+    /// A link without faults for each agent.
+    pub(super) fn none(agents: usize) -> Self {
+        Self { links: (0..agents).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Cuts an agent off, in place of whatever cut there was.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn cut(&self, agent: usize, cut: Cut) {
+        self.change(agent, |fault| fault.cut = Some(cut));
+    }
+
+    /// Lifts everything from an agent's link.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn heal(&self, agent: usize) {
+        self.change(agent, |fault| *fault = Fault::default());
+    }
+
+    /// Lifts everything from every link.
+    pub fn heal_all(&self) {
+        (0..self.links.len()).for_each(|agent| self.heal(agent));
+    }
+
+    /// Makes every round trip of an agent longer for a while: by `extra`, half of it each way, and by up to `jitter`
+    /// beyond on the way to the agent. Takes the place of an earlier slowness.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn slow(&self, agent: usize, extra: Duration, jitter: Duration, lasting: Duration) {
+        let until = Instant::now() + lasting;
+        self.change(agent, |fault| fault.slow = Some(Slow { extra, jitter, until }));
+    }
+
+    /// How an agent is cut off now; `None` when it is not.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn cut_of(&self, agent: usize) -> Option<Cut> {
+        self.of(agent).cut
+    }
+
+    pub(super) fn of(&self, agent: usize) -> Fault {
+        *self.links[agent].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, agent: usize, change: impl FnOnce(&mut Fault)) {
+        change(&mut self.links[agent].lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
