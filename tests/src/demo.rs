@@ -18,7 +18,7 @@ use crate::process::interrupted;
 use crate::report;
 use crate::scenario::Scenario;
 use crate::witness::Facts;
-use crate::world::World;
+use crate::world::{Grade, World, too_busy};
 use landfall_scheduler::simulate::Matrix;
 
 const BATCH: &str = "demo";
@@ -41,8 +41,6 @@ const ROWS_SHOWN: usize = 12;
 const MEGABYTE: f64 = 1e6;
 const MAX_SCHEDULER_MB: f64 = 150.0;
 const MAX_AGENT_MB: f64 = 40.0;
-/// Below this idle share the machine was too busy for its timing to be trusted.
-const LEAST_IDLE: f64 = 0.20;
 /// Trials of the weighted mean.
 const TRIALS: u32 = 10_000;
 
@@ -55,6 +53,9 @@ pub struct DemoArgs {
     /// Another layout than the paper's, TOML
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// What carries the packets: rootless, or tun, which takes root
+    #[arg(long, value_enum, default_value_t = Grade::Rootless)]
+    grade: Grade,
     /// Draws the nodes of a matrix, or the sites of a layout [default: 1, or the layout's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -137,7 +138,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         scenario.sites.len(),
         args.strategy
     );
-    let world = World::start(scenario).await?;
+    let world = World::start_on(args.grade, scenario).await?;
     narrator.say("the emulated network and its sites are up");
     let options =
         Options { scheduler: SCHEDULER.to_owned(), capacity: CAPACITY, logs: Some(output.join("logs")), sharing: 0 };
@@ -302,11 +303,7 @@ fn memory_targets(cluster: &Cluster) -> Vec<Target> {
 
 /// Why the run's timing proves nothing; `None` when it does.
 fn void_reason(cluster: &Cluster, idle: Option<f64>) -> Option<String> {
-    if let Some(late) = cluster.world.too_late() {
-        return Some(late);
-    }
-    let idle = idle?;
-    (idle < LEAST_IDLE).then(|| format!("the machine was only {:.0} % idle; 20 % are needed", idle * 100.0))
+    cluster.world.too_late().or_else(|| idle.and_then(too_busy))
 }
 
 fn print_verdict(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: Option<f64>, void: Option<&str>) {
@@ -326,10 +323,10 @@ fn print_verdict(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
         ]);
     }
     println!("{table}");
-    let lateness = cluster.world.wan.timer().lateness();
+    let lateness = cluster.world.lateness();
     let idle = idle.map_or("unknown".to_owned(), |idle| format!("{:.0} %", idle * 100.0));
     println!(
-        "the lab's own lateness: p50 {:.1?}, p99 {:.1?} over {} waits; the machine was {idle} idle",
+        "the lab's own lateness: p50 {:.1?}, p99 {:.1?} over {} waits or packets; the machine was {idle} idle",
         lateness.quantile(0.5),
         lateness.quantile(0.99),
         lateness.count()
