@@ -4,8 +4,10 @@
 //! scenario's agents. Nothing is faked: agents are enrolled by the operator's command, dial out, and reach only what the
 //! world serves. Everything lives in a temporary directory; dropping the cluster kills what still runs.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -13,6 +15,7 @@ use nix::unistd::Pid;
 use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use self::database::SharedPostgres;
 use self::scheduler::{SchedulerNode, SchedulerOptions};
@@ -56,8 +59,10 @@ pub struct Cluster {
     /// The schedulers; one or more.
     pub schedulers: Vec<SchedulerNode>,
     /// The database they share, where they do.
-    pub postgres: Option<SharedPostgres>,
+    pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
     agents: Vec<Process>,
+    /// What is set in the environment of some agents, by index.
+    pub environment: BTreeMap<usize, Vec<(String, String)>>,
     binaries: Binaries,
     logs: PathBuf,
     directory: TempDir,
@@ -142,7 +147,18 @@ impl Cluster {
         }
         let database = postgres.as_ref().map_or(schedulers[0].data_dir(), SharedPostgres::directory);
         let pool = witness::connect(database).await?;
-        Ok(Self { world, pool, schedulers, postgres, agents: Vec::new(), binaries, logs, directory })
+        let postgres = postgres.map(|postgres| Arc::new(Mutex::new(postgres)));
+        Ok(Self {
+            world,
+            pool,
+            schedulers,
+            postgres,
+            agents: Vec::new(),
+            environment: BTreeMap::new(),
+            binaries,
+            logs,
+            directory,
+        })
     }
 
     /// Starts every agent and waits until all are connected.
@@ -278,6 +294,39 @@ impl Cluster {
         &mut self.agents[index]
     }
 
+    /// Starts an agent again in its old folder, from another build.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn restart_agent_as(&mut self, index: usize, binary: &Path) -> anyhow::Result<()> {
+        self.agents[index] = self.spawn_agent_of(index, binary, &self.agent_folder(index), "")?;
+        Ok(())
+    }
+
+    /// Starts a second process of an agent in another folder; `suffix` tells its log apart.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
+        self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
+    }
+
+    /// Leaves the files where they are when everything has ended, and says where.
+    pub fn keep_files(&mut self) {
+        self.directory.disable_cleanup(true);
+        eprintln!("the cluster's files are left in {}", self.directory.path().display());
+    }
+
+    /// The temporary directory of everything.
+    pub fn folder(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The scheduler's binary, for commands of the operator's.
+    pub fn binary(&self) -> PathBuf {
+        self.binaries.landfall.clone()
+    }
+
     /// The processes: the first scheduler's, and the agents'.
     pub fn pids(&self) -> (Option<Pid>, Vec<Pid>) {
         (self.schedulers[0].pid(), self.agents.iter().filter_map(Process::pid).collect())
@@ -314,7 +363,7 @@ impl Cluster {
             }
         }
         if let Some(postgres) = self.postgres.take() {
-            postgres.stop().await?;
+            postgres.lock().await.stop().await?;
         }
         self.world.stop().await;
         ensure!(late.is_empty(), "did not end within {} s of SIGTERM: {}", STOP_PATIENCE.as_secs(), late.join(", "));

@@ -5,10 +5,12 @@
 
 pub mod beacons;
 pub mod bench;
+pub mod chaos;
 pub mod check;
 pub mod cluster;
 pub mod demo;
 pub mod figures;
+pub mod judge;
 pub mod layout;
 pub mod machine;
 pub mod names;

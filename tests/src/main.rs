@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use landfall_agent::probe::weighted_mean::trial;
 use landfall_lab::bench::{BenchArgs, bench};
+use landfall_lab::chaos::prepare::have_private_mounts;
+use landfall_lab::chaos::{ChaosArgs, chaos};
 use landfall_lab::demo::{DemoArgs, demo};
 use landfall_lab::with_postgres::with_postgres;
 
@@ -20,6 +22,8 @@ struct Lab {
 enum Command {
     /// Crawl an emulated web with real agents, measure it and check it
     Demo(DemoArgs),
+    /// Break everything that can break while a batch is crawled, and judge what was lost or done twice
+    Chaos(ChaosArgs),
     /// Show how well the weighted mean recovers distances, beside other estimators
     Trials {
         /// Draws the samples
@@ -42,6 +46,10 @@ enum Command {
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let lab = Lab::parse();
+    if matches!(lab.command, Command::Chaos(_)) {
+        have_private_mounts();
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -50,8 +58,9 @@ fn main() -> ExitCode {
         }
     };
     let ended = runtime.block_on(async {
-        match Lab::parse().command {
+        match lab.command {
             Command::Demo(args) => demo(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Chaos(args) => chaos(args).await.map(|()| ExitCode::SUCCESS),
             Command::Trials { seed, count } => {
                 print!("{}", trial::trials(seed, count));
                 println!("stopping once samples agree, in {count} trials");

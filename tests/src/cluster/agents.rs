@@ -47,27 +47,25 @@ impl Cluster {
         let output = child.wait_with_output().await.context("wait for landfall-agent enrol")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "enrol {}: {}", node.name, errors.trim());
-        self.settle(index, capacity, &folder)
+        self.settle(index, capacity)
     }
 
     /// Puts the agent on its address, and tells it of the lab's names.
-    fn settle(&self, index: usize, capacity: u32, folder: &Path) -> anyhow::Result<()> {
-        let file = folder.join("agent.toml");
-        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let mut config: toml::Table = text.parse().with_context(|| format!("parse {}", file.display()))?;
-        let lane = self.world.wan.lane();
-        let mut beacon = toml::Table::new();
-        let port = self.world.beacon_port();
-        let listen = SocketAddr::new(lane.agent(index).into(), port);
-        beacon.insert("listen".to_owned(), listen.to_string().into());
-        beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon(index)).into());
-        config.insert("beacon".to_owned(), beacon.into());
-        config.insert("bind".to_owned(), lane.agent(index).to_string().into());
-        config.insert("dns".to_owned(), self.world.names().to_string().into());
-        config.insert("capacity".to_owned(), i64::from(capacity).into());
-        config.insert("allow_net".to_owned(), vec![lane.network()].into());
-        let text = toml::to_string(&config).context("write the agent's configuration")?;
-        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+    fn settle(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
+        self.configure_agent(index, |config| {
+            let lane = self.world.wan.lane();
+            let mut beacon = toml::Table::new();
+            let port = self.world.beacon_port();
+            let listen = SocketAddr::new(lane.agent(index).into(), port);
+            beacon.insert("listen".to_owned(), listen.to_string().into());
+            beacon.insert("advertise".to_owned(), format!("http://{}:{port}", lane.beacon(index)).into());
+            config.insert("beacon".to_owned(), beacon.into());
+            config.insert("bind".to_owned(), lane.agent(index).to_string().into());
+            config.insert("dns".to_owned(), self.world.names().to_string().into());
+            config.insert("capacity".to_owned(), i64::from(capacity).into());
+            config.insert("allow_net".to_owned(), vec![lane.network()].into());
+            Ok(())
+        })
     }
 
     /// Where an agent keeps what is its own.
@@ -76,10 +74,37 @@ impl Cluster {
     }
 
     pub(super) fn spawn_agent(&self, index: usize) -> anyhow::Result<Process> {
+        self.spawn_agent_of(index, &self.binaries.agent, &self.agent_folder(index), "")
+    }
+
+    pub(super) fn spawn_agent_of(
+        &self,
+        index: usize,
+        binary: &Path,
+        folder: &Path,
+        suffix: &str,
+    ) -> anyhow::Result<Process> {
         let place = self.world.place(index);
-        let mut command = place.command(&self.binaries.agent);
-        command.arg("run").arg("--dir").arg(self.agent_folder(index));
-        let (name, logs) = (self.world.scenario().agents[index].name.clone(), self.logs.clone());
+        let mut command = place.command(binary);
+        command.arg("run").arg("--dir").arg(folder);
+        if let Some(environment) = self.environment.get(&index) {
+            command.envs(environment.iter().map(|(name, value)| (name, value)));
+        }
+        let (name, logs) = (format!("{}{suffix}", self.world.scenario().agents[index].name), self.logs.clone());
         place.run(move || Process::spawn(&name, command, &logs))?
+    }
+
+    /// Changes an agent's configuration; it counts from its next start.
+    pub(crate) fn configure_agent(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut toml::Table) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let file = self.agent_folder(index).join("agent.toml");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let mut config: toml::Table = text.parse().with_context(|| format!("parse {}", file.display()))?;
+        change(&mut config)?;
+        let text = toml::to_string(&config).context("write the agent's configuration")?;
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
     }
 }

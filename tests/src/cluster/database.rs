@@ -12,6 +12,19 @@ use sqlx::postgres::PgConnectOptions;
 /// A server that was killed may take this long to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
+/// What is done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDatabase {
+    /// Ended in order and started again.
+    Restart,
+    /// Ended at once, as a crash would.
+    Crash,
+    /// Started where it is down.
+    Resume,
+    /// Stopped as it is, or let go on.
+    Freeze(bool),
+}
+
 /// The shared server; ends when dropped.
 #[derive(Debug)]
 pub struct SharedPostgres {
@@ -42,22 +55,29 @@ impl SharedPostgres {
         &self.directory
     }
 
-    /// Ends it in order, as `pg_ctl restart` would, and starts it again.
+    /// Does this to it.
     ///
     /// # Errors
-    /// When it does not stop, or does not start.
-    pub async fn restart(&mut self) -> anyhow::Result<()> {
+    /// When it does not stop, start, or listen to signals.
+    pub async fn apply(&mut self, action: OnDatabase) -> anyhow::Result<()> {
+        match action {
+            OnDatabase::Restart => self.restart().await,
+            OnDatabase::Crash => self.crash().await,
+            OnDatabase::Resume => self.resume().await,
+            OnDatabase::Freeze(frozen) => self.freeze(frozen),
+        }
+    }
+
+    /// As `pg_ctl restart` would.
+    async fn restart(&mut self) -> anyhow::Result<()> {
         if let Some(running) = self.running.take() {
             running.stop().await.context("stop Postgres")?;
         }
         self.resume().await
     }
 
-    /// Ends it at once, as a crash would; [`Self::resume`] recovers it.
-    ///
-    /// # Errors
-    /// When it cannot be signalled, or does not end.
-    pub async fn crash(&mut self) -> anyhow::Result<()> {
+    /// As a crash would; [`Self::resume`] recovers it.
+    async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
         let ended = tokio::time::timeout(END_PATIENCE, running.ended()).await;
@@ -65,22 +85,14 @@ impl SharedPostgres {
         Ok(())
     }
 
-    /// Starts it where it is down.
-    ///
-    /// # Errors
-    /// When it does not start.
-    pub async fn resume(&mut self) -> anyhow::Result<()> {
+    async fn resume(&mut self) -> anyhow::Result<()> {
         if self.running.is_none() {
             self.running = Some(PrivatePostgres::start(&self.directory).await.context("start Postgres again")?);
         }
         Ok(())
     }
 
-    /// Stops its processes as they are, or lets them go on.
-    ///
-    /// # Errors
-    /// When they cannot be signalled.
-    pub fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
+    fn freeze(&self, frozen: bool) -> anyhow::Result<()> {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
@@ -95,7 +107,7 @@ impl SharedPostgres {
     ///
     /// # Errors
     /// When it had to be stopped the hard way.
-    pub async fn stop(mut self) -> anyhow::Result<()> {
+    pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => Ok(running.stop().await?),
             None => Ok(()),

@@ -99,6 +99,8 @@ impl SchedulerNode {
         use std::os::unix::fs::DirBuilderExt;
         // As private as the scheduler wants its own.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
+        // What says that a folder is a scheduler's.
+        std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;
         Ok(())

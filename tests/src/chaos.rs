@@ -1,0 +1,327 @@
+//! `lab chaos`: everything that can break breaks while a batch is crawled, and a judge says what was lost or done twice.
+//!
+//! Several schedulers on one Postgres, real agents behind a proxy each, and a schedule of faults drawn from a seed. Exit code 0
+//! only when the judge found nothing; the record of a run in which it did is kept.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use clap::{Args, ValueEnum};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::client::{Acknowledged, Client};
+use self::inject::Injector;
+use self::record::Recorder;
+use self::schedule::{Kind, Plan};
+use crate::cluster::{Cluster, Options};
+use crate::judge::{self, Offence};
+use crate::layout::Layout;
+use crate::process::interrupted;
+use crate::world::{Grade, World};
+
+pub mod client;
+pub mod disks;
+pub mod inject;
+pub mod prepare;
+pub mod proxy;
+pub mod record;
+pub mod report;
+pub mod schedule;
+pub mod twins;
+
+/// The layout of `lab chaos`.
+const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
+/// Sites an agent crawls at once.
+const CAPACITY: u32 = 5;
+/// How long the fleet takes for a site among faults: 10 agents, their slots, a second and a half a crawl, and half of it lost.
+const A_SITE: Duration = Duration::from_millis(45);
+/// The least mean time between two faults: with ten agents, more of them leave nobody at work.
+const LEAST_INTERVAL: Duration = Duration::from_millis(400);
+/// How long the client's first list may take to be measured.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
+/// How often the judge looks while the run goes on.
+const LOOK: Duration = Duration::from_secs(5);
+/// Machines that the sites are on. Sites of one machine are measured one after another: on few, measuring would take longer
+/// than the faults; on many, most of the work would be measuring.
+const MACHINES: usize = 250;
+/// Lists in which the client submits what it submits among the faults.
+const LISTS: usize = 50;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// One JSON object.
+    Json,
+}
+
+/// What a run is made of.
+#[derive(Debug, Clone, Args)]
+pub struct ChaosArgs {
+    /// Sites to crawl
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    sites: u32,
+    /// Faults to inject
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    faults: u32,
+    /// Draws the faults
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Mean time between the beginnings of two faults [default: such that the sites last as long as the faults]
+    #[arg(long, value_name = "TIME", value_parser = humantime_serde::re::humantime::parse_duration)]
+    interval: Option<Duration>,
+    /// The emulated network: real packets (root), or none [default: what this machine can have]
+    #[arg(long, value_enum)]
+    grade: Option<Grade>,
+    /// Schedulers on one Postgres
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    schedulers: u8,
+    /// Inject only these kinds of fault, as in by_fault
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Use the lease times of a real deployment
+    #[arg(long)]
+    real_times: bool,
+    /// An older build of landfall-agent, which agents are restarted with now and then
+    #[arg(long, value_name = "FILE")]
+    old_agent: Option<PathBuf>,
+    /// Write the whole record here
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// How to print what was found
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// Lease times of a run.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    heartbeat: Duration,
+    life: Duration,
+    grace: Duration,
+}
+
+impl Times {
+    const SHORT: Self =
+        Self { heartbeat: Duration::from_millis(500), life: Duration::from_secs(3), grace: Duration::from_millis(500) };
+
+    fn real() -> Self {
+        let real = landfall_scheduler::config::LeaseConfig::default();
+        Self { heartbeat: real.heartbeat_interval, life: real.life, grace: real.grace }
+    }
+
+    fn lifetime(self) -> Duration {
+        self.life + self.grace
+    }
+
+    /// The schedulers' configuration. What is not about time is wider than its default, since a thousand faults on ten agents
+    /// are more than a fleet sees in a year: sessions break all the time, and every site loses its agent again and again.
+    fn scheduler(self) -> String {
+        let Self { heartbeat, life, grace } = self;
+        format!(
+            "[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
+             max_supersessions = 600\nmax_crashes = 100\n\
+             [measure]\nsite_interval = '100ms'\nsite_samples = 4\nmax_site_orders = 2000\n"
+        )
+    }
+}
+
+/// Runs; takes everything down also when it failed or was interrupted.
+///
+/// # Errors
+/// When something could not be done, or the judge found anything.
+pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
+    let times = if args.real_times { Times::real() } else { Times::SHORT };
+    let quiet = args.format == Format::Json;
+    let kinds = args.kinds(quiet)?;
+    if !quiet {
+        println!(
+            "Landfall chaos: {} sites, {} faults, seed {}, {} schedulers; a session lives {:?} and {:?} of grace",
+            args.sites, args.faults, args.seed, args.schedulers, times.life, times.grace
+        );
+    }
+    let sites = usize::try_from(args.sites)?;
+    let mut layout = Layout::parse(LAYOUT, "chaos.toml")?;
+    layout.sites.per_machine = NonZeroUsize::new(sites.div_ceil(MACHINES));
+    let world = World::start_on(args.grade(quiet), layout.scenario(None, Some(sites))?).await?;
+    let options =
+        Options { scheduler: times.scheduler(), capacity: CAPACITY, logs: None, sharing: usize::from(args.schedulers) };
+    let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let mut cluster = Cluster::without_agents(world, &options).await?;
+    let ran = tokio::select! {
+        ran = run(&args, times, kinds, &mut cluster, &tasks, &shutdown) => ran,
+        () = interrupted() => Err(anyhow::anyhow!("interrupted")),
+    };
+    shutdown.cancel();
+    if ran.is_err() {
+        cluster.keep_files();
+    }
+    let stopped = cluster.stop().await;
+    tasks.close();
+    ran?;
+    stopped
+}
+
+/// Everything between the start of the schedulers and the end.
+async fn run(
+    args: &ChaosArgs,
+    times: Times,
+    kinds: Vec<Kind>,
+    cluster: &mut Cluster,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let tools = prepare::tools(args, &kinds, cluster, tasks, shutdown).await?;
+    cluster.start_agents().await?;
+    cluster.await_mesh(Duration::from_secs(60)).await?;
+    cluster.operate(&["landmarks", "elect", "--count", "3"]).await?;
+    let mut recorder = Recorder::start(cluster, args.seed, times.lifetime()).await?;
+    let faults = schedule::draw(&Plan {
+        seed: args.seed,
+        faults: usize::try_from(args.faults)?,
+        interval: args.interval.unwrap_or_else(|| LEAST_INTERVAL.max(A_SITE * args.sites / args.faults.max(1))),
+        lifetime: times.lifetime(),
+        kinds,
+    });
+    let sites = usize::try_from(args.sites)?;
+    let client = Client::new(cluster, LISTS)?;
+    survey(cluster, &client, sites.div_ceil(2)).await?;
+    let mut injector = Injector::new(faults, tools, cluster);
+    let offences = storm(args, cluster, client, &mut injector, &mut recorder, tasks, shutdown).await?;
+    let summary = report::Summary::of(&recorder.history, &offences);
+    if let Some(file) = args.record.clone().or_else(|| (!offences.is_empty()).then(|| kept_record(args.seed))) {
+        let text = serde_json::to_string(&recorder.history).context("write the record")?;
+        std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+        eprintln!("the record of the run is in {}", file.display());
+    }
+    match args.format {
+        Format::Json => println!("{}", serde_json::to_string(&summary).context("write the summary")?),
+        Format::Table => print!("{}", summary.table()),
+    }
+    for offence in offences.iter().take(20) {
+        eprintln!("{}: {}", offence.rule.name(), offence.said);
+    }
+    ensure!(offences.is_empty(), "the judge found {} offences", offences.len());
+    Ok(())
+}
+
+/// The first half of the sites is submitted and measured before anything breaks, and crawled while it does: with nothing to
+/// crawl faults would prove nothing. The other half is submitted and measured among the faults.
+async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
+    let names = cluster.agent_names();
+    for name in &names {
+        cluster.operate(&["agents", "drain", name]).await?;
+    }
+    client.submit(0).await;
+    let located = "select count(*) from tasks where state = 'located'";
+    cluster.await_count("the first sites to be measured", located, sites, SURVEY_PATIENCE).await?;
+    for name in &names {
+        cluster.operate(&["agents", "resume", name]).await?;
+    }
+    Ok(())
+}
+
+/// Faults while a client submits; then healing, and the end.
+async fn storm(
+    args: &ChaosArgs,
+    cluster: &mut Cluster,
+    client: Client,
+    injector: &mut Injector,
+    recorder: &mut Recorder,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Vec<Offence>> {
+    let (lists, acknowledged) = (client.lists(), client.acknowledged());
+    let next = Arc::new(Notify::new());
+    tasks.spawn(shutdown.clone().run_until_cancelled_owned(client.submit_rest(Arc::clone(&next))));
+    let mut look = Instant::now() + LOOK;
+    let mut shown = 0;
+    while !injector.is_over() || acknowledged.lists() < lists {
+        let wake = injector.step(cluster).await?;
+        // Lists come as the faults go on, so that there is work for all of them; after the last one at once.
+        let wanted = if injector.is_over() {
+            lists
+        } else {
+            injector.begun() * lists / usize::try_from(args.faults)?.max(1) + 1
+        };
+        if acknowledged.lists() < wanted.min(lists) {
+            next.notify_one();
+        }
+        if Instant::now() >= look && !injector.database_suffers() {
+            look = Instant::now() + LOOK;
+            let found = glance(cluster, injector, recorder, &acknowledged).await;
+            if !found.is_empty() {
+                injector.cut_short();
+                recorder.close(&injector.done, Instant::now());
+                return Ok(found);
+            }
+            if args.format == Format::Table && injector.begun() >= shown + 50 {
+                shown = injector.begun();
+                println!("  {shown} faults, {} sites submitted, {} done", acknowledged.sites().len(), ended(recorder));
+            }
+        }
+        tokio::time::sleep_until(wake.into()).await;
+    }
+    injector.settle().await?;
+    let healed = Instant::now();
+    await_end(args, cluster, injector, recorder, &acknowledged, healed).await
+}
+
+/// Waits for the last task, or until nothing has ended for too long.
+async fn await_end(
+    args: &ChaosArgs,
+    cluster: &Cluster,
+    injector: &Injector,
+    recorder: &mut Recorder,
+    acknowledged: &Acknowledged,
+    healed: Instant,
+) -> anyhow::Result<Vec<Offence>> {
+    let patience = Duration::from_secs(60) + 10 * Times::real().lifetime();
+    let (mut last, mut moved) = (0, Instant::now());
+    loop {
+        let read = recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await;
+        let done = ended(recorder);
+        if done > last {
+            (last, moved) = (done, Instant::now());
+        }
+        let all = read.is_ok() && done == recorder.history.tasks.len() && done >= usize::try_from(args.sites)?;
+        if all || moved.elapsed() > patience {
+            read.context("read the end of the run")?;
+            recorder.close(&injector.done, healed);
+            return Ok(judge::judge(&recorder.history));
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Reads what happened and judges what must hold at every moment.
+async fn glance(
+    cluster: &Cluster,
+    injector: &Injector,
+    recorder: &mut Recorder,
+    acknowledged: &Acknowledged,
+) -> Vec<Offence> {
+    match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
+        Ok(()) => judge::safety(&recorder.history),
+        // The database may be what is broken just now.
+        Err(error) => {
+            tracing::debug!(error = format!("{error:#}"), "the record waits for the database");
+            Vec::new()
+        }
+    }
+}
+
+fn ended(recorder: &Recorder) -> usize {
+    let tasks = recorder.history.tasks.iter();
+    tasks.filter(|task| matches!(task.state.as_str(), "done" | "failed" | "cancelled")).count()
+}
+
+fn kept_record(seed: u64) -> PathBuf {
+    std::env::temp_dir().join(format!("landfall-chaos-{seed}-{}.json", std::process::id()))
+}

@@ -1,0 +1,111 @@
+//! The client of a run: submits the sites in lists, each until it is acknowledged, and remembers which were.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::process::Command;
+use tokio::sync::Notify;
+
+use crate::cluster::Cluster;
+
+/// The batch.
+pub const BATCH: &str = "chaos";
+/// Time between two requests of a crawl: a site takes a second or two, so that faults meet crawls under way.
+const REQUEST_INTERVAL: &str = "250ms";
+/// The rest between two attempts to submit a list.
+const REST: Duration = Duration::from_millis(300);
+/// A command that takes longer was lost with its scheduler, and is tried again.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was acknowledged so far. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Acknowledged {
+    sites: Arc<Mutex<Vec<String>>>,
+    lists: Arc<AtomicUsize>,
+}
+
+impl Acknowledged {
+    /// The sites.
+    pub fn sites(&self) -> Vec<String> {
+        self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many lists.
+    pub fn lists(&self) -> usize {
+        self.lists.load(Ordering::Relaxed)
+    }
+}
+
+/// The lists of a run, and how they are submitted.
+#[derive(Debug)]
+pub struct Client {
+    lists: Vec<(Vec<String>, PathBuf)>,
+    binary: PathBuf,
+    data_dirs: Vec<PathBuf>,
+    acknowledged: Acknowledged,
+}
+
+impl Client {
+    /// Writes the world's sites as lists: the first half as one, the rest as `others`.
+    ///
+    /// # Errors
+    /// When a list cannot be written.
+    pub fn new(cluster: &Cluster, others: usize) -> anyhow::Result<Self> {
+        let sites = cluster.site_names();
+        let (first, rest) = sites.split_at(sites.len().div_ceil(2));
+        let each = rest.len().div_ceil(others.max(1)).max(1);
+        let mut lists = Vec::new();
+        for (number, part) in std::iter::once(first).chain(rest.chunks(each)).enumerate() {
+            let file = cluster.folder().join(format!("list-{number}.txt"));
+            std::fs::write(&file, part.join("\n")).with_context(|| format!("write {}", file.display()))?;
+            lists.push((part.to_vec(), file));
+        }
+        let data_dirs = cluster.schedulers.iter().map(|scheduler| scheduler.data_dir().to_owned()).collect();
+        Ok(Self { lists, binary: cluster.binary(), data_dirs, acknowledged: Acknowledged::default() })
+    }
+
+    /// What was acknowledged; goes on being true while lists are submitted.
+    pub fn acknowledged(&self) -> Acknowledged {
+        self.acknowledged.clone()
+    }
+
+    /// How many lists there are.
+    pub fn lists(&self) -> usize {
+        self.lists.len()
+    }
+
+    /// Submits a list until it is acknowledged, by each scheduler in turn.
+    pub async fn submit(&self, list: usize) {
+        let Some((sites, file)) = self.lists.get(list) else { return };
+        for attempt in list.. {
+            let mut command = Command::new(&self.binary);
+            command.arg("--data-dir").arg(&self.data_dirs[attempt % self.data_dirs.len()]);
+            command.args(["sites", "submit"]).arg(file).args([
+                "--batch",
+                BATCH,
+                "--request-interval",
+                REQUEST_INTERVAL,
+            ]);
+            command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+            let ended = tokio::time::timeout(PATIENCE, command.status()).await;
+            if ended.is_ok_and(|status| status.is_ok_and(|status| status.success())) {
+                break;
+            }
+            tokio::time::sleep(REST).await;
+        }
+        self.acknowledged.sites.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(sites);
+        self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Submits all lists but the first, one whenever `next` is signalled.
+    pub async fn submit_rest(self, next: Arc<Notify>) {
+        for list in 1..self.lists.len() {
+            next.notified().await;
+            self.submit(list).await;
+        }
+    }
+}

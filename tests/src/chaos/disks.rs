@@ -1,0 +1,82 @@
+//! Small disks for the agents' outboxes, which the lab can fill: a tmpfs each.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+/// A disk's bytes: some thousand outcomes.
+const DISK_BYTES: usize = 4 << 20;
+/// Below this an agent takes no lease, as its configuration says.
+pub const MIN_FREE_BYTES: usize = 512 << 10;
+const BALLAST: &str = "ballast";
+
+/// The disks, unmounted when dropped.
+#[derive(Debug)]
+pub struct SmallDisks {
+    folders: Vec<PathBuf>,
+}
+
+impl SmallDisks {
+    /// Mounts a disk at each folder.
+    ///
+    /// # Errors
+    /// When the system does not let this process mount.
+    pub fn mount(folders: Vec<PathBuf>) -> anyhow::Result<Self> {
+        let mut disks = Self { folders: Vec::new() };
+        for folder in folders {
+            std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+            let size = format!("size={DISK_BYTES}");
+            run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], &folder)?;
+            disks.folders.push(folder);
+        }
+        Ok(disks)
+    }
+
+    /// Fills a disk to its last byte.
+    ///
+    /// # Errors
+    /// When writing fails for another reason than that it is full.
+    pub fn fill(&self, index: usize) -> anyhow::Result<()> {
+        let file = self.folders[index].join(BALLAST);
+        let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
+        let block = [0_u8; 4096];
+        loop {
+            match ballast.write(&block) {
+                Ok(_) => {}
+                Err(full) if full.kind() == ErrorKind::StorageFull => return Ok(()),
+                Err(error) => return Err(error).with_context(|| format!("write {}", file.display())),
+            }
+        }
+    }
+
+    /// Makes room again.
+    ///
+    /// # Errors
+    /// When the ballast cannot be removed.
+    pub fn free(&self, index: usize) -> anyhow::Result<()> {
+        let file = self.folders[index].join(BALLAST);
+        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
+    }
+}
+
+impl Drop for SmallDisks {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // Lazily: an agent that is still ending may hold a file.
+            if let Err(error) = run("umount", &["--lazy"], folder) {
+                tracing::warn!(%error, "a small disk stays mounted");
+            }
+        }
+    }
+}
+
+fn run(program: &str, arguments: &[&str], folder: &Path) -> anyhow::Result<()> {
+    let output =
+        Command::new(program).args(arguments).arg(folder).output().with_context(|| format!("run {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", folder.display(), said.trim());
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! Carries a schedule out on a cluster, one action at a time, and heals everything in the end.
+//!
+//! A fault begins when its time has come and somebody is there that it can befall; else it waits for that. What several faults
+//! do to the same messages adds up, and a process suffers one fault of its own at a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use tokio::task::JoinSet;
+
+use super::disks::SmallDisks;
+use super::proxy::{Rules, StreamProxy, Way};
+use super::schedule::{Fault, Kind};
+use super::twins::Twins;
+use crate::cluster::Cluster;
+use crate::cluster::database::OnDatabase;
+use crate::tun::Cut;
+
+/// How often a flapping stream breaks while the fault lasts.
+const FLAPS: u32 = 4;
+/// The rest between two attempts of the operator's.
+const REST: Duration = Duration::from_millis(200);
+/// How late messages are, milliseconds at most.
+const MOST_DELAY_MS: u64 = 1500;
+/// How far a clock is off: beyond any lease.
+const SHIFTED: &str = "-3600s";
+const TRUE: &str = "+0";
+
+/// What faults need beside the cluster.
+#[derive(Debug)]
+pub struct Tools {
+    /// The proxy of each agent.
+    pub proxies: Vec<StreamProxy>,
+    /// The small disks of the agents' outboxes, where the lab may mount any.
+    pub disks: Option<SmallDisks>,
+    /// The file by which each agent's wall clock is shifted; none: it cannot be.
+    pub clocks: Vec<Option<PathBuf>>,
+    /// An older build of the agent.
+    pub old_agent: Option<PathBuf>,
+    /// Second processes of agents.
+    pub twins: Twins,
+}
+
+/// A fault that was injected.
+#[derive(Debug, Clone, Copy)]
+pub struct Done {
+    /// What.
+    pub fault: Fault,
+    /// The agent or scheduler it befell.
+    pub target: usize,
+    /// When it began.
+    pub from: Instant,
+    /// When it ended; none yet.
+    pub to: Option<Instant>,
+}
+
+/// How many faults do each thing to one agent's messages.
+#[derive(Debug, Clone, Copy, Default)]
+struct OnWire {
+    cut_up: u32,
+    cut_down: u32,
+    held_up: u32,
+    held_down: u32,
+    late: u32,
+    twice: u32,
+    late_by: Duration,
+}
+
+/// The injector.
+#[derive(Debug)]
+pub struct Injector {
+    start: Instant,
+    waiting: VecDeque<Fault>,
+    /// Under way, by when they end.
+    lasting: BTreeMap<(Instant, usize), Done>,
+    /// What was done, in the order it ended.
+    pub done: Vec<Done>,
+    tools: Tools,
+    wires: Vec<OnWire>,
+    agents_busy: Vec<bool>,
+    schedulers_busy: Vec<bool>,
+    postgres_busy: bool,
+    /// Breaks of flapping streams still to come.
+    flaps: Vec<(Instant, usize)>,
+    /// What takes its time: the operator's commands, and what is done to the database.
+    commands: JoinSet<anyhow::Result<()>>,
+}
+
+impl Injector {
+    /// Begins now.
+    pub fn new(faults: Vec<Fault>, tools: Tools, cluster: &Cluster) -> Self {
+        let agents = tools.proxies.len();
+        Self {
+            start: Instant::now(),
+            waiting: faults.into(),
+            lasting: BTreeMap::new(),
+            done: Vec::new(),
+            tools,
+            wires: vec![OnWire::default(); agents],
+            agents_busy: vec![false; agents],
+            schedulers_busy: vec![false; cluster.schedulers.len()],
+            postgres_busy: false,
+            flaps: Vec::new(),
+            commands: JoinSet::new(),
+        }
+    }
+
+    /// The proxies.
+    pub fn proxies(&self) -> &[StreamProxy] {
+        &self.tools.proxies
+    }
+
+    /// How many faults were begun.
+    pub fn begun(&self) -> usize {
+        self.done.len() + self.lasting.len()
+    }
+
+    /// Whether nothing is left to begin or to end.
+    pub fn is_over(&self) -> bool {
+        self.waiting.is_empty() && self.lasting.is_empty()
+    }
+
+    /// Forgets what was to come: only healing is left.
+    pub fn cut_short(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Does what is due; returns when to look again.
+    ///
+    /// # Errors
+    /// When a process cannot be handled.
+    pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
+        let now = Instant::now();
+        while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {
+            let mut ended = entry.remove();
+            self.end(cluster, &ended).await.with_context(|| format!("end {}", ended.fault.kind.name()))?;
+            ended.to = Some(Instant::now());
+            self.done.push(ended);
+        }
+        let proxies = &self.tools.proxies;
+        self.flaps.retain(|(at, agent)| {
+            let due = *at <= now;
+            if due {
+                proxies[*agent].break_streams();
+            }
+            !due
+        });
+        while let Some(fault) = self.waiting.front().copied().filter(|fault| self.start + fault.at <= now) {
+            let Some(target) = self.target(fault) else { break };
+            self.waiting.pop_front();
+            let from = Instant::now();
+            self.begin(cluster, fault, target).await.with_context(|| format!("begin {}", fault.kind.name()))?;
+            self.lasting.insert((from + fault.lasts, fault.number), Done { fault, target, from, to: None });
+        }
+        while let Some(ended) = self.commands.try_join_next() {
+            ended.context("a command panicked")??;
+        }
+        let ends = self.lasting.first_key_value().map(|((at, _), _)| *at);
+        let begins = self.waiting.front().map(|fault| self.start + fault.at);
+        let soon = now + Duration::from_millis(20);
+        Ok(ends.into_iter().chain(begins).min().unwrap_or(soon).clamp(soon, now + Duration::from_millis(200)))
+    }
+
+    /// Whom it befalls; `None` while nobody is free.
+    fn target(&self, fault: Fault) -> Option<usize> {
+        let free = |busy: &[bool]| {
+            let count = busy.len();
+            (0..count).map(|step| (fault.target + step) % count).find(|index| !busy[*index])
+        };
+        match fault.kind {
+            Kind::PostgresRestart | Kind::PostgresCrash | Kind::PostgresStop => (!self.postgres_busy).then_some(0),
+            Kind::SchedulerKill | Kind::SchedulerStop => free(&self.schedulers_busy),
+            _ if on_wire(fault.kind) => Some(fault.target % self.wires.len()),
+            Kind::ClockShift => {
+                let count = self.tools.clocks.len();
+                let shiftable = |index: &usize| self.tools.clocks[*index].is_some() && !self.agents_busy[*index];
+                (0..count).map(|step| (fault.target + step) % count).find(shiftable)
+            }
+            _ => free(&self.agents_busy),
+        }
+    }
+
+    async fn begin(&mut self, cluster: &mut Cluster, fault: Fault, target: usize) -> anyhow::Result<()> {
+        self.set_busy(fault.kind, target, true);
+        match fault.kind {
+            Kind::AgentKill => cluster.kill_agent(target).await,
+            Kind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGSTOP),
+            Kind::AgentOld => {
+                cluster.kill_agent(target).await?;
+                let binary = self.tools.old_agent.clone().context("there is no older build")?;
+                cluster.restart_agent_as(target, &binary)
+            }
+            Kind::Twin => self.tools.twins.begin(cluster, target),
+            Kind::Drain => self.operate(cluster, &["agents", "drain"], target),
+            Kind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.fill(target)),
+            Kind::ClockShift => self.shift(target, SHIFTED),
+            Kind::SchedulerKill => cluster.schedulers[target].process().kill().await,
+            Kind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGSTOP),
+            Kind::PostgresRestart => self.database(cluster, OnDatabase::Restart),
+            Kind::PostgresCrash => self.database(cluster, OnDatabase::Crash),
+            Kind::PostgresStop => self.database(cluster, OnDatabase::Freeze(true)),
+            Kind::Flap => {
+                let (now, pause) = (Instant::now(), fault.lasts / FLAPS);
+                self.flaps.extend((0..FLAPS).map(|flap| (now + pause * flap, target)));
+                Ok(())
+            }
+            _ => self.on_wire(cluster, fault, target, true),
+        }
+    }
+
+    async fn end(&mut self, cluster: &mut Cluster, done: &Done) -> anyhow::Result<()> {
+        let (fault, target) = (done.fault, done.target);
+        self.set_busy(fault.kind, target, false);
+        match fault.kind {
+            Kind::AgentKill => cluster.restart_agent(target),
+            Kind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGCONT),
+            Kind::AgentOld => {
+                cluster.kill_agent(target).await?;
+                cluster.restart_agent(target)
+            }
+            Kind::Twin => self.tools.twins.end(target).await,
+            Kind::Drain => self.operate(cluster, &["agents", "resume"], target),
+            Kind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.free(target)),
+            Kind::ClockShift => self.shift(target, TRUE),
+            Kind::SchedulerKill => cluster.schedulers[target].restart(),
+            Kind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGCONT),
+            Kind::PostgresRestart | Kind::Flap => Ok(()),
+            Kind::PostgresCrash => self.database(cluster, OnDatabase::Resume),
+            Kind::PostgresStop => self.database(cluster, OnDatabase::Freeze(false)),
+            _ => self.on_wire(cluster, fault, target, false),
+        }
+    }
+
+    fn set_busy(&mut self, kind: Kind, target: usize, busy: bool) {
+        match kind {
+            Kind::PostgresRestart | Kind::PostgresCrash | Kind::PostgresStop => self.postgres_busy = busy,
+            Kind::SchedulerKill | Kind::SchedulerStop => self.schedulers_busy[target] = busy,
+            kind if on_wire(kind) => {}
+            _ => self.agents_busy[target] = busy,
+        }
+    }
+
+    fn on_wire(&mut self, cluster: &Cluster, fault: Fault, target: usize, begins: bool) -> anyhow::Result<()> {
+        let wire = &mut self.wires[target];
+        let count = |number: &mut u32| *number = if begins { *number + 1 } else { number.saturating_sub(1) };
+        match fault.kind {
+            Kind::CutBoth => {
+                count(&mut wire.cut_up);
+                count(&mut wire.cut_down);
+            }
+            Kind::CutUp => count(&mut wire.cut_up),
+            Kind::CutDown => count(&mut wire.cut_down),
+            Kind::HoldUp => count(&mut wire.held_up),
+            Kind::HoldDown => count(&mut wire.held_down),
+            Kind::Delay => {
+                count(&mut wire.late);
+                wire.late_by = Duration::from_millis(u64::try_from(fault.target)? % MOST_DELAY_MS);
+            }
+            _ => count(&mut wire.twice),
+        }
+        let wire = *wire;
+        let packets = cluster.world.network();
+        if let Some(network) = packets {
+            match (wire.cut_up > 0, wire.cut_down > 0) {
+                (false, false) => network.faults().heal(target),
+                (true, false) => network.faults().cut(target, Cut::From),
+                (false, true) => network.faults().cut(target, Cut::Towards),
+                (true, true) => network.faults().cut(target, Cut::Both),
+            }
+        }
+        let held = |held: u32, cut: u32| held > 0 || (cut > 0 && packets.is_none());
+        self.tools.proxies[target].rule(|rules: &mut Rules| {
+            let delay = if wire.late > 0 { wire.late_by } else { Duration::ZERO };
+            rules.up = Way { held: held(wire.held_up, wire.cut_up), delay, twice: wire.twice > 0 };
+            rules.down = Way { held: held(wire.held_down, wire.cut_down), delay, twice: wire.twice > 0 };
+        });
+        Ok(())
+    }
+
+    /// Does something to the database beside everything else: it may take seconds, and other faults are not to wait for it.
+    fn database(&mut self, cluster: &Cluster, action: OnDatabase) -> anyhow::Result<()> {
+        let shared = Arc::clone(cluster.postgres.as_ref().context("the schedulers share no database")?);
+        self.commands.spawn(async move { shared.lock().await.apply(action).await });
+        Ok(())
+    }
+
+    /// Runs an operator's command until it succeeds, by whichever scheduler answers.
+    fn operate(&mut self, cluster: &Cluster, words: &'static [&'static str], target: usize) -> anyhow::Result<()> {
+        let name = cluster.world.scenario().agents[target].name.clone();
+        let mut commands: Vec<_> = (0..cluster.schedulers.len()).map(|index| cluster.landfall_at(index)).collect();
+        for command in &mut commands {
+            command.args(words).arg(&name).stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        self.commands.spawn(async move {
+            for command in (0..commands.len()).cycle() {
+                if commands[command].status().await.is_ok_and(|status| status.success()) {
+                    break;
+                }
+                tokio::time::sleep(REST).await;
+            }
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn shift(&self, target: usize, by: &str) -> anyhow::Result<()> {
+        let Some(file) = &self.tools.clocks[target] else { return Ok(()) };
+        std::fs::write(file, format!("{by}\n")).with_context(|| format!("write {}", file.display()))
+    }
+
+    /// Waits until every command of the operator's has succeeded, and the database is there.
+    ///
+    /// # Errors
+    /// When the database cannot be started again.
+    pub async fn settle(&mut self) -> anyhow::Result<()> {
+        while let Some(ended) = self.commands.join_next().await {
+            ended.context("a command panicked")??;
+        }
+        Ok(())
+    }
+
+    /// Whether the database may be away.
+    pub fn database_suffers(&self) -> bool {
+        self.postgres_busy
+    }
+}
+
+/// Whether it befalls messages, of which any number of faults may have hold at once.
+const fn on_wire(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::CutBoth
+            | Kind::CutUp
+            | Kind::CutDown
+            | Kind::HoldUp
+            | Kind::HoldDown
+            | Kind::Delay
+            | Kind::Duplicate
+            | Kind::Flap
+    )
+}
+
+fn signal(pid: Option<nix::unistd::Pid>, signal: Signal) -> anyhow::Result<()> {
+    let Some(pid) = pid else { return Ok(()) };
+    kill(pid, signal).with_context(|| format!("send {signal} to {pid}"))
+}

@@ -1,0 +1,143 @@
+//! What faults need: a proxy before each agent, small disks, clocks that can be shifted; and which faults this machine can
+//! have at all.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::disks::{self, SmallDisks};
+use super::inject::Tools;
+use super::proxy::StreamProxy;
+use super::schedule::Kind;
+use super::twins::Twins;
+use super::{CAPACITY, ChaosArgs};
+use crate::cluster::Cluster;
+use crate::cluster::scheduler::SchedulerNode;
+use crate::tun;
+use crate::world::Grade;
+
+/// What preloads a wall clock of one's own.
+const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// Set in a lab whose mounts are its own.
+const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
+
+/// Starts this program again with mounts of its own, where it may: then no disk that it mounts outlives it, however it ends.
+pub fn have_private_mounts() {
+    if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
+        return;
+    }
+    let Ok(own) = std::env::current_exe() else { return };
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]).arg(own).args(std::env::args_os().skip(1)).env(PRIVATE, "1");
+    // It returns only when it failed; then the disks are unmounted at an orderly end alone.
+    let error = command.exec();
+    tracing::warn!(%error, "no private mounts");
+}
+
+/// Enrols the agents, puts a proxy before each, and gets what the faults need.
+pub(super) async fn tools(
+    args: &ChaosArgs,
+    kinds: &[Kind],
+    cluster: &mut Cluster,
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<Tools> {
+    cluster.enrol_all(CAPACITY).await?;
+    let schedulers: Vec<_> = cluster.schedulers.iter().map(SchedulerNode::address).collect();
+    let agents = cluster.world.scenario().agents.len();
+    let mut proxies = Vec::with_capacity(agents);
+    for index in 0..agents {
+        let proxy = StreamProxy::start(&schedulers, index, tasks, shutdown).await?;
+        cluster.world.forward(proxy.port())?;
+        cluster.configure_agent(index, |config| {
+            config.insert("scheduler".to_owned(), proxy.url().into());
+            let outbox = toml::Table::from_iter([(
+                "min_free_bytes".to_owned(),
+                i64::try_from(disks::MIN_FREE_BYTES).context("bytes")?.into(),
+            )]);
+            config.insert("outbox".to_owned(), outbox.into());
+            Ok(())
+        })?;
+        proxies.push(proxy);
+    }
+    let disks = match kinds.contains(&Kind::DiskFull) {
+        true => {
+            let folders = (0..agents).map(|index| cluster.agent_folder(index).join("outbox")).collect();
+            Some(SmallDisks::mount(folders)?)
+        }
+        false => None,
+    };
+    let clocks = (0..agents).map(|index| clock(kinds, cluster, index)).collect::<anyhow::Result<_>>()?;
+    let twins = Twins::new(cluster.folder().join("twins"));
+    Ok(Tools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
+}
+
+/// Gives every third agent a wall clock that can be shifted; the others run as they would anywhere.
+fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize) -> anyhow::Result<Option<PathBuf>> {
+    if !kinds.contains(&Kind::ClockShift) || !index.is_multiple_of(3) {
+        return Ok(None);
+    }
+    let file = cluster.folder().join(format!("clock-{index}"));
+    std::fs::write(&file, "+0\n").with_context(|| format!("write {}", file.display()))?;
+    let named = file.to_string_lossy().into_owned();
+    let environment = [
+        ("LD_PRELOAD", FAKETIME),
+        ("FAKETIME_TIMESTAMP_FILE", &named),
+        ("FAKETIME_CACHE_DURATION", "1"),
+        // Only the wall clock: no process can have another boot clock than its machine's.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ];
+    let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    cluster.environment.insert(index, owned.to_vec());
+    Ok(Some(file))
+}
+
+impl ChaosArgs {
+    /// The emulated network: with packets that can be lost where this machine can have them.
+    pub(super) fn grade(&self, quiet: bool) -> Grade {
+        let missing = || match tun::missing() {
+            Some(missing) => {
+                if !quiet {
+                    println!("  rootless, so that cuts are of messages, not of packets: {missing}");
+                }
+                Grade::Rootless
+            }
+            None => Grade::Tun,
+        };
+        self.grade.unwrap_or_else(missing)
+    }
+
+    /// The kinds of fault that can be injected here; says which cannot, and why.
+    pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<Kind>> {
+        let known: BTreeMap<&str, Kind> = Kind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
+        let mut asked = Vec::new();
+        for name in &self.only {
+            let Some(kind) = known.get(name.as_str()) else {
+                let names: Vec<&str> = known.keys().copied().collect();
+                bail!("--only: '{name}' is no kind of fault; there are {}", names.join(", "));
+            };
+            asked.push(*kind);
+        }
+        let root = nix::unistd::geteuid().is_root();
+        let mut kinds = if asked.is_empty() { Kind::ALL.to_vec() } else { asked };
+        kinds.retain(|kind| {
+            let missing = match kind {
+                Kind::DiskFull if !root => Some("only root can mount small disks"),
+                Kind::ClockShift if !Path::new(FAKETIME).exists() => Some("libfaketime is not installed"),
+                Kind::AgentOld if self.old_agent.is_none() => Some("--old-agent is not given"),
+                Kind::SchedulerStop if self.schedulers < 2 => Some("there is one scheduler alone"),
+                _ => None,
+            };
+            if let Some(missing) = missing.filter(|_| !quiet) {
+                println!("  left out: {} ({missing})", kind.name());
+            }
+            missing.is_none()
+        });
+        ensure!(!kinds.is_empty() || self.faults == 0, "none of the kinds of fault can be injected here");
+        Ok(kinds)
+    }
+}

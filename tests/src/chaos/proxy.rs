@@ -1,0 +1,266 @@
+//! A proxy on the stream between one agent and the schedulers: it holds, delays, duplicates and cuts messages, and notes what
+//! schedulers promised.
+//!
+//! It works on whole messages, so that what a network cannot do by itself (a message twice, one an old stream delivers long
+//! after its agent has a new one) happens too. What was read and is held is delivered when the way is free again,
+//! whatever became of the agent meanwhile.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use futures::Stream;
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer};
+use landfall_proto::v1::{
+    EnrolRequest, EnrolResponse, SessionRequest, SessionResponse, outcome_ack, session_request, session_response,
+};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Messages of one way that may be under way; the sender waits when there are more.
+const UNDER_WAY: usize = 4096;
+/// How long a scheduler may take to accept a connection or a session.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What happens to messages of one way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Nothing is delivered.
+    pub held: bool,
+    /// Each message is this late.
+    pub delay: Duration,
+    /// Each message that may come twice does.
+    pub twice: bool,
+}
+
+/// What happens to the messages of one agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// From the agent.
+    pub up: Way,
+    /// To the agent.
+    pub down: Way,
+}
+
+/// What a scheduler told an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    /// When the proxy read it.
+    pub at: Instant,
+    /// The task.
+    pub task: i64,
+    /// The token.
+    pub token: i64,
+    /// Whether it was the acknowledgement that an outcome is recorded; else a lease was granted.
+    pub accepted: bool,
+}
+
+/// A running proxy.
+#[derive(Debug, Clone)]
+pub struct StreamProxy {
+    address: SocketAddr,
+    way: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    rules: watch::Sender<Rules>,
+    /// How often the streams were broken.
+    broken: watch::Sender<u64>,
+    upstream: Vec<Channel>,
+    /// Which of them serves next.
+    turn: AtomicUsize,
+    /// Appended by the streams' tasks; never held across an await.
+    told: Mutex<Vec<Told>>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl StreamProxy {
+    /// Listens on a free port of loopback, and leads to the schedulers, beginning with `first`.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start(
+        schedulers: &[SocketAddr],
+        first: usize,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listen for an agent's stream")?;
+        let address = listener.local_addr().context("ask for the proxy's address")?;
+        let upstream = schedulers.iter().map(|address| {
+            let endpoint = Endpoint::from_shared(format!("http://{address}")).context("a scheduler's address")?;
+            Ok(endpoint.connect_timeout(PATIENCE).connect_lazy())
+        });
+        let way = Arc::new(Shared {
+            rules: watch::Sender::default(),
+            broken: watch::Sender::default(),
+            upstream: upstream.collect::<anyhow::Result<_>>()?,
+            turn: AtomicUsize::new(first),
+            told: Mutex::default(),
+            tasks: tasks.clone(),
+            shutdown: shutdown.clone(),
+        });
+        let service = AgentServiceServer::new(Desk(Arc::clone(&way)));
+        let ended = shutdown.clone().cancelled_owned();
+        tasks.spawn(async move {
+            let serving = Server::builder().add_service(service);
+            if let Err(error) = serving.serve_with_incoming_shutdown(TcpListenerStream::new(listener), ended).await {
+                tracing::error!(%error, "a stream proxy ended");
+            }
+        });
+        Ok(Self { address, way })
+    }
+
+    /// Where the agent finds it.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its port of the host's loopback.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Changes the rules from now on, for what is under way too.
+    pub fn rule(&self, change: impl FnOnce(&mut Rules)) {
+        self.way.rules.send_modify(change);
+    }
+
+    /// Cuts every stream that is open; new ones may be opened.
+    pub fn break_streams(&self) {
+        self.way.broken.send_modify(|times| *times += 1);
+    }
+
+    /// What schedulers have told the agent so far.
+    pub fn told(&self) -> Vec<Told> {
+        self.way.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[derive(Debug)]
+struct Desk(Arc<Shared>);
+
+#[tonic::async_trait]
+impl AgentService for Desk {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<SessionResponse, Status>> + Send>>;
+
+    async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {
+        AgentServiceClient::new(self.0.upstream()).enrol(request).await
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (metadata, _, inbound) = request.into_parts();
+        let (up, upward) = mpsc::channel(UNDER_WAY);
+        let (down, downward) = mpsc::channel(UNDER_WAY);
+        let way = Arc::clone(&self.0);
+        // The agent's first message may be held: it must be read before the scheduler can answer.
+        self.0.spawn(pump(Arc::clone(&way), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
+        let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
+        *outgoing.metadata_mut() = metadata;
+        let mut client = AgentServiceClient::new(way.upstream());
+        let opened = tokio::time::timeout(PATIENCE, client.session(outgoing)).await;
+        let opened = opened.map_err(|_| Status::unavailable("the way to the scheduler is cut")).flatten();
+        let responses = opened.inspect_err(|_| self.0.turn_away())?.into_inner();
+        self.0.spawn(pump(way, responses, down, |rules| rules.down, Shared::note, |_| true));
+        Ok(Response::new(Box::pin(ReceiverStream::new(downward))))
+    }
+}
+
+/// Whether a message may be sent twice: these two begin and end a session by themselves.
+fn may_repeat(request: &SessionRequest) -> bool {
+    use session_request::Message;
+    !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
+}
+
+impl Shared {
+    fn upstream(&self) -> Channel {
+        let turn = self.turn.load(Ordering::Relaxed);
+        self.upstream[turn % self.upstream.len()].clone()
+    }
+
+    /// The next session goes to another scheduler.
+    fn turn_away(&self) {
+        self.turn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn spawn(&self, pumping: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(self.shutdown.clone().run_until_cancelled_owned(pumping));
+    }
+
+    fn note(&self, response: &SessionResponse) {
+        use session_response::Message;
+        let (task, token, accepted) = match &response.message {
+            Some(Message::Crawl(order)) => (order.task_id, order.token, false),
+            Some(Message::Outcome(ack)) if ack.answer() == outcome_ack::Answer::Accepted => {
+                (ack.task_id, ack.token, true)
+            }
+            _ => return,
+        };
+        let told = Told { at: Instant::now(), task, token, accepted };
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+    }
+}
+
+/// Carries one way's messages: as they come, but under the rules.
+async fn pump<M: Clone + Send + 'static>(
+    way: Arc<Shared>,
+    mut from: Streaming<M>,
+    to: mpsc::Sender<Result<M, Status>>,
+    rule: impl Fn(&Rules) -> Way + Send + 'static,
+    note: impl Fn(&Shared, &M) + Send + 'static,
+    may_repeat: impl Fn(&M) -> bool + Send + 'static,
+) {
+    let (read, mut waiting) = mpsc::channel(UNDER_WAY);
+    let reading = Arc::clone(&way);
+    way.spawn(async move {
+        while let Some(message) = from.next().await {
+            if let Ok(message) = &message {
+                note(&reading, message);
+            }
+            if read.send((Instant::now(), message)).await.is_err() {
+                return;
+            }
+        }
+    });
+    let (mut rules, mut broken) = (way.rules.subscribe(), way.broken.subscribe());
+    broken.mark_unchanged();
+    let carrying = async {
+        while let Some((at, message)) = waiting.recv().await {
+            // The sender of the rules lives as long as this one.
+            let delay =
+                rules.wait_for(|rules| !rule(rules).held).await.map_or(Duration::ZERO, |rules| rule(&rules).delay);
+            tokio::time::sleep_until((at + delay).into()).await;
+            let again = match &message {
+                Ok(message) if rule(&rules.borrow()).twice && may_repeat(message) => Some(message.clone()),
+                _ => None,
+            };
+            if to.send(message).await.is_err() {
+                return;
+            }
+            if let Some(again) = again
+                && to.send(Ok(again)).await.is_err()
+            {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = carrying => {}
+        _ = broken.changed() => drop(to.try_send(Err(Status::unavailable("the stream was cut")))),
+    }
+}

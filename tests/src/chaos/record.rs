@@ -1,0 +1,206 @@
+//! Records a run as the judge reads it.
+//!
+//! What the witnesses saw is read before the database: then everything it rests on is in what the database says.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use chrono::{DateTime, Utc};
+use sqlx::{Connection, FromRow, PgConnection};
+
+use super::inject::Done;
+use super::proxy::StreamProxy;
+use crate::cluster::Cluster;
+use crate::judge::history::{Event, History, Injected, Outcome, Request, Task, Told};
+
+/// How long one reading may take: the database may stand still.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The recorder of one run.
+#[derive(Debug)]
+pub struct Recorder {
+    /// The record so far.
+    pub history: History,
+    start: Instant,
+    /// The database's clock at the start.
+    start_db: DateTime<Utc>,
+    /// Identifiers of the agents, in the scenario's order.
+    agents: Vec<i64>,
+    sites: Vec<String>,
+    seen: BTreeSet<i64>,
+    /// Below this transaction everything was read.
+    read_below: String,
+    requests_read: usize,
+    told_read: Vec<usize>,
+}
+
+#[derive(FromRow)]
+struct EventRow {
+    id: i64,
+    xact: i64,
+    at: DateTime<Utc>,
+    noun: String,
+    what: String,
+    task_id: Option<i64>,
+    token: Option<i64>,
+    agent_id: Option<i64>,
+    session_id: Option<i64>,
+    incarnation: Option<i64>,
+    cause: Option<String>,
+}
+
+#[derive(FromRow)]
+struct TaskRow {
+    id: i64,
+    site: String,
+    state: String,
+    reason: String,
+    token: i64,
+    outcome_token: Option<i64>,
+}
+
+impl Recorder {
+    /// Begins now; all agents are enrolled.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
+        let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
+        let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
+        let known: Vec<(i64, String)> =
+            sqlx::query_as("select id, name from agents").fetch_all(&cluster.pool).await.context("read the agents")?;
+        let ids: HashMap<&str, i64> = known.iter().map(|(id, name)| (name.as_str(), *id)).collect();
+        let names = cluster.agent_names();
+        let agents = names.iter().map(|name| ids.get(name.as_str()).copied().context("an agent is not enrolled"));
+        let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
+        let history =
+            History { seed, lifetime_us: micros(lifetime), agents: known.into_iter().collect(), ..History::default() };
+        Ok(Self {
+            history,
+            start,
+            start_db,
+            told_read: vec![0; agents.len()],
+            agents,
+            sites: cluster.site_names(),
+            seen: BTreeSet::new(),
+            read_below: "0".to_owned(),
+            requests_read: 0,
+        })
+    }
+
+    /// Reads what is new. What the database did not answer in time is read the next time.
+    ///
+    /// # Errors
+    /// When the database is away.
+    pub async fn advance(
+        &mut self,
+        cluster: &Cluster,
+        proxies: &[StreamProxy],
+        acknowledged: &[String],
+    ) -> anyhow::Result<()> {
+        self.history.acknowledged = acknowledged.to_vec();
+        for (index, proxy) in proxies.iter().enumerate() {
+            let told = proxy.told();
+            let new = told.iter().skip(self.told_read[index]);
+            self.history.told.extend(new.map(|told| Told {
+                at_us: micros(told.at.saturating_duration_since(self.start)),
+                agent: self.agents[index],
+                task: told.task,
+                token: told.token,
+                accepted: told.accepted,
+            }));
+            self.told_read[index] = told.len();
+        }
+        let log = cluster.world.log.entries();
+        let crawled = log.iter().skip(self.requests_read).filter(|access| access.get);
+        self.history.requests.extend(crawled.filter_map(|access| {
+            Some(Request {
+                at_us: micros(access.at.saturating_duration_since(self.start)),
+                site: self.sites[access.site].clone(),
+                agent: self.agents[access.agent?],
+            })
+        }));
+        self.requests_read = log.len();
+        let read = tokio::time::timeout(PATIENCE, self.read(cluster)).await;
+        read.context("the database did not answer in time").flatten()
+    }
+
+    async fn read(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        let mut conn = cluster.pool.acquire().await.context("reach the database")?;
+        let mut tx = conn.begin().await.context("begin to read")?;
+        sqlx::query("set transaction isolation level repeatable read, read only").execute(&mut *tx).await?;
+        let (events, next) = self.new_events(&mut tx).await?;
+        let tasks: Vec<TaskRow> = sqlx::query_as(TASKS).fetch_all(&mut *tx).await.context("read the tasks")?;
+        tx.commit().await.context("end reading")?;
+        self.read_below = next;
+        for row in events {
+            if self.seen.insert(row.id) {
+                let event = self.event(row);
+                self.history.events.push(event);
+            }
+        }
+        self.history.outcomes =
+            tasks.iter().filter_map(|row| row.outcome_token.map(|token| Outcome { task: row.id, token })).collect();
+        let task =
+            |row: TaskRow| Task { id: row.id, site: row.site, state: row.state, reason: row.reason, token: row.token };
+        self.history.tasks = tasks.into_iter().map(task).collect();
+        Ok(())
+    }
+
+    /// What was written since the last reading, and from which transaction on the next one has to look.
+    async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
+        let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
+            .fetch_one(&mut *tx)
+            .await
+            .context("ask for the oldest transaction")?;
+        let events = sqlx::query_as(EVENTS).bind(&self.read_below).fetch_all(tx).await.context("read the log")?;
+        Ok((events, next))
+    }
+
+    fn event(&self, row: EventRow) -> Event {
+        Event {
+            id: row.id,
+            xact: row.xact,
+            at_us: (row.at - self.start_db).num_microseconds().unwrap_or(i64::MAX),
+            noun: row.noun,
+            what: row.what,
+            task: row.task_id,
+            token: row.token,
+            agent: row.agent_id,
+            session: row.session_id,
+            incarnation: row.incarnation,
+            cause: row.cause,
+        }
+    }
+
+    /// Closes the record: what was done, when everything had been healed, and when the run was over.
+    pub fn close(&mut self, done: &[Done], healed: Instant) {
+        let since = |at: Instant| micros(at.saturating_duration_since(self.start));
+        self.history.healed_us = since(healed);
+        self.history.ended_us = since(Instant::now());
+        self.history.faults = done
+            .iter()
+            .map(|done| Injected {
+                kind: done.fault.kind.name().to_owned(),
+                agent: done.fault.kind.befalls_an_agent().then(|| self.agents[done.target]),
+                from_us: since(done.from),
+                to_us: since(done.to.unwrap_or(healed)),
+            })
+            .collect();
+        self.history.faults.sort_by_key(|fault| fault.from_us);
+    }
+}
+
+const EVENTS: &str = "
+    select id, xact::text::bigint as xact, at, noun, what, task_id, token, agent_id, session_id, incarnation, cause
+    from events where xact >= $1::text::xid8 order by id";
+
+const TASKS: &str = "
+    select t.id, s.name as site, t.state::text as state, coalesce(t.reason, '') as reason, t.token,
+           o.token as outcome_token
+    from tasks t join sites s on s.id = t.site_id left join outcomes o on o.task_id = t.id";
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}

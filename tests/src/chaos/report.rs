@@ -1,0 +1,105 @@
+//! What a run came to, as a table and as JSON.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::judge::history::History;
+use crate::judge::recovery::{Recovery, recovery};
+use crate::judge::{Offence, Rule};
+
+/// The figures of a run; the names are those of the JSON object.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Draws the faults.
+    pub seed: u64,
+    /// Sites whose submission was acknowledged.
+    pub sites: usize,
+    /// Faults injected.
+    pub faults: usize,
+    /// The same by kind.
+    pub by_fault: BTreeMap<String, usize>,
+    /// Offences by rule.
+    #[serde(flatten)]
+    pub offences: BTreeMap<&'static str, usize>,
+    /// Tasks that ended otherwise than done, by the beginning of their reason.
+    pub failed: BTreeMap<String, usize>,
+    /// Leases granted.
+    pub grants: usize,
+    /// Sessions that expired.
+    pub sessions_expired: usize,
+    /// How long the run took, in seconds.
+    pub took_s: f64,
+    /// How fast it recovered.
+    pub recovery_s: RecoverySeconds,
+}
+
+/// Seconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RecoverySeconds {
+    /// From an agent's kill to the next grant of a task it held.
+    pub agent_p99: Option<f64>,
+    /// From a scheduler's kill to the next grant.
+    pub scheduler_p99: Option<f64>,
+}
+
+impl Summary {
+    /// Sums a run up.
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of a run fit a double exactly")]
+    pub fn of(history: &History, offences: &[Offence]) -> Self {
+        let mut by_fault = BTreeMap::new();
+        for fault in &history.faults {
+            *by_fault.entry(fault.kind.clone()).or_default() += 1;
+        }
+        let count = |rule| offences.iter().filter(|offence| offence.rule == rule).count();
+        let mut failed = BTreeMap::new();
+        for task in history.tasks.iter().filter(|task| matches!(task.state.as_str(), "failed" | "cancelled")) {
+            let kind = task.reason.split(':').next().unwrap_or_default();
+            *failed.entry(format!("{} {kind}", task.state)).or_default() += 1;
+        }
+        let Recovery { agent_p99, scheduler_p99, .. } = recovery(history);
+        let events = |noun, what| history.events.iter().filter(|event| event.is(noun, what)).count();
+        Self {
+            seed: history.seed,
+            sites: history.acknowledged.len(),
+            faults: history.faults.len(),
+            by_fault,
+            offences: Rule::ALL.into_iter().map(|rule| (rule.name(), count(rule))).collect(),
+            failed,
+            grants: events("lease", "granted"),
+            sessions_expired: events("session", "expired"),
+            took_s: history.ended_us as f64 / 1e6,
+            recovery_s: RecoverySeconds { agent_p99, scheduler_p99 },
+        }
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut faults = comfy_table::Table::new();
+        faults.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["fault", "injected"]);
+        for (kind, count) in &self.by_fault {
+            faults.add_row([kind.clone(), count.to_string()]);
+        }
+        let mut rules = comfy_table::Table::new();
+        rules.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["rule", "broken"]);
+        for rule in Rule::ALL {
+            let broken = self.offences.get(rule.name()).copied().unwrap_or_default();
+            rules.add_row([rule.name().to_owned(), broken.to_string()]);
+        }
+        let seconds = |value: Option<f64>| value.map_or("none seen".to_owned(), |value| format!("{value:.1} s"));
+        let failed: Vec<String> = self.failed.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        format!(
+            "{faults}\n{rules}\n{} sites, {} faults in {:.0} s, seed {}; {} grants, {} sessions expired; not done: {}\n\
+             granted again after an agent was killed: p99 {}; after a scheduler was killed: p99 {}\n",
+            self.sites,
+            self.faults,
+            self.took_s,
+            self.seed,
+            self.grants,
+            self.sessions_expired,
+            if failed.is_empty() { "none".to_owned() } else { failed.join(", ") },
+            seconds(self.recovery_s.agent_p99),
+            seconds(self.recovery_s.scheduler_p99),
+        )
+    }
+}

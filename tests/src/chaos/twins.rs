@@ -1,0 +1,63 @@
+//! Second processes with an agent's credential, as when somebody copies an agent's folder to another machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::cluster::Cluster;
+use crate::process::Process;
+
+/// The twins that run.
+#[derive(Debug)]
+pub struct Twins {
+    folder: PathBuf,
+    running: BTreeMap<usize, Process>,
+}
+
+impl Twins {
+    /// Twins have their folders here.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, running: BTreeMap::new() }
+    }
+
+    /// Copies what an agent was enrolled with, and starts it a second time.
+    ///
+    /// # Errors
+    /// When the copy cannot be made or started.
+    pub fn begin(&mut self, cluster: &Cluster, agent: usize) -> anyhow::Result<()> {
+        let (original, copy) = (cluster.agent_folder(agent), self.folder.join(agent.to_string()));
+        copy_settings(&original, &copy).with_context(|| format!("copy {}", original.display()))?;
+        let twin = cluster.spawn_agent_in(agent, &copy, "twin")?;
+        self.running.insert(agent, twin);
+        Ok(())
+    }
+
+    /// Kills a twin.
+    ///
+    /// # Errors
+    /// When it cannot be killed.
+    pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
+        match self.running.remove(&agent) {
+            Some(mut twin) => twin.kill().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// The configuration, without the beacon's port that the original holds, and the credential.
+fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(copy)?;
+    for entry in std::fs::read_dir(original)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() && entry.file_name() != "agent.toml" {
+            std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
+        }
+    }
+    let text = std::fs::read_to_string(original.join("agent.toml"))?;
+    let mut config: toml::Table = text.parse()?;
+    let beacon = toml::Table::from_iter([("enabled".to_owned(), false.into())]);
+    config.insert("beacon".to_owned(), beacon.into());
+    std::fs::write(copy.join("agent.toml"), toml::to_string(&config)?)?;
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! The judge of a run: whether anything was lost or done twice, from witnesses that do not depend on one another.
+//!
+//! Pure. Each rule looks at a [`History`] and yields an offence for everything that breaks it. Rules of safety hold at every
+//! moment, those of liveness only after healing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::history::{Event, History};
+
+pub mod history;
+mod overlap;
+pub mod recovery;
+#[cfg(test)]
+mod tests;
+
+/// What must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// Every acknowledged site has its task.
+    Lost,
+    /// At most one outcome of a task was ever accepted.
+    DoubleCompleted,
+    /// No outcome was accepted with a token that was not the newest, or after its task's end.
+    StaleAccepted,
+    /// Crawls of one site by two agents overlap by no more than the request in flight.
+    Overlap,
+    /// Tokens rise by one per grant, and nobody was told of a grant that was not recorded.
+    Tokens,
+    /// At most one lease of a site was active at a time.
+    OneLease,
+    /// Incarnations rise, and no lease was given to a session after a newer one was opened.
+    Incarnations,
+    /// A session ended before its leases were taken.
+    SessionFirst,
+    /// Every outcome that an agent was told is recorded is recorded.
+    Acknowledged,
+    /// After healing every orphan was granted again within three lives.
+    Orphans,
+    /// After healing every task ended.
+    Unfinished,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Lost,
+        Self::DoubleCompleted,
+        Self::StaleAccepted,
+        Self::Overlap,
+        Self::Tokens,
+        Self::OneLease,
+        Self::Incarnations,
+        Self::SessionFirst,
+        Self::Acknowledged,
+        Self::Orphans,
+        Self::Unfinished,
+    ];
+
+    /// Its name in figures.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::DoubleCompleted => "double_completed",
+            Self::StaleAccepted => "stale_accepted",
+            Self::Overlap => "overlap_violations",
+            Self::Tokens => "token_gaps",
+            Self::OneLease => "sites_leased_twice",
+            Self::Incarnations => "old_incarnations",
+            Self::SessionFirst => "leases_before_sessions",
+            Self::Acknowledged => "acknowledged_unrecorded",
+            Self::Orphans => "orphans_late",
+            Self::Unfinished => "unfinished",
+        }
+    }
+}
+
+/// Something that broke a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offence {
+    /// Which rule.
+    pub rule: Rule,
+    /// The task it is about, where it is about one.
+    pub task: Option<i64>,
+    /// One sentence.
+    pub said: String,
+}
+
+/// All that is wrong with a run that is over.
+pub fn judge(history: &History) -> Vec<Offence> {
+    let mut offences = safety(history);
+    let gathered = Gathered::of(history);
+    offences.extend(orphans(history, &gathered));
+    offences.extend(unfinished(history));
+    offences
+}
+
+/// What is wrong by now with a run that is not over.
+pub fn safety(history: &History) -> Vec<Offence> {
+    let gathered = Gathered::of(history);
+    let mut offences = lost(history);
+    offences.extend(gathered.tasks.iter().flat_map(|(task, events)| of_task(*task, events)));
+    offences.extend(newest_tokens(history, &gathered));
+    offences.extend(overlap::offences(history));
+    offences.extend(one_lease(history, &gathered));
+    offences.extend(incarnations(&gathered));
+    offences.extend(session_first(history));
+    offences.extend(promises(history, &gathered));
+    offences
+}
+
+/// The log, by what it is about, each in the order of its numbers.
+struct Gathered<'a> {
+    tasks: BTreeMap<i64, Vec<&'a Event>>,
+    agents: BTreeMap<i64, Vec<&'a Event>>,
+}
+
+impl<'a> Gathered<'a> {
+    fn of(history: &'a History) -> Self {
+        let (mut tasks, mut agents) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
+        for event in &history.events {
+            if let Some(task) = event.task {
+                tasks.entry(task).or_default().push(event);
+            }
+            if let Some(agent) = event.agent.filter(|_| event.noun != "task") {
+                agents.entry(agent).or_default().push(event);
+            }
+        }
+        tasks.values_mut().chain(agents.values_mut()).for_each(|events| events.sort_by_key(|event| event.id));
+        Self { tasks, agents }
+    }
+}
+
+fn lost(history: &History) -> Vec<Offence> {
+    let known: BTreeSet<&str> = history.tasks.iter().map(|task| task.site.as_str()).collect();
+    let missing = history.acknowledged.iter().filter(|site| !known.contains(site.as_str()));
+    missing
+        .map(|site| Offence { rule: Rule::Lost, task: None, said: format!("{site} was acknowledged and has no task") })
+        .collect()
+}
+
+/// What one task's own log says.
+fn of_task(task: i64, events: &[&Event]) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    let mut offend = |rule, said| offences.push(Offence { rule, task: Some(task), said });
+    let (mut newest, mut completions, mut ended) = (0, 0, None);
+    for event in events {
+        let token = event.token.unwrap_or_default();
+        match (event.noun.as_str(), event.what.as_str()) {
+            ("lease", "granted") => {
+                if token != newest + 1 {
+                    offend(Rule::Tokens, format!("task {task}: token {token} was granted after token {newest}"));
+                }
+                newest = token;
+            }
+            ("lease", "completed") => {
+                completions += 1;
+                if completions > 1 {
+                    offend(Rule::DoubleCompleted, format!("task {task} was completed again, with token {token}"));
+                }
+                if token != newest {
+                    offend(
+                        Rule::StaleAccepted,
+                        format!("task {task} was completed with token {token} when {newest} was the newest"),
+                    );
+                }
+                // A completion and its task's end are of one transaction, in either order.
+                if let Some((state, xact)) = ended
+                    && xact != event.xact
+                {
+                    offend(Rule::StaleAccepted, format!("task {task} was completed after it was {state}"));
+                }
+            }
+            ("task", state @ ("done" | "failed" | "cancelled")) => {
+                if let Some((before, _)) = ended.replace((state, event.xact)) {
+                    offend(Rule::DoubleCompleted, format!("task {task} was {before} and then {state}"));
+                }
+            }
+            ("task", _) if ended.is_some() => {
+                offend(Rule::StaleAccepted, format!("task {task} was {} after its end", event.what));
+                ended = None;
+            }
+            _ => {}
+        }
+    }
+    offences
+}
+
+/// The tokens in the tables are those of the log.
+fn newest_tokens(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+    let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
+    let mut offences = Vec::new();
+    for task in &history.tasks {
+        let Some(events) = gathered.tasks.get(&task.id) else { continue };
+        let granted = events.iter().filter(|event| event.is("lease", "granted")).count();
+        if i64::try_from(granted) != Ok(task.token) {
+            let said = format!("task {}: {granted} grants, and its newest token is {}", task.id, task.token);
+            offences.push(Offence { rule: Rule::Tokens, task: Some(task.id), said });
+        }
+        let completed = events.iter().rfind(|event| event.is("lease", "completed")).and_then(|event| event.token);
+        if completed != outcomes.get(&task.id).copied() {
+            let said = format!(
+                "task {}: completed with token {completed:?}, its outcome has {:?}",
+                task.id,
+                outcomes.get(&task.id)
+            );
+            offences.push(Offence { rule: Rule::Acknowledged, task: Some(task.id), said });
+        }
+    }
+    offences
+}
+
+fn one_lease(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+    let mut by_site: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
+    for task in &history.tasks {
+        let leases = gathered.tasks.get(&task.id).into_iter().flatten().filter(|event| event.noun == "lease");
+        by_site.entry(&task.site).or_default().extend(leases);
+    }
+    let mut offences = Vec::new();
+    for (site, mut leases) in by_site {
+        leases.sort_by_key(|event| event.id);
+        let mut active = BTreeSet::new();
+        for event in leases {
+            let key = (event.task, event.token);
+            match event.what.as_str() {
+                "granted" => {
+                    active.insert(key);
+                    if active.len() > 1 {
+                        let said = format!("{site} had {} active leases at once", active.len());
+                        offences.push(Offence { rule: Rule::OneLease, task: event.task, said });
+                    }
+                }
+                "rebound" => {}
+                _ => _ = active.remove(&key),
+            }
+        }
+    }
+    offences
+}
+
+fn incarnations(gathered: &Gathered<'_>) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    for (agent, events) in &gathered.agents {
+        let mut newest = 0;
+        for event in events {
+            let Some(incarnation) = event.incarnation else { continue };
+            let opened = event.is("session", "opened");
+            let gives = event.is("lease", "granted") || event.is("lease", "rebound");
+            if (opened && incarnation <= newest) || (gives && incarnation != newest && newest > 0) {
+                let said = format!("agent {agent}: {} of incarnation {incarnation} after {newest}", event.what);
+                offences.push(Offence { rule: Rule::Incarnations, task: event.task, said });
+            }
+            if opened {
+                newest = newest.max(incarnation);
+            }
+        }
+    }
+    offences
+}
+
+/// In the other order a late heartbeat revives an agent whose tasks have moved.
+fn session_first(history: &History) -> Vec<Offence> {
+    let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
+    let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();
+    let taken = history.events.iter().filter(|event| event.is("lease", "expired"));
+    taken
+        .filter(|lease| {
+            let end = lease.session.and_then(|session| ended.get(&session));
+            end.is_none_or(|end| *end > lease.id)
+        })
+        .map(|lease| Offence {
+            rule: Rule::SessionFirst,
+            task: lease.task,
+            said: format!("the lease of task {:?} was taken before session {:?} had ended", lease.task, lease.session),
+        })
+        .collect()
+}
+
+/// What agents were told, and what is recorded.
+fn promises(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+    let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
+    let mut offences = Vec::new();
+    for told in &history.told {
+        let (task, token) = (told.task, told.token);
+        if told.accepted && !recorded.contains(&(task, token)) {
+            let said = format!("the outcome of task {task}, token {token}, was acknowledged and is not recorded");
+            offences.push(Offence { rule: Rule::Acknowledged, task: Some(task), said });
+        }
+        let events = gathered.tasks.get(&task).map_or(&[][..], Vec::as_slice);
+        let is_it = |event: &&&Event| event.is("lease", "granted") && event.token == Some(token);
+        if !told.accepted && !events.iter().any(|event| is_it(&event) && event.agent == Some(told.agent)) {
+            let said = format!("agent {} was told of task {task}, token {token}, which it was not granted", told.agent);
+            offences.push(Offence { rule: Rule::Tokens, task: Some(task), said });
+        }
+    }
+    offences
+}
+
+/// Tasks that lost their lease, and what became of them after healing.
+fn orphans(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+    let patience = 3 * history.lifetime_us;
+    let mut offences = Vec::new();
+    for (task, events) in &gathered.tasks {
+        for (index, event) in events.iter().enumerate() {
+            if event.noun != "lease" || !matches!(event.what.as_str(), "expired" | "released") {
+                continue;
+            }
+            let next = events[index + 1..].iter().find(|next| {
+                next.is("lease", "granted")
+                    || next.is("lease", "completed")
+                    || (next.noun == "task" && matches!(next.what.as_str(), "done" | "failed" | "cancelled"))
+            });
+            let from = event.at_us.max(history.healed_us);
+            let until = next.map_or(history.ended_us, |next| next.at_us);
+            if until.saturating_sub(from) > patience {
+                let waited = until.saturating_sub(from) / 1000;
+                let said = format!("task {task} waited {waited} ms for a new lease, {} are allowed", patience / 1000);
+                offences.push(Offence { rule: Rule::Orphans, task: Some(*task), said });
+            }
+        }
+    }
+    offences
+}
+
+fn unfinished(history: &History) -> Vec<Offence> {
+    let open = history.tasks.iter().filter(|task| !matches!(task.state.as_str(), "done" | "failed" | "cancelled"));
+    open.map(|task| Offence {
+        rule: Rule::Unfinished,
+        task: Some(task.id),
+        said: format!("task {} ({}) is {} ({})", task.id, task.site, task.state, task.reason),
+    })
+    .collect()
+}

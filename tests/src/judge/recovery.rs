@@ -1,0 +1,84 @@
+//! How fast a run recovered: from the kill of an agent to the next grant of each task it held, and from the kill of a
+//! scheduler to the next grant of any.
+
+use std::collections::BTreeMap;
+
+use super::history::{Event, History};
+
+/// The kinds of fault that it goes by.
+pub const AGENT_KILL: &str = "agent_kill";
+/// As above.
+pub const SCHEDULER_KILL: &str = "scheduler_kill";
+
+/// Seconds, the 99th percentile; `None` where nothing of the kind was seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Recovery {
+    /// From the kill of an agent to the grant of its tasks to somebody.
+    pub agent_p99: Option<f64>,
+    /// How many tasks that is of.
+    pub agent_tasks: usize,
+    /// From the kill of a scheduler to the next grant, while tasks waited for one.
+    pub scheduler_p99: Option<f64>,
+    /// How many kills that is of.
+    pub scheduler_kills: usize,
+}
+
+/// The figures of a run.
+pub fn recovery(history: &History) -> Recovery {
+    let mut grants: Vec<&Event> = history.events.iter().filter(|event| event.is("lease", "granted")).collect();
+    grants.sort_by_key(|event| event.at_us);
+    let mut leases: BTreeMap<i64, Vec<&Event>> = BTreeMap::new();
+    for event in history.events.iter().filter(|event| event.noun == "lease") {
+        leases.entry(event.task.unwrap_or_default()).or_default().push(event);
+    }
+    leases.values_mut().for_each(|events| events.sort_by_key(|event| event.id));
+    let agents = regrants(history, &leases);
+    let kills = history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
+    let schedulers: Vec<i64> = kills
+        .filter_map(|kill| {
+            let next = grants.partition_point(|grant| grant.at_us < kill.from_us);
+            grants.get(next).map(|grant| grant.at_us - kill.from_us)
+        })
+        .collect();
+    Recovery {
+        agent_tasks: agents.len(),
+        agent_p99: p99(agents),
+        scheduler_kills: schedulers.len(),
+        scheduler_p99: p99(schedulers),
+    }
+}
+
+/// How long each task that a killed agent held waited for its next grant.
+fn regrants(history: &History, leases: &BTreeMap<i64, Vec<&Event>>) -> Vec<i64> {
+    let mut waits = Vec::new();
+    for events in leases.values() {
+        let mut granted: Option<&Event> = None;
+        let mut killed: Option<i64> = None;
+        for event in events {
+            match event.what.as_str() {
+                "granted" => {
+                    waits.extend(killed.take().map(|killed| event.at_us - killed));
+                    granted = Some(event);
+                }
+                "expired" => {
+                    let held = granted.map(|granted| granted.at_us..event.at_us);
+                    let kills = history.faults.iter().filter(|fault| {
+                        fault.kind == AGENT_KILL
+                            && fault.agent == event.agent
+                            && held.as_ref().is_some_and(|held| held.contains(&fault.from_us))
+                    });
+                    killed = kills.map(|kill| kill.from_us).min();
+                }
+                _ => {}
+            }
+        }
+    }
+    waits
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of a run fit a double exactly")]
+fn p99(mut waits: Vec<i64>) -> Option<f64> {
+    waits.sort_unstable();
+    let last = waits.len().checked_sub(1)?;
+    waits.get((last * 99).div_ceil(100)).map(|wait| *wait as f64 / 1e6)
+}
