@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt lint doc bench sqlx-prepare sqlx-check clean
+.PHONY: help setup demo test chaos check fmt lint doc bench sqlx-prepare sqlx-check clean
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -32,6 +32,12 @@ test: setup ## Build and run every test, on a private Postgres
 	$(OFFLINE) timeout $$foreground --kill-after=60 $(TEST_LIMIT) bash -euo pipefail -c '\
 		cargo build --workspace --all-targets && \
 		$(TARGET)/debug/lab with-postgres -- cargo test --workspace --no-fail-fast'
+
+chaos: setup ## Break everything while 10,000 sites are crawled, for three seeds; as root, with real packets
+	$(OFFLINE) cargo build --release --workspace
+	old=$$(ops/old-agent.sh) && old="--old-agent $$old" || old=; \
+	for seed in 1 2 3; do $(TARGET)/release/lab chaos --seed $$seed $$old $(ARGS) || exit 1; done; \
+	$(TARGET)/release/lab chaos --real-times --sites 2000 --faults 40 --interval 15s --only agent_kill,scheduler_kill
 
 check: fmt lint doc ## Everything short of the tests: format, lint, documentation
 

@@ -57,6 +57,8 @@ find_missing() {
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
     [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
+    ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ||
+        need libfaketime "gives a process a wall clock that is wrong, for tests of faults"
     has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
 }
 

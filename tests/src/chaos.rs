@@ -253,7 +253,7 @@ async fn storm(
         if acknowledged.lists() < wanted.min(lists) {
             next.notify_one();
         }
-        if Instant::now() >= look && !injector.database_suffers() {
+        if Instant::now() >= look && !injector.database_suffers(cluster) {
             look = Instant::now() + LOOK;
             let found = glance(cluster, injector, recorder, &acknowledged).await;
             if !found.is_empty() {

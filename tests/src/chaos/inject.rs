@@ -325,8 +325,9 @@ impl Injector {
     }
 
     /// Whether the database may be away.
-    pub fn database_suffers(&self) -> bool {
-        self.postgres_busy
+    pub fn database_suffers(&self, cluster: &Cluster) -> bool {
+        // Whoever restarts it holds it.
+        self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }
 

@@ -20,8 +20,9 @@ use crate::cluster::scheduler::SchedulerNode;
 use crate::tun;
 use crate::world::Grade;
 
-/// What preloads a wall clock of one's own.
-const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+/// Where what preloads a wall clock of one's own may lie.
+const FAKETIME: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
 /// Set in a lab whose mounts are its own.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
@@ -78,14 +79,14 @@ pub(super) async fn tools(
 
 /// Gives every third agent a wall clock that can be shifted; the others run as they would anywhere.
 fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize) -> anyhow::Result<Option<PathBuf>> {
-    if !kinds.contains(&Kind::ClockShift) || !index.is_multiple_of(3) {
+    let Some(library) = faketime().filter(|_| kinds.contains(&Kind::ClockShift) && index.is_multiple_of(3)) else {
         return Ok(None);
-    }
+    };
     let file = cluster.folder().join(format!("clock-{index}"));
     std::fs::write(&file, "+0\n").with_context(|| format!("write {}", file.display()))?;
     let named = file.to_string_lossy().into_owned();
     let environment = [
-        ("LD_PRELOAD", FAKETIME),
+        ("LD_PRELOAD", library),
         ("FAKETIME_TIMESTAMP_FILE", &named),
         ("FAKETIME_CACHE_DURATION", "1"),
         // Only the wall clock: no process can have another boot clock than its machine's.
@@ -94,6 +95,10 @@ fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize) -> anyhow::Result<
     let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
     cluster.environment.insert(index, owned.to_vec());
     Ok(Some(file))
+}
+
+fn faketime() -> Option<&'static str> {
+    FAKETIME.into_iter().find(|library| Path::new(library).exists())
 }
 
 impl ChaosArgs {
@@ -127,7 +132,7 @@ impl ChaosArgs {
         kinds.retain(|kind| {
             let missing = match kind {
                 Kind::DiskFull if !root => Some("only root can mount small disks"),
-                Kind::ClockShift if !Path::new(FAKETIME).exists() => Some("libfaketime is not installed"),
+                Kind::ClockShift if faketime().is_none() => Some("libfaketime is not installed"),
                 Kind::AgentOld if self.old_agent.is_none() => Some("--old-agent is not given"),
                 Kind::SchedulerStop if self.schedulers < 2 => Some("there is one scheduler alone"),
                 _ => None,
