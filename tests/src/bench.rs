@@ -16,6 +16,7 @@ mod plain;
 mod refined;
 mod speed;
 mod trust;
+mod tun;
 
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
@@ -78,6 +79,7 @@ const SECTIONS: &[Section] = &[
     ("refined", refined::run),
     ("speed", speed::run),
     ("trust", trust::run),
+    ("tun", tun::run),
 ];
 
 /// Runs the sections and prints their lines.

@@ -235,7 +235,7 @@ impl Gathered {
             webs: &cluster.world.webs,
             log: &self.log,
             max_depth: MAX_DEPTH,
-            probe_interval: PROBE_INTERVAL,
+            probe_interval: cluster.world.probe_gap(PROBE_INTERVAL),
         }
     }
 }

@@ -85,7 +85,7 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
         webs: &cluster.world.webs,
         log: &log,
         max_depth: MAX_DEPTH,
-        probe_interval: PROBE_INTERVAL,
+        probe_interval: cluster.world.probe_gap(PROBE_INTERVAL),
     };
     let offences: Vec<String> = check::all(&evidence, Expect::Calm)
         .into_iter()

@@ -1,5 +1,9 @@
 //! The router: one thread between all TUN devices. It waits for packets and for the next that is due, and notes how late
 //! it was.
+//!
+//! Its priority is the usual one. With a real-time one it is in time on a busy machine too (50 handshakes at once: p95 0.3
+//! ms late in place of 1.8), but then the endpoints are not (800 at once: 46 ms in place of 8), and its own lateness,
+//! by which runs are judged, no longer tells. On two idle cores there is no difference.
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::Ordering;

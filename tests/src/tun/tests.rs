@@ -1,7 +1,10 @@
 //! (tests) The network itself: real sockets in real namespaces.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
@@ -49,16 +52,22 @@ fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// How long the answer to a datagram took; `None` when none came.
+/// How long the answer to a datagram took; `None` when none came. Late answers to earlier ones are passed over.
 fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let question = ASKED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let start = Instant::now();
-    socket.set_read_timeout(Some(patience)).unwrap();
-    socket.send(b"landfall").unwrap();
-    match socket.recv(&mut [0_u8; 16]) {
-        Ok(_) => Some(start.elapsed()),
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-        Err(error) => panic!("{error}"),
+    socket.send(&question).unwrap();
+    let mut answer = [0_u8; 8];
+    while let Some(left) = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {
+        socket.set_read_timeout(Some(left)).unwrap();
+        match socket.recv(&mut answer) {
+            Ok(_) if answer == question => return Some(start.elapsed()),
+            Ok(_) => {}
+            Err(error) => assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}"),
+        }
     }
+    None
 }
 
 /// The best of several; the others measure the machine.
@@ -113,7 +122,7 @@ fn the_scenarios_share_of_packets_is_lost() {
     }
     // Both ways lose a fifth: 0.64 come back, ± four standard deviations.
     assert!((580..=700).contains(&answered), "{answered} of {SENT}");
-    assert_eq!(network.traffic().overrun.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(network.traffic().overrun.load(Ordering::Relaxed), 0);
     drop(network);
     echo.join().unwrap();
 }
@@ -230,4 +239,60 @@ fn processes_stand_in_their_namespace_and_die_with_it() {
     drop(network);
     let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, child.wait()).await });
     assert!(!ended.unwrap().unwrap().success());
+}
+
+/// Set for the copy of this program that is to be killed.
+const TO_BE_KILLED: &str = "LANDFALL_LAB_TO_BE_KILLED";
+
+/// A lab in miniature: a network, and a process in it, whose number is said.
+fn wait_to_be_killed() {
+    let network = Network::start(&scenario(|_| {})).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _context = runtime.enter();
+    let place = network.agent(0).clone();
+    let mut command = place.command("sleep");
+    command.arg("600");
+    let child = place.run(move || command.spawn()).unwrap().unwrap();
+    println!("\nprocess {}", child.id().unwrap());
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn a_killed_lab_leaves_neither_processes_nor_namespaces() {
+    if std::env::var_os(TO_BE_KILLED).is_some() {
+        return wait_to_be_killed();
+    }
+    if let Some(reason) = missing() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "tun::tests::a_killed_lab_leaves_neither_processes_nor_namespaces", "--nocapture"]);
+    let mut lab = command.env(TO_BE_KILLED, "1").stdout(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(lab.stdout.take().unwrap());
+    let mut lines = said.lines().map(Result::unwrap);
+    let pid = lines.find_map(|line| Some(line.strip_prefix("process ")?.to_owned())).unwrap();
+    let namespace = std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+    assert_ne!(namespace, std::fs::read_link("/proc/self/ns/net").unwrap());
+    assert!(inhabitants(&namespace).contains(&pid));
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    let start = Instant::now();
+    while !inhabitants(&namespace).is_empty() {
+        assert!(start.elapsed() < PATIENCE, "{:?} outlive their lab", inhabitants(&namespace));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes with a thread in a namespace.
+fn inhabitants(namespace: &PathBuf) -> Vec<String> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let inside = |pid: &String| {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        threads
+            .into_iter()
+            .any(|thread| std::fs::read_link(thread.path().join("ns/net")).is_ok_and(|net| net == *namespace))
+    };
+    processes.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(inside).collect()
 }
