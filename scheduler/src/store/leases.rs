@@ -89,7 +89,8 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
             from tasks t
             where t.state = 'assigned' and t.agent_id = $1
               and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
-            order by t.id
+            -- Those first whose lease was lost: they have waited before.
+            order by t.token = 0, t.id
             limit $3
             for update of t skip locked
         ), granted as (
@@ -361,6 +362,26 @@ mod tests {
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_whose_lease_was_lost_goes_before_those_that_never_had_one(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let mut tasks = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            tasks.push(fixtures::assigned(&mut conn, batch, site, agent).await);
+        }
+        let first = grant(&mut conn, agent, session).await.expect("grant");
+        assert_eq!(first.iter().map(|grant| grant.task).collect::<Vec<_>>(), tasks[..2]);
+        let lost = &first[1];
+        assert!(release(&mut conn, agent, lost.task, lost.token, None, fixtures::MAX_CRASHES).await.expect("release"));
+        let next = grant(&mut conn, agent, session).await.expect("grant");
+        let next: Vec<(TaskId, i64)> = next.iter().map(|grant| (grant.task, grant.token.get())).collect();
+        assert_eq!(next, [(tasks[1], 2)], "one slot is free");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
