@@ -15,7 +15,7 @@ use crate::contact::ContactUrl;
 
 mod leases;
 
-pub use leases::{EventsConfig, LeaseConfig};
+pub use leases::{EventsConfig, LeaseConfig, TermConfig};
 
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -78,6 +78,8 @@ pub struct Config {
     pub contact_url: Option<String>,
     /// How leases live.
     pub lease: LeaseConfig,
+    /// How duties pass from one scheduler to another.
+    pub term: TermConfig,
     /// How hosts are measured.
     pub measure: MeasureConfig,
     /// How landmarks are kept up.
@@ -96,6 +98,7 @@ impl Default for Config {
             listen: DEFAULT_LISTEN,
             contact_url: None,
             lease: LeaseConfig::default(),
+            term: TermConfig::default(),
             measure: MeasureConfig::default(),
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
@@ -134,6 +137,7 @@ impl Config {
             return Err(value("contact_url", rule, format!("'{url}'")));
         }
         self.lease.validate()?;
+        self.term.validate()?;
         self.measure.validate()?;
         self.landmarks.validate()?;
         self.confirm.validate()?;
@@ -375,6 +379,7 @@ mod tests {
             ("[lease]\ngrace = \"2m\"", "lease.grace"),
             ("[lease]\nmax_supersessions = 1", "lease.max_supersessions"),
             ("[lease]\nmax_crashes = 0", "lease.max_crashes"),
+            ("[term]\nlife = \"100ms\"", "term.life"),
             ("[measure]\nsite_samples = 0", "measure.site_samples"),
             ("[measure]\nmax_mesh_orders = 33", "measure.max_mesh_orders"),
             ("[measure]\nsample_timeout = \"0s\"", "measure.sample_timeout"),

@@ -70,6 +70,14 @@ identifier!(
     Incarnation
 );
 identifier!(
+    /// One running scheduler process.
+    SchedulerId
+);
+identifier!(
+    /// The number of a term of a duty: rises by one whenever a scheduler takes it.
+    TermNumber
+);
+identifier!(
     /// The number of an embedding. Coordinates of different epochs never meet.
     EmbeddingEpoch
 );

@@ -15,10 +15,11 @@ use tonic::transport::ServerTlsConfig;
 
 use crate::Scheduler;
 use crate::grpc::{self, Identity};
-use crate::store::{self, sessions};
+use crate::store;
+use crate::store::terms::Duty;
 use crate::tasks::{
-    assign::Assign, confirm::Confirm, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure, prune::Prune,
-    reap::Reap, run_periodic, trust,
+    assign::Assign, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks, locate::Locate, measure::Measure,
+    prune::Prune, reap::Reap, run_periodic, trust,
 };
 
 /// How often each task looks without being woken.
@@ -47,7 +48,8 @@ pub async fn run(
     prepare(&scheduler).await?;
     let stop = shutdown.child_token();
     let mut parts = Parts::new();
-    spawn_tasks(&mut parts, &scheduler, &stop);
+    let terms = Terms::new(&scheduler, &identity.scheduler_url);
+    spawn_tasks(&mut parts, &scheduler, &terms, &stop);
     let server = grpc::serve(scheduler, listener, tls, identity, stop.clone());
     parts.spawn(async move { ("grpc", server.await) });
 
@@ -68,79 +70,93 @@ pub async fn run(
 }
 
 async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
-    let lease = &scheduler.config.lease;
     let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
-    let extended = sessions::extend_all(&mut tx, lease.life + lease.grace).await.context("extend sessions")?;
     if let Some(contact_url) = &scheduler.config.contact_url {
         store::settings::set_contact_url(&mut tx, contact_url).await.context("store the contact URL")?;
     }
-    tx.commit().await.context("commit")?;
-    if extended > 0 {
-        tracing::info!(sessions = extended, "sessions from before the start were extended once");
-    }
-    Ok(())
+    tx.commit().await.context("commit")
 }
 
 /// What `JoinSet` yields: which part ended, and how.
 type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, stop: &CancellationToken) {
+fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
     let reap_period = scheduler.config.lease.grace / REAPS_PER_GRACE;
     let wakes = || Arc::clone(&scheduler.wakes);
-    let (measure, fit, locate) =
-        (Measure::new(scheduler.clone()), Fit::new(scheduler.clone()), Locate::new(scheduler.clone()));
-    let confirm = Confirm::new(scheduler.clone());
-    let (assign, reap) = (Assign::new(scheduler.clone()), Reap::new(scheduler.clone()));
-    let landmarks = Landmarks::new(scheduler.clone());
+    let [reaping, fitting, planning] = [Duty::Reap, Duty::Fit, Duty::Plan].map(|duty| terms.on(duty, scheduler));
+    let (measure, locate) = (Measure::new(planning.clone()), Locate::new(planning.clone()));
+    let (confirm, assign) = (Confirm::new(planning.clone()), Assign::new(planning));
+    let (fit, landmarks) = (Fit::new(fitting.clone()), Landmarks::new(fitting.clone()));
+    let (reap, prune, judge) = (Reap::new(reaping.clone()), Prune::new(reaping), trust::Trust::new(fitting));
     let (options, w, s) = (scheduler.pool.connect_options(), wakes(), stop.clone());
     parts.spawn(async move {
         w.database.watch((*options).clone(), s).await;
         ("database", Ok(()))
     });
+    spawn_keepers(parts, scheduler, terms, stop);
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("landmarks", LANDMARKS_PERIOD, &w.landmarks, &w.database, s, || landmarks.run_once()).await;
+        run_periodic("landmarks", LANDMARKS_PERIOD, w.landmarks.here(), &w.database, s, || landmarks.run_once()).await;
         ("landmarks", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("measure", MEASURE_PERIOD, &w.measure, &w.database, s, || measure.run_once()).await;
+        run_periodic("measure", MEASURE_PERIOD, w.measure.here(), &w.database, s, || measure.run_once()).await;
         ("measure", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("fit", FIT_PERIOD, &w.fit, &w.database, s, || fit.run_once()).await;
+        run_periodic("fit", FIT_PERIOD, w.fit.here(), &w.database, s, || fit.run_once()).await;
         ("fit", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("locate", LOCATE_PERIOD, &w.locate, &w.database, s, || locate.run_once()).await;
+        run_periodic("locate", LOCATE_PERIOD, w.locate.here(), &w.database, s, || locate.run_once()).await;
         ("locate", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("confirm", CONFIRM_PERIOD, &w.confirm, &w.database, s, || confirm.run_once()).await;
+        run_periodic("confirm", CONFIRM_PERIOD, w.confirm.here(), &w.database, s, || confirm.run_once()).await;
         ("confirm", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("assign", ASSIGN_PERIOD, &w.assign, &w.database, s, || assign.run_once()).await;
+        run_periodic("assign", ASSIGN_PERIOD, w.assign.here(), &w.database, s, || assign.run_once()).await;
         ("assign", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("reap", reap_period, &w.reap, &w.database, s, || reap.run_once()).await;
+        run_periodic("reap", reap_period, w.reap.here(), &w.database, s, || reap.run_once()).await;
         ("reap", Ok(()))
     });
-    let (prune, w, s) = (Prune::new(scheduler.clone()), wakes(), stop.clone());
+    let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
         run_periodic("prune", PRUNE_PERIOD, &Notify::new(), &w.database, s, || prune.run_once()).await;
         ("prune", Ok(()))
     });
-    let (judge, w, s) = (trust::Trust::new(scheduler.clone()), wakes(), stop.clone());
+    let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
         // Whoever needs a verdict at once asks for a review itself.
         run_periodic("trust", trust::PERIOD, &Notify::new(), &w.database, s, || judge.run_once()).await;
         ("trust", Ok(()))
+    });
+}
+
+/// What keeps this scheduler among the others: its duties, and the word between them.
+fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+    let (terms, w, s) = (terms.clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    parts.spawn(async move {
+        terms.keep(&w, s).await;
+        ("terms", Ok(()))
+    });
+    let (options, w, s) = (scheduler.pool.connect_options(), Arc::clone(&scheduler.wakes), stop.clone());
+    parts.spawn(async move {
+        w.tell_others((*options).clone(), s).await;
+        ("telling others", Ok(()))
+    });
+    let (options, w, s) = (scheduler.pool.connect_options(), Arc::clone(&scheduler.wakes), stop.clone());
+    parts.spawn(async move {
+        w.hear_others((*options).clone(), s).await;
+        ("hearing others", Ok(()))
     });
 }

@@ -19,11 +19,13 @@ pub mod landmarks;
 pub mod leases;
 pub mod measurement_orders;
 pub mod measurements;
+pub mod notices;
 pub mod outcomes;
 pub mod placements;
 pub mod quarantines;
 pub mod refusals;
 pub mod reports;
+pub mod schedulers;
 pub mod sessions;
 pub mod settings;
 pub mod sightings;
@@ -32,6 +34,7 @@ pub mod sites;
 pub mod sites_origin;
 pub mod submissions;
 pub mod tasks;
+pub mod terms;
 pub mod verdicts;
 
 #[cfg(test)]

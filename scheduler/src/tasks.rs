@@ -1,12 +1,14 @@
 //! Background tasks: each an idempotent function of what is stored, run by period or by signal.
 //!
-//! A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
+//! A task gets its transactions through its duty alone ([`duty::OnDuty`]), so that it changes nothing where another scheduler has
+//! that duty. A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
 pub mod assign;
 mod claims;
 pub mod confirm;
 mod due;
+pub mod duty;
 pub mod fit;
 mod fleet;
 mod judge;
@@ -29,6 +31,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::database::Database;
+
+use duty::OffDuty;
 
 /// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
 /// second, and every pass looks at everything that is due: one pass answers all of these reports.
@@ -62,7 +66,9 @@ pub async fn run_periodic<F, Fut>(
         }
         let began = tokio::time::Instant::now();
         // One that would wait for a silent database is given up: each is a function of what is stored.
-        if let Some(Err(error)) = database.while_it_answers(run_once()).await {
+        if let Some(Err(error)) = database.while_it_answers(run_once()).await
+            && !error.is::<OffDuty>()
+        {
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }
         let rest = began.elapsed().max(LEAST_REST).min(period);

@@ -1,37 +1,134 @@
-//! Wake-up signals: how `grpc` and `tasks` tell one another to look at the store now.
+//! Wake-up signals: how `grpc` and `tasks` tell one another to look at the store now, in this scheduler and the others.
 //!
 //! A signal carries nothing. Whoever is woken reads what to do from Postgres, and reads it on a period anyway, so a
-//! lost signal costs time, never work.
+//! lost signal costs time, never work. What concerns another scheduler waits with the [`herald`], which tells of many
+//! at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::database::Database;
 use crate::model::AgentId;
+use crate::store::terms::Duty;
+
+pub mod herald;
+
+use herald::{Herald, News};
+
+/// The background tasks that can be woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Task {
+    /// Has things measured.
+    Measure,
+    /// Fits the map.
+    Fit,
+    /// Replaces lost landmarks.
+    Landmarks,
+    /// Locates sites.
+    Locate,
+    /// Has sites confirmed.
+    Confirm,
+    /// Chooses agents.
+    Assign,
+    /// Takes back what has run out.
+    Reap,
+}
+
+impl Task {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Measure, Self::Fit, Self::Landmarks, Self::Locate, Self::Confirm, Self::Assign, Self::Reap];
+
+    /// Its name, in logs and in what schedulers tell each other.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Measure => "measure",
+            Self::Fit => "fit",
+            Self::Landmarks => "landmarks",
+            Self::Locate => "locate",
+            Self::Confirm => "confirm",
+            Self::Assign => "assign",
+            Self::Reap => "reap",
+        }
+    }
+
+    /// The duty it belongs to.
+    pub const fn duty(self) -> Duty {
+        match self {
+            Self::Reap => Duty::Reap,
+            Self::Fit | Self::Landmarks => Duty::Fit,
+            Self::Measure | Self::Locate | Self::Confirm | Self::Assign => Duty::Plan,
+        }
+    }
+}
+
+/// The signal of one background task, wherever it runs.
+#[derive(Debug)]
+pub struct Signal {
+    task: Task,
+    here: Notify,
+    herald: Arc<Herald>,
+}
+
+impl Signal {
+    /// Wakes the task: here, and in the scheduler that has its duty.
+    pub fn notify_one(&self) {
+        self.here.notify_one();
+        self.herald.tell(self.task);
+    }
+
+    /// What the task waits for in this process.
+    pub const fn here(&self) -> &Notify {
+        &self.here
+    }
+}
 
 /// One signal per background task, one per connected agent, and one that says whether there is a store to look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Wakes {
     /// Something may need measuring.
-    pub measure: Notify,
+    pub measure: Signal,
     /// The mesh or the landmarks changed.
-    pub fit: Notify,
+    pub fit: Signal,
     /// A landmark may be lost.
-    pub landmarks: Notify,
+    pub landmarks: Signal,
     /// A site's measurements changed, or the embedding did.
-    pub locate: Notify,
+    pub locate: Signal,
     /// A located task may need its site confirmed, or a confirmation have gone on.
-    pub confirm: Notify,
+    pub confirm: Signal,
     /// A task may need an agent.
-    pub assign: Notify,
+    pub assign: Signal,
     /// A session may have ended.
-    pub reap: Notify,
+    pub reap: Signal,
     /// Whether the database answers.
     pub database: Database,
+    herald: Arc<Herald>,
     /// Guards only the map itself: it is never held across an await.
     agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
+    /// How the other schedulers are dialled.
+    others: watch::Sender<Vec<String>>,
+}
+
+impl Default for Wakes {
+    fn default() -> Self {
+        let herald = Arc::new(Herald::default());
+        let signal = |task| Signal { task, here: Notify::new(), herald: Arc::clone(&herald) };
+        Self {
+            measure: signal(Task::Measure),
+            fit: signal(Task::Fit),
+            landmarks: signal(Task::Landmarks),
+            locate: signal(Task::Locate),
+            confirm: signal(Task::Confirm),
+            assign: signal(Task::Assign),
+            reap: signal(Task::Reap),
+            database: Database::default(),
+            herald: Arc::clone(&herald),
+            agents: Mutex::default(),
+            others: watch::Sender::default(),
+        }
+    }
 }
 
 impl Wakes {
@@ -41,13 +138,61 @@ impl Wakes {
         Arc::clone(agents.entry(agent).or_default())
     }
 
-    /// Tells the sessions of these agents that orders or grants may wait for them.
+    /// Tells the sessions of these agents that orders or grants may wait for them, whichever scheduler they are at.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for agent in woken {
             if let Some(notify) = agents.get(&agent) {
                 notify.notify_one();
             }
+            self.herald.tell_agent(agent);
+        }
+    }
+
+    /// Wakes every task of a duty in this process.
+    pub fn wake_duty(&self, duty: Duty) {
+        Task::ALL.into_iter().filter(|task| task.duty() == duty).for_each(|task| self.signal(task).here.notify_one());
+    }
+
+    /// Takes note of who else is there, and of the duties that are this scheduler's.
+    pub fn others_are(&self, urls: Vec<String>, held: impl IntoIterator<Item = Duty>) {
+        self.herald.set(!urls.is_empty(), held);
+        self.others.send_if_modified(|known| {
+            let changed = *known != urls;
+            *known = urls;
+            changed
+        });
+    }
+
+    /// How the other schedulers of this database are dialled.
+    pub fn others(&self) -> Vec<String> {
+        self.others.borrow().clone()
+    }
+
+    /// The same, for whoever wants to know when they change.
+    pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
+        self.others.subscribe()
+    }
+
+    /// Wakes here what another scheduler tells of.
+    fn hear(&self, news: &News) {
+        news.tasks().for_each(|task| self.signal(task).here.notify_one());
+        let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        match news.agents() {
+            None => agents.values().for_each(|notify| notify.notify_one()),
+            Some(named) => named.iter().filter_map(|agent| agents.get(agent)).for_each(|notify| notify.notify_one()),
+        }
+    }
+
+    const fn signal(&self, task: Task) -> &Signal {
+        match task {
+            Task::Measure => &self.measure,
+            Task::Fit => &self.fit,
+            Task::Landmarks => &self.landmarks,
+            Task::Locate => &self.locate,
+            Task::Confirm => &self.confirm,
+            Task::Assign => &self.assign,
+            Task::Reap => &self.reap,
         }
     }
 }

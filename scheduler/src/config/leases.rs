@@ -1,4 +1,4 @@
-//! How leases live, and how long the log that tells of them is kept.
+//! How leases live, how long the log that tells of them is kept, and how soon another scheduler takes over.
 
 use std::time::Duration;
 
@@ -54,6 +54,29 @@ impl LeaseConfig {
             return Err(value("lease.life", rule, format_duration(self.life)));
         }
         Ok(())
+    }
+}
+
+/// How duties pass from one scheduler to another.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TermConfig {
+    /// How long a scheduler that is not heard of keeps its duties, 300 ms to 1 min. It is renewed four times as often. Shorter,
+    /// and another takes over sooner after a crash; longer, and a database or machine that stands still for a moment costs no
+    /// change. All schedulers of one database should say the same.
+    #[serde(with = "humantime_serde")]
+    pub life: Duration,
+}
+
+impl Default for TermConfig {
+    fn default() -> Self {
+        Self { life: Duration::from_secs(5) }
+    }
+}
+
+impl TermConfig {
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        within("term.life", self.life, &(3 * TENTH..=MINUTE))
     }
 }
 

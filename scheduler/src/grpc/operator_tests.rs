@@ -20,9 +20,12 @@ use tonic::{Code, Request, Status};
 
 use super::{Identity, embeddings, events, fleet, reports, sites};
 use crate::Scheduler;
+use crate::config::{Config, TermConfig};
 use crate::model::{AgentId, SessionId};
 use crate::secret::Secret;
+use crate::store::terms::Duty;
 use crate::store::{enrolments, fixtures, settings};
+use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
 use crate::tasks::run_periodic;
 
@@ -56,8 +59,10 @@ impl Desk {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
+        // Nobody renews a term here.
+        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let scheduler =
-            Scheduler { pool: pool.clone(), wakes: Arc::default(), maps: Arc::default(), config: Arc::default() };
+            Scheduler { pool: pool.clone(), wakes: Arc::default(), maps: Arc::default(), config: Arc::new(config) };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -96,11 +101,14 @@ impl Desk {
     }
 
     /// Fits in the background, as a running scheduler does, until the desk is dropped.
-    fn fits(&self) {
-        let (fit, wakes) = (Fit::new(self.scheduler.clone()), Arc::clone(&self.scheduler.wakes));
+    async fn fits(&self) {
+        let terms = Terms::new(&self.scheduler, "http://127.0.0.1:7171");
+        terms.renew(&mut self.pool.acquire().await.expect("a connection")).await.expect("the term");
+        let (fit, wakes) = (Fit::new(terms.on(Duty::Fit, &self.scheduler)), Arc::clone(&self.scheduler.wakes));
         let stop = self.shutdown.clone();
         tokio::spawn(async move {
-            run_periodic("fit", Duration::from_secs(3600), &wakes.fit, &wakes.database, stop, || fit.run_once()).await;
+            run_periodic("fit", Duration::from_secs(3600), wakes.fit.here(), &wakes.database, stop, || fit.run_once())
+                .await;
         });
     }
 
@@ -571,7 +579,7 @@ async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
     assert_eq!(fitted.epoch, None, "nobody fits");
 
     desk.agents(5).await;
-    desk.fits();
+    desk.fits().await;
     let refused = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect_err("nothing is measured");
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().starts_with("a map needs 3 landmarks"), "{}", refused.message());

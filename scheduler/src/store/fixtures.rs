@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use crate::model::{AgentId, BatchId, SessionId, SiteId, TaskId};
 
@@ -10,6 +10,9 @@ use super::sessions::{self, Registration, Terms};
 
 /// Long enough that nothing expires by itself during a test.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// How long a connection may take to wait for another: far longer than it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// As often superseded as a test likes.
 pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
@@ -107,4 +110,29 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .fetch_one(conn)
         .await
         .expect("read a task")
+}
+
+/// What the second comes to when it runs into the locks of the first, which commits as soon as Postgres says so.
+pub(crate) async fn behind<T>(
+    pool: &PgPool,
+    first: Transaction<'static, Postgres>,
+    second: impl AsyncFnOnce(&mut PgConnection) -> T,
+) -> T {
+    let mut conn = pool.acquire().await.expect("connect");
+    let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *conn).await.expect("its number");
+    let then = async {
+        waits(pool, pid).await;
+        first.commit().await.expect("commit");
+    };
+    let both = async { tokio::join!(second(&mut conn), then).0 };
+    tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
+}
+
+/// Returns when that connection waits for another's lock.
+async fn waits(pool: &PgPool, pid: i32) {
+    let mut conn = pool.acquire().await.expect("connect");
+    let asked = "select cardinality(pg_blocking_pids($1)) > 0";
+    while !sqlx::query_scalar::<_, bool>(asked).bind(pid).fetch_one(&mut *conn).await.expect("ask") {
+        tokio::task::yield_now().await;
+    }
 }

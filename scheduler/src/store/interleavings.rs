@@ -3,7 +3,6 @@
 //!
 //! The order is made by locks alone: the first holds its locks uncommitted until Postgres says that the second waits for them.
 
-use std::future::Future;
 use std::time::Duration;
 
 use chrono::DateTime;
@@ -16,9 +15,6 @@ use super::refusals::Refusal;
 use super::sessions::{self, OpenError, Registration};
 use super::{drains, fixtures, leases};
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, TaskId};
-
-/// How long a connection may take to wait for another: far longer than it takes.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An agent of two slots, with as many assigned tasks as asked for.
 struct Scene {
@@ -119,28 +115,8 @@ impl Scene {
         first: Transaction<'static, Postgres>,
         second: impl AsyncFnOnce(&mut PgConnection) -> T,
     ) -> T {
-        let mut conn = self.conn().await;
-        let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *conn).await.expect("its number");
-        let then = async {
-            self.waits(pid).await;
-            first.commit().await.expect("commit");
-        };
-        let both = both(second(&mut conn), then);
-        tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
+        fixtures::behind(&self.pool, first, second).await
     }
-
-    /// Returns when that connection waits for another's lock.
-    async fn waits(&self, pid: i32) {
-        let mut conn = self.conn().await;
-        let asked = "select cardinality(pg_blocking_pids($1)) > 0";
-        while !sqlx::query_scalar::<_, bool>(asked).bind(pid).fetch_one(&mut *conn).await.expect("ask") {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-async fn both<T>(one: impl Future<Output = T>, other: impl Future<Output = ()>) -> T {
-    tokio::join!(one, other).0
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

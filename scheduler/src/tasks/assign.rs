@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::Scheduler;
 use crate::gnp::{Place, Placement, Position, Predicted};
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::seed;
 use crate::store::assignments::{self, Available, Waiting};
 use crate::store::verdicts::Suspicion;
-use crate::store::{self, agents, measurements, placements, quarantines, verdicts};
+use crate::store::{agents, measurements, placements, quarantines, verdicts};
 use crate::strategy::{self, Candidate, Choice};
 
 use super::claims;
+use super::duty::OnDuty;
 use super::fleet::{PASSING, explain_nobody};
 use super::refined::Current;
 
@@ -27,7 +27,7 @@ const TASKS_PER_PASS: i64 = 500;
 /// The chooser.
 #[derive(Debug)]
 pub struct Assign {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 /// What is known of the sites of one pass.
@@ -41,7 +41,7 @@ struct Known {
 
 impl Assign {
     /// Chooses for this scheduler.
-    pub fn new(scheduler: Scheduler) -> Self {
+    pub fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -52,13 +52,13 @@ impl Assign {
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.withdraw().await?;
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
-        let map = self.scheduler.maps.current(&self.scheduler.pool).await?;
+        let map = self.scheduler.maps.current(&self.scheduler).await?;
         while self.choose_some(map.clone()).await? {}
         Ok(())
     }
 
     async fn withdraw(&self) -> anyhow::Result<()> {
-        let mut tx = store::begin(&self.scheduler.pool).await.context("begin to withdraw assignments")?;
+        let mut tx = self.scheduler.begin().await?;
         let withdrawn =
             assignments::withdraw_from_unavailable(&mut tx).await.context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
@@ -70,7 +70,7 @@ impl Assign {
 
     /// Chooses for one bounded batch; `true` when more may wait.
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
-        let mut tx = store::begin(&self.scheduler.pool).await.context("begin to assign")?;
+        let mut tx = self.scheduler.begin().await?;
         let mut agents = assignments::available(&mut tx).await.context("read available agents")?;
         let confirmed_within = self.scheduler.config.measure.site_max_age;
         let waiting =

@@ -13,15 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use sqlx::PgConnection;
 
-use crate::Scheduler;
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::confirmations::{self, Tried};
-use crate::store::{self, assignments, measurement_orders, quarantines};
+use crate::store::{assignments, measurement_orders, quarantines};
 
 use super::claims;
+use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
 use super::measure::{order_lifetime, spread};
 use super::refined::Current;
@@ -36,12 +35,12 @@ const CONFIRMING: &str = "the agents that may be nearest measure it";
 /// The task that confirms.
 #[derive(Debug)]
 pub struct Confirm {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 impl Confirm {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -51,43 +50,49 @@ impl Confirm {
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
         let max_age = self.scheduler.config.measure.site_max_age;
-        confirmations::hear(&mut conn, max_age).await.context("note who answered")?;
-        let mut ended =
-            confirmations::end(&mut conn, self.patience(), CONFIRMING).await.context("end confirmations")?;
-        ended += self.begin(&mut conn).await?;
+        let mut tx = self.scheduler.begin().await?;
+        confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
+        tx.commit().await.context("commit who answered")?;
+        let mut tx = self.scheduler.begin().await?;
+        let mut ended = confirmations::end(&mut tx, self.patience(), CONFIRMING).await.context("end confirmations")?;
+        tx.commit().await.context("commit ended confirmations")?;
+        ended += self.begin().await?;
         if ended > 0 {
             self.scheduler.wakes.assign.notify_one();
         }
-        let confirmers = self.ask(&mut conn).await?;
+        let confirmers = self.ask().await?;
         self.scheduler.wakes.wake_agents(confirmers);
         Ok(())
     }
 
     /// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
-    async fn begin(&self, conn: &mut PgConnection) -> anyhow::Result<u64> {
+    async fn begin(&self) -> anyhow::Result<u64> {
         let max_age = self.scheduler.config.measure.site_max_age;
-        let sites =
-            confirmations::due(conn, max_age, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
+        let mut tx = self.scheduler.begin().await?;
+        let sites = confirmations::due(&mut tx, max_age, SITES_PER_PASS, OPEN_AT_ONCE)
+            .await
+            .context("find sites to confirm")?;
         if sites.is_empty() {
             return Ok(0);
         }
-        let agents = assignments::available(conn).await.context("read available agents")?;
+        let agents = assignments::available(&mut tx).await.context("read available agents")?;
         if agents.is_empty() {
-            explain_nobody(conn).await.context("explain waiting tasks")?;
+            explain_nobody(&mut tx).await.context("explain waiting tasks")?;
+            tx.commit().await.context("commit reasons")?;
             return Ok(0);
         }
-        let tried = confirmations::tried(conn, &sites, max_age).await.context("read who measured")?;
-        let map = self.scheduler.maps.current(&self.scheduler.pool).await?;
-        let quarantined = quarantines::open(conn).await.context("read the quarantines")?;
+        let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
+        let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
+        tx.commit().await.context("end reading")?;
+        let map = self.scheduler.maps.current(&self.scheduler).await?;
         let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
         let ground = Ground { available: agents.iter().map(|agent| agent.agent).collect(), quarantined, map, tried };
         let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
         let full = sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let chosen =
             tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
-        let mut tx = store::begin(&self.scheduler.pool).await.context("begin confirmations")?;
+        let mut tx = self.scheduler.begin().await?;
         let ended = confirmations::begin(&mut tx, &chosen, max_age, CONFIRMING, NO_AGENT_CONNECTED)
             .await
             .context("store confirmations")?;
@@ -99,9 +104,10 @@ impl Confirm {
     }
 
     /// Orders the next measurement of what is open; returns the confirmers that got orders.
-    async fn ask(&self, conn: &mut PgConnection) -> anyhow::Result<Vec<AgentId>> {
+    async fn ask(&self) -> anyhow::Result<Vec<AgentId>> {
         let config = &self.scheduler.config.measure;
-        let askable = confirmations::askable(conn, SITES_PER_PASS).await.context("find confirmers")?;
+        let mut tx = self.scheduler.begin().await?;
+        let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
         let mut confirmers: Vec<AgentId> =
             askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
         confirmers.sort_unstable();
@@ -109,9 +115,11 @@ impl Confirm {
         if confirmers.is_empty() {
             return Ok(Vec::new());
         }
-        let open = measurement_orders::open_site_orders(conn, &confirmers).await.context("count orders")?;
+        let open = measurement_orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
         let orders = spread(&askable, open, config.max_site_orders);
-        confirmations::ask(conn, &orders, self.lifetime()).await.context("ask confirmers")
+        let asked = confirmations::ask(&mut tx, &orders, self.lifetime()).await.context("ask confirmers")?;
+        tx.commit().await.context("commit what confirmers are asked")?;
+        Ok(asked)
     }
 
     fn lifetime(&self) -> Duration {
@@ -189,12 +197,12 @@ mod tests {
 
     impl Line {
         async fn of(pool: PgPool, count: usize) -> Self {
-            let trial = Trial::new(pool);
+            let trial = Trial::new(pool).await;
             let agents = trial.connect(count).await;
             let landmarks = [0, (count - 1) / 2, count - 1];
             trial.set_landmarks(&landmarks.map(|index| agents[index])).await;
             trial.mesh(&agents).await;
-            Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            Fit::new(trial.fit()).run_once().await.expect("a pass");
             assert_eq!(trial.count("select count(*) from embeddings").await, 1);
             let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
             let mut line = Self { trial, agents, site, task: TaskId::new(0) };
@@ -232,9 +240,9 @@ mod tests {
         }
 
         async fn pass(&self) {
-            Measure::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
-            Confirm::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
-            Assign::new(self.trial.scheduler.clone()).run_once().await.expect("a pass");
+            Measure::new(self.trial.plan()).run_once().await.expect("a pass");
+            Confirm::new(self.trial.plan()).run_once().await.expect("a pass");
+            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
         }
 
         /// The agent that is asked now, by its place on the line.
@@ -392,7 +400,8 @@ mod tests {
         line.pass().await;
         let first = line.asked().await.expect("somebody is asked");
         line.trial.answer(line.agents[first], |_| Some(took(line.millis(first)))).await;
-        line.trial = Trial::new(pool);
+        line.trial.leave().await;
+        line.trial = Trial::new(pool).await;
         let others = line.confirm().await;
         assert_eq!(others, BTreeSet::from([11 - first]), "the other of the two nearest");
         assert!(matches!(line.chosen(line.task).await, (Some(5 | 6), None)));

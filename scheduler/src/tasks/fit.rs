@@ -1,23 +1,23 @@
 //! Fitting: turns the mesh into an embedding that takes over in one step.
 //!
 //! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; an operator who asks for a
-//! fit does not wait for gaps. Several schedulers may fit at once; the first to store wins and the others' work is dropped.
+//! fit does not wait for gaps. A fit begun before another took over is dropped.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sqlx::PgConnection;
+use sqlx::{Postgres, Transaction};
 
-use crate::Scheduler;
 use crate::gnp::{self, Embedding, FitError, Quality};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{Fitted, Newest};
 use crate::store::fit_requests::FitRequest;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{self, embeddings, fit_requests, settings};
+use crate::store::{embeddings, fit_requests, settings};
 
 use super::due::{self, Drift};
+use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use super::trust;
 
@@ -32,7 +32,7 @@ const FORGOTTEN_PER_PASS: i64 = 5_000;
 /// The task that fits embeddings.
 #[derive(Debug)]
 pub struct Fit {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
     /// The mesh the last fit failed on. Never held across an await; it spares the processor the same failure again.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
     /// Since when a fit has been due that waits for the mesh. Never held across an await.
@@ -42,7 +42,7 @@ pub struct Fit {
 
 impl Fit {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
     }
 
@@ -51,21 +51,21 @@ impl Fit {
     /// # Errors
     /// When the database fails, or the mesh cannot be fitted.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-        self.prune(&mut conn).await?;
-        let asked = fit_requests::state(&mut conn).await.context("read the request for a fit")? == FitRequest::Open;
-        let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
-        let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
+        self.prune().await?;
+        let mut tx = self.scheduler.begin().await?;
+        let asked = fit_requests::state(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         if ground.landmarks.len() < FEWEST_LANDMARKS {
-            return refuse(&mut conn, &too_few(&fleet, &ground)).await;
+            return refuse(tx, &too_few(&fleet, &ground)).await;
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
-        let newest = embeddings::newest(&mut conn, max_age).await.context("read the newest embedding")?;
-        let wanted = settings::dimensions(&mut conn).await.context("read the settings")?;
+        let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
+        let wanted = settings::dimensions(&mut tx).await.context("read the settings")?;
         let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
         let dimensions = dimensions(ground.landmarks.len(), wanted);
         let drift = match &newest {
-            Some(newest) => Drift::survey(&mut conn, &ground, newest).await.context("survey the drift")?,
+            Some(newest) => Drift::survey(&mut tx, &ground, newest).await.context("survey the drift")?,
             None => None,
         };
         let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
@@ -75,19 +75,18 @@ impl Fit {
         if !asked && (self.waits_for(&ground) || self.has_refused(&ground.mesh)) {
             return Ok(());
         }
-        drop(conn);
+        tx.commit().await.context("end reading")?;
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
             // The last good embedding stays, and nobody is judged again before there is something new.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
-            let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-            return refuse(&mut conn, &alarm).await;
+            return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
             // Other landmarks: the next pass surveys them.
             return Ok(());
         }
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
+        let mut tx = self.scheduler.begin().await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
             let landmarks = ground.landmarks.len();
             tracing::warn!(
@@ -97,9 +96,9 @@ impl Fit {
                 "fewer landmarks can be fitted than the dimensions need"
             );
         }
-        let former = embeddings::latest(&mut conn).await.context("read the newest embedding")?;
-        let epoch = embeddings::next_epoch(&mut conn).await.context("draw an epoch")?;
-        drop(conn);
+        let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
+        let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
+        tx.commit().await.context("commit the epoch")?;
         let due = Due { reason, epoch, dimensions, ground, newest, former };
         self.fit(due).await
     }
@@ -116,18 +115,16 @@ impl Fit {
             Ok(solved) => solved,
             Err((error, mesh)) => {
                 *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
-                let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-                refuse(&mut conn, &error.to_string()).await?;
+                refuse(self.scheduler.begin().await?, &error.to_string()).await?;
                 return Err(error).context("fit the landmarks");
             }
         };
         if let Err(untrusted) = trust::check(&solved.embedding, last_good) {
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(fitted_on);
-            let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-            refuse(&mut conn, &untrusted.to_string()).await?;
+            refuse(self.scheduler.begin().await?, &untrusted.to_string()).await?;
             return Err(untrusted);
         }
-        let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
+        let mut tx = self.scheduler.begin().await?;
         let fitted = solved.fitted(as_of);
         let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;
         if taken {
@@ -150,8 +147,10 @@ impl Fit {
     }
 
     /// Forgets what no site needs any more.
-    async fn prune(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
-        let gone = embeddings::prune(conn, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
+    async fn prune(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
+        tx.commit().await.context("commit what was forgotten")?;
         if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
             self.scheduler.wakes.fit.notify_one();
         }
@@ -216,8 +215,9 @@ impl Solved {
 }
 
 /// Tells an operator who asked for a fit why there is none.
-async fn refuse(conn: &mut PgConnection, why: &str) -> anyhow::Result<()> {
-    fit_requests::refuse(conn, why).await.context("refuse the request for a fit")
+async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
+    fit_requests::refuse(&mut tx, why).await.context("refuse the request for a fit")?;
+    tx.commit().await.context("commit the refusal")
 }
 
 /// Why there is no ground for a map.
@@ -249,13 +249,13 @@ mod tests {
     use crate::tasks::trial::Trial;
 
     async fn pass(trial: &Trial) -> Option<Embedding> {
-        Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Fit::new(trial.fit()).run_once().await.expect("a pass");
         embeddings::latest(&mut *trial.conn().await).await.expect("read the embedding")
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_takes_over_with_every_placement_and_is_not_repeated(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(5).await;
         assert!(pass(&trial).await.is_none(), "nothing is measured yet");
         trial.mesh(&agents).await;
@@ -267,7 +267,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_waits_for_the_mesh_to_be_complete(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(5).await;
         trial.mesh(&agents[..4]).await;
         assert!(pass(&trial).await.is_none(), "the fifth has tried nobody");
@@ -277,10 +277,10 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_agent_that_never_answers_does_not_keep_the_others_from_a_map(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(5).await;
         trial.mesh(&agents[..4]).await;
-        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.scheduler.clone()) };
+        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.fit()) };
         impatient.run_once().await.expect("a pass");
         let embedding = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
         assert_eq!(embedding.landmarks().len(), 4);
@@ -288,7 +288,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn other_landmarks_or_a_new_agent_are_fitted_anew(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let mut agents = trial.connect(6).await;
         trial.mesh(&agents).await;
         trial.set_landmarks(&agents[..4]).await;
@@ -324,7 +324,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_network_that_changed_is_seen_by_its_drift_while_beacons_are_still_measured(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(6).await;
         trial.mesh(&agents).await;
         let first = pass(&trial).await.expect("an embedding");
@@ -347,7 +347,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
         assert!(pass(&trial).await.is_none());
@@ -367,7 +367,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         trial.mesh(&agents).await;
         pass(&trial).await.expect("an embedding");
@@ -401,11 +401,11 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_begun_before_another_took_over_is_dropped(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         trial.mesh(&agents).await;
         let first = pass(&trial).await.expect("an embedding");
-        let mut tx = store::begin(&trial.scheduler.pool).await.expect("begin");
+        let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
         let late = Fitted { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
         let taken = embeddings::take_over(&mut tx, &late, None).await.expect("no failure");
@@ -414,7 +414,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn too_few_landmarks_make_no_map(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(2).await;
         trial.mesh(&agents).await;
         assert!(pass(&trial).await.is_none());

@@ -109,24 +109,24 @@ mod tests {
 
     /// Ten agents on a line, 10 ms apart, six of them landmarks, with a map.
     async fn mapped(pool: PgPool) -> (Trial, Vec<(AgentId, SessionId)>) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(10).await;
         let landmarks = [0, 2, 4, 5, 7, 9].map(|i| agents[i]);
         trial.mesh(&agents).await;
         trial.set_landmarks(&landmarks).await;
-        Fit::new(trial.scheduler.clone()).run_once().await.expect("a fit");
+        Fit::new(trial.fit()).run_once().await.expect("a fit");
         (trial, agents)
     }
 
     /// Measures a site from the landmarks, and carries its task to its assignment.
     async fn assigned(trial: &Trial, agents: &[(AgentId, SessionId)], site: &str, millis: [u64; 6]) {
         let (_, site) = trial.task(site).await;
-        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Measure::new(trial.plan()).run_once().await.expect("a pass");
         let measured: Vec<_> =
             [0, 2, 4, 5, 7, 9].into_iter().zip(millis).map(|(i, millis)| (agents[i].0, Some(millis))).collect();
         trial.measured(site, &measured).await;
-        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
-        Assign::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Locate::new(trial.plan()).run_once().await.expect("a pass");
+        Assign::new(trial.plan()).run_once().await.expect("a pass");
     }
 
     async fn text(trial: &Trial, sql: &'static str) -> String {
@@ -164,7 +164,7 @@ mod tests {
     async fn landmarks_that_were_sent_to_different_networks_make_a_site_suspect(pool: PgPool) {
         let (trial, agents) = mapped(pool).await;
         let (_, site) = trial.task("geo.cn").await;
-        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Measure::new(trial.plan()).run_once().await.expect("a pass");
         let measured: Vec<_> = [(0, 4), (2, 24), (4, 44), (5, 54), (7, 74), (9, 94)]
             .into_iter()
             .map(|(i, millis)| (agents[i].0, Some(millis)))
@@ -177,7 +177,7 @@ mod tests {
                  where prober_id = (select id from agents where name = 'a9')",
             )
             .await;
-        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Locate::new(trial.plan()).run_once().await.expect("a pass");
         let evidence = text(&trial, "select evidence from site_verdicts where suspect").await;
         assert_eq!(evidence, "6 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.1 among them");
     }

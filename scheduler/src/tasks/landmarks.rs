@@ -6,18 +6,19 @@
 
 use anyhow::Context;
 
-use crate::Scheduler;
-use crate::{landmark_choice, store};
+use crate::landmark_choice;
+
+use super::duty::OnDuty;
 
 /// The task that replaces lost landmarks.
 #[derive(Debug)]
 pub struct Landmarks {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 impl Landmarks {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -27,7 +28,7 @@ impl Landmarks {
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let after = self.scheduler.config.landmarks.replace_after;
-        let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
+        let mut tx = self.scheduler.begin().await?;
         let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
         tx.commit().await.context("commit the replacement")?;
         let Some(replaced) = replaced else { return Ok(()) };
@@ -58,7 +59,7 @@ mod tests {
     use crate::tasks::trial::Trial;
 
     async fn pass(trial: &Trial) {
-        Landmarks::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Landmarks::new(trial.fit()).run_once().await.expect("a pass");
     }
 
     async fn standing(trial: &Trial) -> Vec<landmarks::Landmark> {
@@ -73,7 +74,7 @@ mod tests {
         let mut conn = trial.conn().await;
         landmarks::replace(&mut conn, &chosen, landmarks::ChosenBy::Election).await.expect("elect");
         drop(conn);
-        Fit::new(trial.scheduler.clone()).run_once().await.expect("a fit");
+        Fit::new(trial.fit()).run_once().await.expect("a fit");
         agents
     }
 
@@ -94,7 +95,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_lost_landmark_is_replaced_once_and_tasks_in_flight_go_on(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = elected(&trial).await;
         let before = standing(&trial).await;
         let lost = before[1].clone();
@@ -103,7 +104,7 @@ mod tests {
         let site = fixtures::site(&mut *trial.conn().await, "assigned.cn").await;
         let assigned = fixtures::assigned(&mut *trial.conn().await, batch, site, agents[0].0).await;
         let (measuring, measured) = trial.task("measuring.cn").await;
-        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Measure::new(trial.plan()).run_once().await.expect("a pass");
 
         leave(&trial, lost.agent, 9).await;
         pass(&trial).await;
@@ -123,11 +124,11 @@ mod tests {
         // The old map serves: a site that all landmarks have heard of does not wait for the new one.
         let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
         trial.measured(measured, &millis).await;
-        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Locate::new(trial.plan()).run_once().await.expect("a pass");
         assert_eq!(trial.state(measuring).await, ("located".into(), None));
         assert_eq!(trial.state(assigned).await.0, "assigned");
 
-        Fit::new(trial.scheduler.clone()).run_once().await.expect("a fit");
+        Fit::new(trial.fit()).run_once().await.expect("a fit");
         let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("a map");
         assert!(map.epoch() > epoch && map.landmarks().contains(&after[1].agent));
 
@@ -138,7 +139,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn landmarks_set_by_hand_stay_however_long_they_are_away(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = elected(&trial).await;
         trial.set_landmarks(&agents[..3]).await;
         leave(&trial, agents[0].0, 600).await;
@@ -150,7 +151,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn with_nobody_to_take_its_place_a_lost_landmark_stays_one(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         elected(&trial).await;
         let lost = standing(&trial).await[0].agent;
         leave(&trial, lost, 60).await;

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use sqlx::PgConnection;
 
-use crate::Scheduler;
 use crate::gnp::{Embedding, Locator, Solver};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::placements::{self, Located};
 use crate::store::tasks::Heard;
 use crate::store::verdicts::Suspicion;
-use crate::store::{self, embeddings, measurements, tasks, verdicts};
+use crate::store::{embeddings, measurements, tasks, verdicts};
 
+use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use super::judge::Judge;
 
@@ -31,7 +30,7 @@ const WAITING: &str = "waiting for the embedding";
 /// The task that locates sites.
 #[derive(Debug)]
 pub struct Locate {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
     judge: Judge,
 }
 
@@ -40,7 +39,7 @@ type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 
 impl Locate {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler, judge: Judge::new() }
     }
 
@@ -49,20 +48,22 @@ impl Locate {
     /// # Errors
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-        let embedding = embeddings::latest(&mut conn).await.context("read the newest embedding")?.map(Arc::new);
+        let mut tx = self.scheduler.begin().await?;
+        let embedding = embeddings::latest(&mut tx).await.context("read the newest embedding")?.map(Arc::new);
+        tx.commit().await.context("end reading")?;
         if let Some(embedding) = &embedding {
-            self.relocate(&mut conn, embedding).await?;
+            self.relocate(embedding).await?;
         }
-        let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
+        let mut tx = self.scheduler.begin().await?;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let Ok(probers) = fleet.probers() else { return Ok(()) };
         let max_age = self.scheduler.config.measure.site_max_age;
-        let heard = tasks::heard(&mut conn, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
+        let heard = tasks::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
         if heard.is_empty() {
             return Ok(());
         }
-        let ground = Ground::survey(&mut conn, &fleet).await.context("survey the mesh")?;
-        drop(conn);
+        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
+        tx.commit().await.context("end reading")?;
         let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let awaits_fit = ground.awaits_fit(embedding.as_deref());
         let moved = self.settle(heard, embedding, awaits_fit).await?;
@@ -97,7 +98,7 @@ impl Locate {
             }
             None => Vec::new(),
         };
-        let mut tx = store::begin(&self.scheduler.pool).await.context("reach the database")?;
+        let mut tx = self.scheduler.begin().await?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
@@ -113,26 +114,30 @@ impl Locate {
         embedding: Option<&Arc<Embedding>>,
     ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-        self.judge.judge(&mut conn, &sites, embedding).await
+        let mut tx = self.scheduler.begin().await?;
+        self.judge.judge(&mut tx, &sites, embedding).await
     }
 
     /// Carries the sites of open tasks over into a new embedding, a bounded number a pass, those that wait for an agent
     /// first: of the others, which have one, the place is needed only when they lose it. Sites without an open task
     /// are located when they get one.
-    async fn relocate(&self, conn: &mut PgConnection, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
+    async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
-        let sites = placements::outdated(conn, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
+        let mut tx = self.scheduler.begin().await?;
+        let sites = placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
         if sites.is_empty() {
             return Ok(());
         }
-        let measured = measurements::of_sites(conn, &sites).await.context("read measurements")?;
+        let measured = measurements::of_sites(&mut tx, &sites).await.context("read measurements")?;
+        let judged = self.judge.judge(&mut tx, &sites, Some(embedding)).await?;
+        tx.commit().await.context("end reading")?;
         let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
-        placements::upsert(conn, &located).await.context("store placements")?;
-        let judged = self.judge.judge(conn, &sites, Some(embedding)).await?;
-        verdicts::upsert(conn, &judged).await.context("store verdicts")?;
+        let mut tx = self.scheduler.begin().await?;
+        placements::upsert(&mut tx, &located).await.context("store placements")?;
+        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         // Those that cannot be placed any more would come back for ever.
-        placements::forget_outdated(conn, &sites, epoch).await.context("forget outdated placements")?;
+        placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
+        tx.commit().await.context("commit placements")?;
         if sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX) {
             self.scheduler.wakes.locate.notify_one();
         }
@@ -191,15 +196,15 @@ mod tests {
     use crate::tasks::trial::{Trial, took};
 
     async fn pass(trial: &Trial) {
-        Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Locate::new(trial.plan()).run_once().await.expect("a pass");
     }
 
     async fn measure(trial: &Trial) {
-        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Measure::new(trial.plan()).run_once().await.expect("a pass");
     }
 
     async fn fit(trial: &Trial) {
-        Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Fit::new(trial.fit()).run_once().await.expect("a pass");
     }
 
     fn each(agents: &[(AgentId, SessionId)], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
@@ -208,7 +213,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_agent_alone_is_enough(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(1).await;
         let (task, _) = trial.task("a.cn").await;
         measure(&trial).await;
@@ -222,7 +227,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_waits_for_the_embedding_and_is_placed_in_it(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         let (task, site) = trial.task("a.cn").await;
         measure(&trial).await;
@@ -242,7 +247,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_embedding_that_does_not_come_is_not_waited_for_for_ever(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         let (task, site) = trial.task("a.cn").await;
         measure(&trial).await;
@@ -256,7 +261,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fleet_whose_beacons_nobody_reaches_goes_without_a_map(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
         let (task, site) = trial.task("a.cn").await;
         measure(&trial).await;
@@ -269,7 +274,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_nobody_can_measure_goes_on_with_a_reason(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(3).await;
         let (task, site) = trial.task("a.cn").await;
         measure(&trial).await;
@@ -284,7 +289,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_landmark_that_is_away_is_not_waited_for(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(3).await;
         trial.set_landmarks(&agents[..2]).await;
         let (task, site) = trial.task("a.cn").await;
@@ -303,7 +308,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_old_failure_is_tried_again_and_an_old_round_trip_is_not(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(2).await;
         let (_, site) = trial.task("a.cn").await;
         trial.measured(site, &[(agents[0].0, Some(10)), (agents[1].0, None)]).await;
@@ -313,7 +318,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn sites_that_wait_for_an_agent_are_carried_into_a_new_embedding(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(6).await;
         trial.mesh(&agents).await;
         trial.set_landmarks(&agents[..4]).await;
@@ -352,7 +357,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_schedulers_and_every_session_at_once_locate_every_origin_once(pool: PgPool) {
         const SITES: usize = 40;
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(5).await;
         let batch = trial.batch("b", "gnp-top3").await;
         for index in 0..SITES {

@@ -8,14 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use anyhow::Context;
-use sqlx::PgConnection;
 
-use crate::Scheduler;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId};
 use crate::store::measurement_orders::{self, Due, MeshPlan, Turn};
 use crate::store::{disagreements, sites_origin, tasks};
 
+use super::duty::OnDuty;
 use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS, NOBODY_BELIEVED};
 
 /// Tasks let in, held or passed on in one pass, and sites given to probers.
@@ -34,12 +33,12 @@ const EXTRA_REQUESTS: u32 = 2;
 /// The task that has things measured.
 #[derive(Debug)]
 pub struct Measure {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 impl Measure {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -48,56 +47,88 @@ impl Measure {
     /// # Errors
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let (wakes, config) = (&self.scheduler.wakes, &self.scheduler.config.measure);
-        // Every step is a statement of its own and idempotent; a pass that ends half-way has done half its work.
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-        if measurement_orders::give_up(&mut conn).await.context("give up orders")? > 0 {
+        // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+        self.give_up().await?;
+        let mut woken = self.order_mesh().await?;
+        self.pass_on().await?;
+        let mut tx = self.scheduler.begin().await?;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let probers = fleet.probers();
+        if let Err(reason) = &probers {
+            tasks::hold(&mut tx, reason, BATCH).await.context("say why tasks wait")?;
+        }
+        tx.commit().await.context("commit reasons")?;
+        if let Ok(probers) = probers {
+            self.let_in().await?;
+            woken.extend(self.order_sites(&probers).await?);
+        }
+        self.scheduler.wakes.wake_agents(woken);
+        Ok(())
+    }
+
+    async fn give_up(&self) -> anyhow::Result<()> {
+        let wakes = &self.scheduler.wakes;
+        let mut tx = self.scheduler.begin().await?;
+        let given_up = measurement_orders::give_up(&mut tx).await.context("give up orders")?;
+        disagreements::prune(&mut tx).await.context("forget old disagreements")?;
+        tx.commit().await.context("commit what was given up")?;
+        if given_up > 0 {
             wakes.fit.notify_one();
             wakes.locate.notify_one();
             wakes.confirm.notify_one();
         }
-        disagreements::prune(&mut conn).await.context("forget old disagreements")?;
-        let mut woken =
-            measurement_orders::order_mesh(&mut conn, &mesh_plan(config)).await.context("order the mesh")?;
-        self.pass_on(&mut conn).await?;
-        let fleet = Fleet::read(&mut conn).await.context("read the fleet")?;
-        match fleet.probers() {
-            Err(reason) => tasks::hold(&mut conn, reason, BATCH).await.context("say why tasks wait")?,
-            Ok(probers) => woken.extend(self.order_sites(&mut conn, &probers).await?),
-        }
-        wakes.wake_agents(woken);
         Ok(())
     }
 
-    async fn pass_on(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
-        let wakes = &self.scheduler.wakes;
-        sites_origin::follow_aliases(conn, ALIASES).await.context("follow aliases")?;
-        let passed = tasks::pass_undistanced(conn, BATCH).await.context("pass tasks on")?;
+    async fn order_mesh(&self) -> anyhow::Result<Vec<AgentId>> {
+        let plan = mesh_plan(&self.scheduler.config.measure);
+        let mut tx = self.scheduler.begin().await?;
+        let ordered = measurement_orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+        tx.commit().await.context("commit the mesh's orders")?;
+        Ok(ordered)
+    }
+
+    async fn pass_on(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        sites_origin::follow_aliases(&mut tx, ALIASES).await.context("follow aliases")?;
+        tx.commit().await.context("commit aliases")?;
+        let mut tx = self.scheduler.begin().await?;
+        let passed = tasks::pass_undistanced(&mut tx, BATCH).await.context("pass tasks on")?;
+        tx.commit().await.context("commit tasks passed on")?;
         if passed > 0 {
-            wakes.assign.notify_one();
+            self.scheduler.wakes.assign.notify_one();
         }
         self.again_if_full(passed);
         Ok(())
     }
 
-    async fn order_sites(&self, conn: &mut PgConnection, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
-        let config = &self.scheduler.config.measure;
-        tasks::unhold(conn, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED, NOBODY_BELIEVED])
+    async fn let_in(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        tasks::unhold(&mut tx, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED, NOBODY_BELIEVED])
             .await
             .context("take reasons back")?;
-        let begun = tasks::begin_measuring(conn, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+        let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+        tx.commit().await.context("commit tasks let in")?;
         if begun > 0 {
             // What is known of their sites already may be enough.
             self.scheduler.wakes.locate.notify_one();
         }
         self.again_if_full(begun);
-        let mut open = measurement_orders::open_site_orders(conn, probers).await.context("count orders")?;
+        Ok(())
+    }
+
+    async fn order_sites(&self, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
+        let config = &self.scheduler.config.measure;
+        let mut tx = self.scheduler.begin().await?;
+        let mut open = measurement_orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
         open.retain(|_, held| *held < config.max_site_orders);
         let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
-        let due = measurement_orders::due_sites(conn, &free, config.site_max_age, BATCH).await.context("find sites")?;
+        let due =
+            measurement_orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
         let orders = spread(&due, open, config.max_site_orders);
         let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-        let ordered = measurement_orders::order_sites(conn, &orders, lifetime).await.context("order sites")?;
+        let ordered = measurement_orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
+        tx.commit().await.context("commit the sites' orders")?;
         self.again_if_full(u64::try_from(ordered.len()).unwrap_or(u64::MAX));
         Ok(ordered)
     }
@@ -155,12 +186,12 @@ mod tests {
     use crate::tasks::trial::{Trial, took};
 
     async fn pass(trial: &Trial) {
-        Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Measure::new(trial.plan()).run_once().await.expect("a pass");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_is_measured_by_one_prober_after_the_other(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(2).await;
         let (_, site) = trial.task("a.cn").await;
         let mut probers = Vec::new();
@@ -182,7 +213,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_not_answered_in_time_is_a_failure_and_the_site_moves_on(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         trial.connect(2).await;
         trial.task("a.cn").await;
         pass(&trial).await;
@@ -202,7 +233,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_of_a_session_that_ended_goes_to_somebody_connected(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(1).await;
         trial.task("a.cn").await;
         pass(&trial).await;
@@ -216,7 +247,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn ten_agents_without_landmarks_wait_and_say_why(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(10).await;
         let (task, _) = trial.task("a.cn").await;
         pass(&trial).await;
@@ -231,7 +262,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_that_waits_its_turn_does_not_blame_landmarks_that_are_there(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(10).await;
         let (task, _) = trial.task("a.cn").await;
         pass(&trial).await;
@@ -242,7 +273,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_is_not_swallowed_by_a_stream_that_outlived_its_session(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(1).await;
         trial.task("a.cn").await;
         let newer = trial.session(agents[0].0).await;
@@ -253,7 +284,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_that_need_no_distance_are_passed_on(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let batch = trial.batch("b", "random").await;
         let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
         let task = fixtures::task(&mut *trial.conn().await, batch, site, "submitted").await;
@@ -263,7 +294,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn beacons_are_ordered_landmarks_first_and_no_more_than_a_prober_may_hold(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(8).await;
         trial.set_landmarks(&agents[5..]).await;
         let most = i64::from(trial.scheduler.config.measure.max_mesh_orders);
@@ -288,7 +319,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_beacon_that_failed_is_tried_again_later(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(2).await;
         pass(&trial).await;
         trial.answer(agents[0], |_| Some(Err("connect: refused".into()))).await;
@@ -329,7 +360,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_doubted_site_is_measured_anew_before_its_next_task_and_shares_nothing(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(1).await;
         let (task, site) = trial.task("a.cn").await;
         pass(&trial).await;

@@ -2,18 +2,19 @@
 
 use anyhow::Context;
 
-use crate::Scheduler;
-use crate::store::{self, events};
+use crate::store::events;
+
+use super::duty::OnDuty;
 
 /// The pruner.
 #[derive(Debug)]
 pub struct Prune {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 impl Prune {
     /// Prunes for this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -25,7 +26,7 @@ impl Prune {
         let keep = self.scheduler.config.events.keep;
         let mut pruned = 0;
         loop {
-            let mut tx = store::begin(&self.scheduler.pool).await.context("begin to prune events")?;
+            let mut tx = self.scheduler.begin().await?;
             let some = events::prune(&mut tx, keep).await.context("prune events")?;
             tx.commit().await.context("commit pruned events")?;
             pruned += some;

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use sqlx::PgPool;
 use tokio::sync::Mutex;
 
 use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
 use crate::store::{embeddings, measurements};
+
+use super::duty::OnDuty;
 
 /// An embedding and, where it could be made, its refined map.
 #[derive(Debug)]
@@ -34,9 +35,9 @@ impl Maps {
     ///
     /// # Errors
     /// When the database fails.
-    pub async fn current(&self, pool: &PgPool) -> anyhow::Result<Option<Arc<Current>>> {
+    pub(super) async fn current(&self, duty: &OnDuty) -> anyhow::Result<Option<Arc<Current>>> {
         let mut current = self.current.lock().await;
-        let mut conn = pool.acquire().await.context("reach the database")?;
+        let mut conn = duty.begin().await?;
         let Some(embedding) = embeddings::latest(&mut conn).await.context("read the newest embedding")? else {
             return Ok(None);
         };

@@ -1,32 +1,65 @@
 //! A small fleet on a real database, for the tests of the tasks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{PgPool, Postgres};
 
 use crate::Scheduler;
-use crate::config::Config;
+use crate::config::{Config, TermConfig};
 use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::store::measurement_orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
 use crate::store::sessions::{self, Registration};
+use crate::store::terms::Duty;
 use crate::store::{fixtures, landmarks};
 use crate::wake::Wakes;
 
+use super::duty::{OnDuty, Terms};
+
 pub(super) struct Trial {
     pub(super) scheduler: Scheduler,
+    terms: Terms,
 }
 
 impl Trial {
-    pub(super) fn new(pool: PgPool) -> Self {
-        let scheduler = Scheduler {
-            pool,
-            wakes: Arc::new(Wakes::default()),
-            maps: Arc::default(),
-            config: Arc::new(Config::default()),
-        };
-        Self { scheduler }
+    /// With every duty, for longer than a test takes.
+    pub(super) async fn new(pool: PgPool) -> Self {
+        let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
+        let trial = Self::beside(pool, config);
+        trial.renew().await;
+        trial
+    }
+
+    /// One that has no duty yet.
+    pub(super) fn beside(pool: PgPool, config: Config) -> Self {
+        let scheduler =
+            Scheduler { pool, wakes: Arc::new(Wakes::default()), maps: Arc::default(), config: Arc::new(config) };
+        let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
+        Self { scheduler, terms }
+    }
+
+    /// Renews its row and takes what is free, as the scheduler does all the time.
+    pub(super) async fn renew(&self) -> Vec<Duty> {
+        self.terms.renew(&mut *self.conn().await).await.expect("renew")
+    }
+
+    /// Ends in good order.
+    pub(super) async fn leave(&self) {
+        self.terms.leave(&mut *self.conn().await).await.expect("leave");
+    }
+
+    pub(super) fn reap(&self) -> OnDuty {
+        self.terms.on(Duty::Reap, &self.scheduler)
+    }
+
+    pub(super) fn fit(&self) -> OnDuty {
+        self.terms.on(Duty::Fit, &self.scheduler)
+    }
+
+    pub(super) fn plan(&self) -> OnDuty {
+        self.terms.on(Duty::Plan, &self.scheduler)
     }
 
     pub(super) async fn conn(&self) -> PoolConnection<Postgres> {
@@ -163,12 +196,12 @@ impl Trial {
 
 /// A measurement of so many milliseconds.
 pub(super) fn took(millis: u64) -> MeasurementResult {
-    let rtt = Rtt::try_new(std::time::Duration::from_millis(millis)).expect("a round trip");
+    let rtt = Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
     Ok(Measured {
         rtt,
         min: rtt,
         median: rtt,
-        spread: std::time::Duration::ZERO,
+        spread: Duration::ZERO,
         answered: 5,
         lost: 0,
         dns: None,

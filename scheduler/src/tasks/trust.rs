@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::Scheduler;
 use crate::gnp::trust::{Evidence, FEWEST_SITES, Judgement, Kind, Standing, judge};
 use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
 use crate::store::agents::{self, Agent};
-use crate::store::{self, landmarks, measurement_orders, measurements, quarantines};
+use crate::store::{landmarks, measurement_orders, measurements, quarantines};
 
+use super::duty::OnDuty;
 use super::measure::order_lifetime;
 
 /// How often agents are judged although no fit is due.
@@ -39,7 +39,7 @@ const USUAL_ERROR: f64 = 0.5;
 /// The task that judges on a period.
 #[derive(Debug)]
 pub struct Trust {
-    scheduler: Scheduler,
+    scheduler: OnDuty,
 }
 
 /// What a review came to.
@@ -53,7 +53,7 @@ pub(super) struct Review {
 
 impl Trust {
     /// A task of this scheduler.
-    pub const fn new(scheduler: Scheduler) -> Self {
+    pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }
 
@@ -69,13 +69,14 @@ impl Trust {
     /// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
     async fn ask_again(&self) -> anyhow::Result<()> {
         let config = &self.scheduler.config.measure;
-        let mut conn = self.scheduler.pool.acquire().await.context("reach the database")?;
-        let sites = quarantines::judged_sites(&mut conn, SITES).await.context("choose sites to judge by")?;
-        let due = quarantines::on_probation(&mut conn, &sites, PROBATION_SITES, PROBATION_AGE)
+        let mut tx = self.scheduler.begin().await?;
+        let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+        let due = quarantines::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
             .await
             .context("find whom to ask again")?;
         let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-        let asked = measurement_orders::order_sites(&mut conn, &due, lifetime).await.context("ask again")?;
+        let asked = measurement_orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
+        tx.commit().await.context("commit what is asked again")?;
         self.scheduler.wakes.wake_agents(asked);
         Ok(())
     }
@@ -85,24 +86,24 @@ impl Trust {
 ///
 /// # Errors
 /// When the database fails.
-pub(super) async fn review(scheduler: &Scheduler) -> anyhow::Result<Review> {
-    let mut conn = scheduler.pool.acquire().await.context("reach the database")?;
+pub(super) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
+    let mut tx = scheduler.begin().await?;
     let mut mesh = Mesh::new();
-    for pair in measurements::mesh_of_all(&mut conn).await.context("read the mesh")? {
+    for pair in measurements::mesh_of_all(&mut tx).await.context("read the mesh")? {
         mesh.insert(pair.prober, pair.target, pair.rtt);
     }
-    let chosen_sites = quarantines::judged_sites(&mut conn, SITES).await.context("choose sites to judge by")?;
-    let sites = quarantines::sites_of_all(&mut conn, &chosen_sites, FEWEST_SITES)
+    let chosen_sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let sites = quarantines::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
         .await
         .context("read the sites' measurements")?;
     let mut chosen: Vec<AgentId> =
-        landmarks::list(&mut conn).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
+        landmarks::list(&mut tx).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
     if chosen.is_empty() {
         // A small fleet's agents are its landmarks.
-        chosen = landmarks::connected(&mut conn).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
+        chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
     }
-    let least = least(&agents::list(&mut conn).await.context("read the agents")?);
-    drop(conn);
+    let least = least(&agents::list(&mut tx).await.context("read the agents")?);
+    tx.commit().await.context("end reading")?;
     let known = mesh.agents();
     chosen.retain(|landmark| known.contains(landmark));
     let judgement = if known.len() < FEWEST_AGENTS {
@@ -132,8 +133,8 @@ fn least(agents: &[Agent]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     least
 }
 
-async fn store_verdicts(scheduler: &Scheduler, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
-    let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
+async fn store_verdicts(scheduler: &OnDuty, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
+    let mut tx = scheduler.begin().await?;
     let Some(judgement) = judgement else {
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
         return Ok(Review { changed: false, alarm });
@@ -218,12 +219,12 @@ mod tests {
     use crate::tasks::trial::{Trial, took};
 
     async fn pass(trial: &Trial) {
-        Trust::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+        Trust::new(trial.fit()).run_once().await.expect("a pass");
     }
 
     async fn fit(trial: &Trial) {
         for _ in 0..2 {
-            Fit::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            Fit::new(trial.fit()).run_once().await.expect("a pass");
         }
     }
 
@@ -248,12 +249,12 @@ mod tests {
     async fn crawl(trial: &Trial, agents: &[(AgentId, SessionId)]) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..40 {
-            Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            Measure::new(trial.plan()).run_once().await.expect("a pass");
             for &agent in agents {
                 trial.answer(agent, |_| Some(took(30))).await;
             }
-            Locate::new(trial.scheduler.clone()).run_once().await.expect("a pass");
-            Assign::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+            Locate::new(trial.plan()).run_once().await.expect("a pass");
+            Assign::new(trial.plan()).run_once().await.expect("a pass");
             if trial.state(task).await.0 == "assigned" {
                 break;
             }
@@ -263,7 +264,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_liar_among_twelve_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(12).await;
         trial.set_landmarks(&agents).await;
         trial.mesh(&agents).await;
@@ -303,7 +304,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_third_of_liars_raises_the_alarm_and_the_last_good_map_stays(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(12).await;
         trial.set_landmarks(&agents).await;
         trial.mesh(&agents).await;
@@ -340,7 +341,7 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn who_lied_about_sites_measures_some_again_and_is_believed_once_it_is_honest(pool: PgPool) {
-        let trial = Trial::new(pool);
+        let trial = Trial::new(pool).await;
         let agents = trial.connect(12).await;
         trial.set_landmarks(&agents).await;
         trial.mesh(&agents).await;

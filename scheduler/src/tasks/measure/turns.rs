@@ -19,7 +19,7 @@ const THERE: [u8; 4] = [192, 0, 2, 2];
 const REQUESTS: u32 = 6;
 
 async fn pass(trial: &Trial) {
-    Measure::new(trial.scheduler.clone()).run_once().await.expect("a pass");
+    Measure::new(trial.plan()).run_once().await.expect("a pass");
 }
 
 fn took_so_long(millis: u64) -> Finding {
@@ -80,7 +80,7 @@ async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_address_has_one_open_order_over_all_probers_and_sites(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(3).await;
     for host in ["a.cn", "b.cn", "c.cn"] {
         trial.task(host).await;
@@ -109,7 +109,7 @@ async fn an_address_has_one_open_order_over_all_probers_and_sites(pool: PgPool) 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_prober_that_sees_a_site_elsewhere_takes_its_turn_there(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(2).await;
     let far = agents[1].0;
     let sees = |agent| if agent == far { THERE } else { HERE };
@@ -128,7 +128,7 @@ async fn a_prober_that_sees_a_site_elsewhere_takes_its_turn_there(pool: PgPool) 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(2).await;
     trial.task("geo.cn").await;
     trial.task("other.cn").await;
@@ -151,7 +151,7 @@ async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(5).await;
     let liar = agents[0].0;
     let (_, site) = trial.task("a.cn").await;
@@ -170,7 +170,7 @@ async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(p
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_quarantined_agent_moves_nobody_elses_turn(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(3).await;
     trial.task("a.cn").await;
     pass(&trial).await;
@@ -189,7 +189,7 @@ async fn a_quarantined_agent_moves_nobody_elses_turn(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_without_an_address(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(1).await;
     trial.task("a.cn").await;
     let mut orders = 0_u8;
@@ -222,7 +222,7 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_agent_that_knows_no_turns_measures_at_once_and_that_counts(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(1).await;
     trial.task("a.cn").await;
     pass(&trial).await;
@@ -238,7 +238,7 @@ async fn an_agent_that_knows_no_turns_measures_at_once_and_that_counts(pool: PgP
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(2).await;
     trial.task("a.cn").await;
     pass(&trial).await;
@@ -282,7 +282,7 @@ async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn one_agent_ends_the_sharing_of_an_address_for_itself_and_two_end_it_for_all(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(3).await;
     for (name, agent, agreed, might) in [
         ("a.cn", 0, true, true),
@@ -312,7 +312,7 @@ async fn one_agent_ends_the_sharing_of_an_address_for_itself_and_two_end_it_for_
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_shared_measurement_is_as_old_as_it_is_and_says_whose_it_is(pool: PgPool) {
-    let trial = Trial::new(pool);
+    let trial = Trial::new(pool).await;
     let agents = trial.connect(1).await;
     trial.task("a.cn").await;
     pass(&trial).await;

@@ -1,0 +1,89 @@
+//! Schedulers: one row per running process, by whose expiry others know that it is gone.
+//!
+//! Like an agent's session it is renewed as one row, however many duties hang on it, and only Postgres' clock expires it. One
+//! that expired is not renewed: its process joins again, and has lost its terms.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::SchedulerId;
+
+use super::sessions::micros;
+use super::{Error, terms};
+
+/// Enters this process.
+///
+/// # Errors
+/// When the database fails.
+pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
+    let id = sqlx::query_scalar!(
+        "insert into schedulers (url, expires_at) values ($1, now() + $2 * interval '1 microsecond') returning id",
+        url,
+        micros(life),
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(SchedulerId::new(id))
+}
+
+/// Renews it. `false`: it has expired, or is not there any more.
+///
+/// # Errors
+/// When the database fails.
+pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Duration) -> Result<bool, Error> {
+    let renewed = sqlx::query!(
+        r#"
+        update schedulers set renewed_at = now(), expires_at = now() + $2 * interval '1 microsecond'
+        where id = $1 and expires_at > now()
+        "#,
+        scheduler.get(),
+        micros(life),
+    )
+    .execute(conn)
+    .await?;
+    Ok(renewed.rows_affected() == 1)
+}
+
+/// Ends it: its duties are free at once. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
+    terms::free(conn, scheduler).await?;
+    sqlx::query!("delete from schedulers where id = $1", scheduler.get()).execute(conn).await?;
+    Ok(())
+}
+
+/// How the other running schedulers are dialled, those that started first before the others.
+///
+/// # Errors
+/// When the database fails.
+pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, Error> {
+    let urls = sqlx::query_scalar!(
+        r#"
+        select url from schedulers where expires_at > now() and url <> $1
+        group by url order by min(started_at), url
+        "#,
+        url,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(urls)
+}
+
+/// Forgets the processes that ended without a word, once nothing is theirs any more.
+///
+/// # Errors
+/// When the database fails.
+pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        delete from schedulers s
+        where expires_at < now() - interval '1 hour' and not exists (select from terms t where t.holder = s.id)
+        "#,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,177 @@
+use std::time::Duration;
+
+use sqlx::{PgPool, Postgres, Transaction};
+
+use super::*;
+use crate::model::{AgentId, SessionId};
+use crate::store::{fixtures, leases, schedulers};
+
+/// Nothing expires by itself in a test.
+const LIFE: Duration = Duration::from_secs(3600);
+
+async fn join(pool: &PgPool) -> SchedulerId {
+    schedulers::join(&mut pool.acquire().await.expect("connect"), "http://127.0.0.1:1", LIFE).await.expect("join")
+}
+
+async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
+    crate::store::begin(pool).await.expect("begin")
+}
+
+/// Tries to take a duty, and returns its number.
+async fn taken(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Option<i64> {
+    take(conn, duty, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
+}
+
+async fn is_held(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId, number: i64) -> bool {
+    check(conn, duty, scheduler, TermNumber::new(number), LIFE).await.expect("check")
+}
+
+async fn silence(pool: &PgPool, scheduler: SchedulerId) {
+    sqlx::query("update schedulers set expires_at = now() - interval '1 second' where id = $1")
+        .bind(scheduler.get())
+        .execute(pool)
+        .await
+        .expect("let the time pass");
+}
+
+/// A scheduler that reaps, and another that waits for it.
+async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
+    let (first, second) = (join(pool).await, join(pool).await);
+    let mut conn = pool.acquire().await.expect("connect");
+    assert_eq!(taken(&mut conn, Duty::Reap, first).await, Some(1));
+    (first, second)
+}
+
+/// A session whose time has passed, with one lease.
+async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
+    let mut conn = pool.acquire().await.expect("connect");
+    let agent = fixtures::agent(&mut conn, "a").await;
+    let session = fixtures::session(&mut conn, agent).await;
+    let batch = fixtures::batch(&mut conn, "b", "random").await;
+    let site = fixtures::site(&mut conn, "a.cn").await;
+    fixtures::assigned(&mut conn, batch, site, agent).await;
+    assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+    sqlx::query("update sessions set expires_at = now() - interval '1 second'")
+        .execute(&mut *conn)
+        .await
+        .expect("let the time pass");
+    (agent, session)
+}
+
+/// Seconds a session has left.
+async fn left(pool: &PgPool, session: SessionId) -> f64 {
+    sqlx::query_scalar("select extract(epoch from expires_at - now())::float8 from sessions where id = $1")
+        .bind(session.get())
+        .fetch_one(pool)
+        .await
+        .expect("read a session")
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_duty_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
+    let (first, second) = two(&pool).await;
+    let mut conn = pool.acquire().await.expect("connect");
+    assert_eq!(taken(&mut conn, Duty::Reap, second).await, None);
+    assert!(is_held(&mut conn, Duty::Reap, first, 1).await);
+    assert!(!is_held(&mut conn, Duty::Fit, first, 1).await, "one duty is not the other");
+
+    silence(&pool, first).await;
+    assert!(!is_held(&mut conn, Duty::Reap, first, 1).await, "an expired term is no term, though nobody took it");
+    assert!(!schedulers::renew(&mut conn, first, LIFE).await.expect("renew"), "too late");
+    assert_eq!(taken(&mut conn, Duty::Reap, second).await, Some(2));
+    assert!(is_held(&mut conn, Duty::Reap, second, 2).await && !is_held(&mut conn, Duty::Reap, first, 1).await);
+
+    schedulers::leave(&mut conn, second).await.expect("leave");
+    let third = join(&pool).await;
+    assert_eq!(taken(&mut conn, Duty::Reap, third).await, Some(3), "at once");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn two_that_take_a_free_duty_at_once_do_not_both_get_it(pool: PgPool) {
+    let (first, second) = (join(&pool).await, join(&pool).await);
+    let mut taking = begin(&pool).await;
+    assert_eq!(taken(&mut taking, Duty::Plan, first).await, Some(1));
+    assert_eq!(fixtures::behind(&pool, taking, async |conn| taken(conn, Duty::Plan, second).await).await, None);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_reaper_whose_term_ran_out_in_the_middle_commits_before_it_is_taken_over(pool: PgPool) {
+    let (first, second) = two(&pool).await;
+    let (agent, _) = overdue(&pool).await;
+    let mut reaping = begin(&pool).await;
+    assert!(is_held(&mut reaping, Duty::Reap, first, 1).await);
+    silence(&pool, first).await;
+    assert_eq!(sessions::expire_due(&mut reaping).await.expect("expire"), [agent]);
+    let then = async |conn: &mut PgConnection| taken(conn, Duty::Reap, second).await;
+    assert_eq!(fixtures::behind(&pool, reaping, then).await, Some(2), "whoever takes over waits for it");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_reaper_whose_term_is_being_taken_changes_nothing(pool: PgPool) {
+    let (first, second) = two(&pool).await;
+    let (_, session) = overdue(&pool).await;
+    silence(&pool, first).await;
+    let mut taking = begin(&pool).await;
+    assert_eq!(taken(&mut taking, Duty::Reap, second).await, Some(2));
+    // It stood still since it was reaper, and its row lives again for some reason: the number alone must do.
+    sqlx::query("update schedulers set expires_at = now() + interval '1 hour'").execute(&pool).await.expect("revive");
+    let check = async |conn: &mut PgConnection| is_held(conn, Duty::Reap, first, 1).await;
+    assert!(!fixtures::behind(&pool, taking, check).await);
+    assert!(left(&pool, session).await > 3000.0, "and the session was given its time back before anything may expire");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
+    const ROUNDS: i32 = 200;
+    let (mut reaper, _) = two(&pool).await;
+    let (agent, session) = overdue(&pool).await;
+    let mut conn = pool.acquire().await.expect("connect");
+    let mut served = 0;
+    for number in 2..ROUNDS {
+        // Every reaper serves for a minute, and is gone for an hour.
+        sqlx::query(
+            "update sessions set expires_at = expires_at - interval '61 minutes',
+                                 renewed_at = renewed_at - interval '61 minutes'",
+        )
+        .execute(&mut *conn)
+        .await
+        .expect("let the time pass");
+        sqlx::query(
+            "update schedulers set expires_at = now() - interval '1 second', renewed_at = now() - interval '1 hour'",
+        )
+        .execute(&mut *conn)
+        .await
+        .expect("end the reaper");
+        sqlx::query("update terms set taken_at = taken_at - interval '61 minutes'")
+            .execute(&mut *conn)
+            .await
+            .expect("let the time pass");
+        let next = join(&pool).await;
+        let mut taking = begin(&pool).await;
+        assert_eq!(taken(&mut taking, Duty::Reap, next).await, Some(i64::from(number)));
+        taking.commit().await.expect("commit");
+        reaper = next;
+        if sessions::expire_due(&mut conn).await.expect("expire") == [agent] {
+            break;
+        }
+        assert!(left(&pool, session).await <= fixtures::LIFETIME.as_secs_f64() + 1.0);
+        served += 1;
+    }
+    // A lifetime is an hour here: one that was whole, and what was left of the first.
+    assert!((59..=121).contains(&served), "lost after {served} minutes in which somebody reaped, {reaper}");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_agent_that_lives_loses_nothing_while_nobody_reaps_and_a_renewal_extends_nothing(pool: PgPool) {
+    let (first, second) = two(&pool).await;
+    let (_, session) = overdue(&pool).await;
+    let mut conn = pool.acquire().await.expect("connect");
+    assert!(schedulers::renew(&mut conn, first, LIFE).await.expect("renew"));
+    assert!(left(&pool, session).await < 0.0, "a renewal is no new term");
+    schedulers::leave(&mut conn, first).await.expect("leave");
+    assert_eq!(taken(&mut conn, Duty::Plan, second).await, Some(1));
+    assert!(left(&pool, session).await < 0.0, "nor is another duty");
+    assert_eq!(taken(&mut conn, Duty::Reap, second).await, Some(2));
+    assert!(sessions::expire_due(&mut conn).await.expect("expire").is_empty());
+    assert!(left(&pool, session).await > 3000.0);
+}
