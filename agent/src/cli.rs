@@ -56,9 +56,9 @@ struct RunArgs {
 
 #[derive(Debug, Args)]
 struct EnrolArgs {
-    /// The scheduler: https://host:port, or http:// on loopback.
-    #[arg(long, value_name = "URL")]
-    scheduler: String,
+    /// The scheduler: https://host:port, or http:// on loopback; several, with commas between them or repeated, if there are.
+    #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
+    scheduler: Vec<String>,
     /// The one-time token that `landfall agents enrol` printed.
     #[arg(long)]
     token: String,
@@ -103,7 +103,7 @@ async fn run(args: RunArgs) -> anyhow::Result<()> {
 async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
     let dir = args.dir.unwrap_or_else(config::default_dir);
     let enrolment = Enrolment {
-        scheduler: args.scheduler,
+        schedulers: args.scheduler,
         token: args.token,
         ca_fingerprint: args.ca_fingerprint,
         dir: dir.clone(),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::schedulers::Schedulers;
 use crate::user_agent::UserAgent;
 
 /// The name of the configuration file in an agent's folder.
@@ -22,8 +23,9 @@ const DNS_PORT: u16 = 53;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The scheduler: `https://host:port`, or `http://` on loopback.
-    pub scheduler: String,
+    /// The scheduler: `https://host:port`, or `http://` on loopback; or a list of them, of which any serves.
+    #[serde(with = "crate::schedulers")]
+    pub scheduler: Vec<String>,
     /// The authority that signed the scheduler's certificate (PEM); needed for https.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
@@ -181,10 +183,11 @@ impl Config {
         {
             return invalid("beacon.advertise", error.to_string());
         }
-        if let Err(error) = SchedulerUrl::parse(&self.scheduler) {
-            return invalid("scheduler", error.to_string());
-        }
-        if self.scheduler.starts_with("https:") && self.ca.is_none() {
+        let schedulers = match Schedulers::try_new(&self.scheduler) {
+            Ok(schedulers) => schedulers,
+            Err(error) => return invalid("scheduler", error.to_string()),
+        };
+        if schedulers.configured().iter().any(|scheduler| scheduler.tls) && self.ca.is_none() {
             return invalid("ca", "an https scheduler needs the authority that signed its certificate".to_owned());
         }
         Ok(())
@@ -296,6 +299,7 @@ mod tests {
         assert_eq!(config.capacity, DEFAULT_CAPACITY);
         assert_eq!(config.dns, Some("127.0.0.1:53".parse().unwrap()));
         assert!(config.credential.is_absolute());
+        assert_eq!(config.scheduler, ["http://127.0.0.1:7171"]);
         let again = load(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
@@ -312,6 +316,9 @@ mod tests {
             (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused off loopback"),
             (LEAST.replace("http:", "https:"), "ca:"),
             (LEAST.replace("http:", "ftp:"), "scheduler"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "[]"), "scheduler"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "7171"), "scheduler must be a URL, or a list"),
+            (LEAST.replace("'http://127.0.0.1:7171'", "['http://127.0.0.1:7171', 'https://a:1']"), "ca:"),
         ];
         for (text, expected) in cases {
             let error = load(&text).unwrap_err().to_string();

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, OutboxConfig, SchedulerUrl};
+use crate::schedulers::Schedulers;
 
 /// The name the scheduler's certificate is issued to, whatever address it is reached by.
 pub const DOMAIN: &str = "landfall-scheduler";
@@ -32,8 +33,8 @@ const CA_FILE: &str = "ca.pem";
 /// What an operator hands to a new agent.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The scheduler's URL.
-    pub scheduler: String,
+    /// The schedulers' URLs: the first that answers is asked, and the agent is told all of them.
+    pub schedulers: Vec<String>,
     /// The one-time token.
     pub token: String,
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
@@ -99,19 +100,14 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     if file.exists() && !enrolment.force {
         return Err(EnrolError::Enrolled(enrolment.dir.clone()));
     }
-    let scheduler = SchedulerUrl::parse(&enrolment.scheduler)?;
+    let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
     // A token works once: what can fail is tried before it is spent.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
-    let ca = match (&enrolment.ca_fingerprint, scheduler.tls) {
-        (_, false) => None,
-        (None, true) => return Err(EnrolError::NoFingerprint),
-        (Some(fingerprint), true) => Some(pinned_authority(&scheduler, fingerprint).await?),
-    };
+    let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
     let mut config = config_of(enrolment, ca.is_some(), &EnrolResponse::default());
     // Everything but what the scheduler says is known, so that mistakes show before the token is spent.
     Config { name: "-".into(), city: "-".into(), carrier: "-".into(), ..config.clone() }.validate()?;
-    let channel = connect(&scheduler, ca.as_deref()).await?;
     let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
     let mut client = AgentServiceClient::new(channel);
     let response = tokio::time::timeout(ANSWER_TIMEOUT, client.enrol(request)).await.map_err(|_| {
@@ -129,9 +125,34 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     Ok((file, config))
 }
 
+/// Connects the first scheduler that answers; returns which, and its authority (PEM).
+async fn reach<'a>(
+    schedulers: &'a Schedulers,
+    fingerprint: Option<&str>,
+) -> Result<(&'a SchedulerUrl, Option<String>, Channel), EnrolError> {
+    let mut failed = EnrolError::NoFingerprint;
+    for scheduler in schedulers.configured() {
+        let connected = async {
+            let ca = match (fingerprint, scheduler.tls) {
+                (_, false) => None,
+                (None, true) => return Err(EnrolError::NoFingerprint),
+                (Some(fingerprint), true) => Some(pinned_authority(scheduler, fingerprint).await?),
+            };
+            Ok((ca.clone(), connect(scheduler, ca.as_deref()).await?))
+        };
+        match connected.await {
+            Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
+            // Another may answer; whatever else is wrong has to be mended.
+            Err(error @ EnrolError::Connect { .. }) => failed = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failed)
+}
+
 fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
     Config {
-        scheduler: enrolment.scheduler.clone(),
+        scheduler: enrolment.schedulers.clone(),
         ca: with_ca.then(|| PathBuf::from(CA_FILE)),
         credential: PathBuf::from(CREDENTIAL_FILE),
         name: response.name.clone(),

@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
-use crate::config::{Config, SchedulerUrl};
+use crate::config::Config;
 use crate::outbox::Outbox;
+use crate::schedulers::Schedulers;
 use crate::session::work::{Means, Work};
 
 pub mod backoff;
@@ -24,6 +25,7 @@ pub mod guard;
 pub mod origin;
 pub mod outbox;
 pub mod probe;
+pub mod schedulers;
 pub mod session;
 pub mod telemetry;
 #[cfg(test)]
@@ -42,7 +44,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let terms = terms(&config, beacon.as_ref().map(|beacon| beacon.port))?;
     tracing::info!(
         agent.name = config.name,
-        scheduler = config.scheduler,
+        scheduler = %terms.schedulers.current().url,
         beacon.port = terms.register.beacon_port,
         "agent started"
     );
@@ -85,7 +87,7 @@ fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::T
     let read =
         |file: &std::path::Path| std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()));
     Ok(session::Terms {
-        scheduler: SchedulerUrl::parse(&config.scheduler)?,
+        schedulers: Schedulers::try_new(&config.scheduler)?,
         ca: config.ca.as_deref().map(read).transpose()?,
         credential: session::bearer(&read(&config.credential)?, &config.credential)?,
         bind: config.bind,

@@ -21,8 +21,8 @@ use tonic::{Status, Streaming};
 
 use crate::backoff::Backoff;
 use crate::clock::BootTime;
-use crate::config::SchedulerUrl;
 use crate::outbox::LeaseKey;
+use crate::schedulers::Schedulers;
 use opening::{Ended, connect, refused_or_broken};
 use work::{Finished, Work};
 
@@ -52,7 +52,7 @@ const UNHURRIED: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// Where.
-    pub scheduler: SchedulerUrl,
+    pub schedulers: Schedulers,
     /// The authority that signed its certificate (PEM).
     pub ca: Option<String>,
     /// The credential.
@@ -87,10 +87,13 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
     let mut backoff = Backoff::try_new(RECONNECT_FLOOR, RECONNECT_CEILING).expect("the floor is below the ceiling");
     let mut failures: u32 = 0;
     let mut yields = false;
+    let mut schedulers = terms.schedulers.clone();
     loop {
         let mut welcomed = false;
-        let ended = one_session(terms, &mut work, stop, rng, yields, &mut welcomed).await;
+        let ended = one_session(terms, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
         work.abandon_orders();
+        // Whatever it was, another may do better; and where there is none, this one is tried again.
+        schedulers.move_on();
         if welcomed {
             backoff.reset();
             failures = 0;
@@ -133,6 +136,7 @@ async fn meanwhile<T>(work: &mut Work, stop: &CancellationToken, future: impl Fu
 
 async fn one_session(
     terms: &Terms,
+    schedulers: &mut Schedulers,
     work: &mut Work,
     stop: &CancellationToken,
     rng: &mut impl Rng,
@@ -140,12 +144,14 @@ async fn one_session(
     welcomed: &mut bool,
 ) -> Ended {
     let registered = BootTime::now();
-    let (inbound, outbound, welcome) = match meanwhile(work, stop, connect(terms, work.held(), yields)).await {
-        None => return Ended::Stopped,
-        Some(Err(ended)) => return ended,
-        Some(Ok(opened)) => opened,
-    };
+    let (inbound, outbound, welcome) =
+        match meanwhile(work, stop, connect(terms, schedulers.current(), work.held(), yields)).await {
+            None => return Ended::Stopped,
+            Some(Err(ended)) => return ended,
+            Some(Ok(opened)) => opened,
+        };
     *welcomed = true;
+    schedulers.learn(&welcome.other_scheduler_urls);
     let mut serving = Serving::new(outbound, &welcome, registered, work, rng);
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,

@@ -32,6 +32,8 @@ pub(crate) struct TestScheduler {
 pub(crate) struct TestSession {
     inbound: Streaming<SessionRequest>,
     outbound: mpsc::Sender<Result<SessionResponse, Status>>,
+    /// What it says of other schedulers at its welcome.
+    pub(crate) others: Vec<String>,
 }
 
 impl TestScheduler {
@@ -88,6 +90,7 @@ impl TestSession {
             lease_life: Some(life.try_into().unwrap()),
             kept,
             contact_url: contact_url.to_owned(),
+            other_scheduler_urls: self.others.clone(),
         };
         self.send(Down::Welcome(welcome)).await;
     }
@@ -124,7 +127,7 @@ impl AgentService for Desk {
             return Err(Status::unauthenticated("unknown credential"));
         }
         let (outbound, responses) = mpsc::channel(16);
-        self.opened.send(TestSession { inbound: request.into_inner(), outbound }).await.unwrap();
+        self.opened.send(TestSession { inbound: request.into_inner(), outbound, others: Vec::new() }).await.unwrap();
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
 }

@@ -58,9 +58,10 @@ struct ConnectionArgs {
     /// The scheduler's data directory [default: /var/lib/landfall for root, else ~/.local/share/landfall]
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// The scheduler to ask [default: the one of the data directory's client.toml]
-    #[arg(long, global = true, value_name = "URL", help_heading = "Connection")]
-    scheduler: Option<String>,
+    /// The scheduler to ask, or several with commas between them: the first that answers is asked [default: those of the
+    /// data directory's client.toml]
+    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', help_heading = "Connection")]
+    scheduler: Vec<String>,
     /// The certificate of the scheduler's authority, PEM
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     ca: Option<PathBuf>,
@@ -74,7 +75,7 @@ impl ConnectionArgs {
     fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
         let flags =
-            [("--scheduler", scheduler.is_some()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())];
+            [("--scheduler", !scheduler.is_empty()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())];
         match flags.into_iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
             None => Ok(()),
@@ -94,6 +95,13 @@ On loopback the scheduler speaks plaintext. On any other address it speaks TLS w
 first start, whose fingerprint it prints.")]
     Up(UpArgs),
     /// Run a scheduler against a Postgres server of your own
+    #[command(after_help = "\
+Examples:
+  landfall serve --database-url postgres://u@db/landfall --data-dir one
+  landfall serve --database-url postgres://u@db/landfall --data-dir two --listen 127.0.0.1:7172
+
+Several may use one database, on one machine or many: any of them serves any agent and operator. Give the second the secrets
+of the first before it starts: cp -r one/operator-token one/tls two/ (tls is there when agents come from elsewhere).")]
     Serve(ServeArgs),
     /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
@@ -144,6 +152,9 @@ struct RunArgs {
     /// How agents dial this scheduler, where that is not the address it listens on
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<up::Advertised>,
+    /// Where the database knows the secrets of another scheduler, and those are lost: put this data directory's in their place
+    #[arg(long)]
+    replace_secrets: bool,
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +175,7 @@ struct ServeArgs {
     run: RunArgs,
     /// The configuration, TOML
     #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    config: Option<PathBuf>,
     /// The Postgres server
     #[arg(long, value_name = "URL")]
     database_url: String,
@@ -182,7 +193,7 @@ impl Cli {
             match self.command {
                 Command::Up(args) => up::up(options(&connection, args.run, args.config, args.database_url)?).await,
                 Command::Serve(args) => {
-                    up::up(options(&connection, args.run, Some(args.config), Some(args.database_url))?).await
+                    up::up(options(&connection, args.run, args.config, Some(args.database_url))?).await
                 }
                 Command::Agents(command) => command.run(&connection).await,
                 Command::Landmarks(command) => command.run(&connection).await,
@@ -215,6 +226,7 @@ fn options(
         database_url,
         contact_url: run.contact_url,
         advertise: run.advertise,
+        replace_secrets: run.replace_secrets,
     })
 }
 

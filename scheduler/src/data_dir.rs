@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// The lock, and the mark of a directory that is ours. Holds the process id of its user.
 const LOCK_FILE: &str = "landfall.lock";
+/// What an operator may put into a directory before its first scheduler starts: the secrets of another of the same database.
+const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,9 +85,13 @@ impl DataDir {
         }
         let path = path.canonicalize().map_err(failed("find", &path))?;
         let lock_path = path.join(LOCK_FILE);
-        let empty = fs::read_dir(&path).map_err(failed("read", &path))?.next().is_none();
-        if !empty && !lock_path.exists() {
-            return Err(DataDirError::Foreign(path));
+        if !lock_path.exists() {
+            for entry in fs::read_dir(&path).map_err(failed("read", &path))? {
+                let name = entry.map_err(failed("read", &path))?.file_name();
+                if !SECRETS.iter().any(|secret| name == *secret) {
+                    return Err(DataDirError::Foreign(path));
+                }
+            }
         }
         let lock = take_lock(&path, &lock_path)?;
         Ok(Self { path, _lock: lock })
@@ -173,6 +179,10 @@ mod tests {
         fs::write(base.path().join("thesis.tex"), "x").unwrap();
         assert!(matches!(DataDir::claim(base.path()), Err(DataDirError::Foreign(_))));
         assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1);
+        fs::remove_file(base.path().join("thesis.tex")).unwrap();
+        fs::write(base.path().join("operator-token"), "x").unwrap();
+        fs::create_dir(base.path().join("tls")).unwrap();
+        DataDir::claim(base.path()).expect("the secrets of another scheduler are no stranger's");
     }
 
     #[test]

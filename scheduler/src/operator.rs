@@ -22,15 +22,49 @@ const TOKEN_FILE: &str = "operator-token";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// Where it answers: http on loopback, else https.
-    pub scheduler: String,
+    /// Where it answers, or where it and the others of its database do: http on loopback, else https. One URL, or a list.
+    #[serde(with = "one_or_more")]
+    pub scheduler: Vec<String>,
     /// The certificate of its authority, PEM; none in plaintext.
     pub ca: Option<PathBuf>,
     /// The operator's token.
     pub token: String,
 }
 
+/// How one URL, or a list of them, is written.
+mod one_or_more {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMore {
+        One(String),
+        More(Vec<String>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(urls: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+        match urls {
+            [one] => one.serialize(serializer),
+            more => more.serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+        let read = OneOrMore::deserialize(deserializer);
+        match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {
+            OneOrMore::One(one) => Ok(vec![one]),
+            OneOrMore::More(more) => Ok(more),
+        }
+    }
+}
+
 impl ClientFile {
+    /// The same with other schedulers to ask when this one does not answer.
+    #[must_use]
+    pub fn with(&self, others: &[String]) -> Self {
+        Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
+    }
+
     /// Writes it into the data directory.
     ///
     /// # Errors
@@ -58,29 +92,33 @@ impl ClientFile {
     }
 }
 
-/// Whether the database is this scheduler's alone: then whoever owns the data directory owns the token too.
+/// Whose secrets count when the database knows others than the data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Database {
-    /// Under the data directory.
-    Private,
-    /// Given by URL, perhaps to several schedulers.
-    Given,
+pub enum Precedence {
+    /// The data directory's: the database lies in it, or the operator says so.
+    DataDir,
+    /// The database's, which another scheduler may use as well.
+    Database,
 }
 
-/// The operator's token, made at the first start. None where another scheduler of the same database made it and this
-/// data directory does not have it.
+/// The operator's token, made at the first start.
 ///
 /// # Errors
-/// When the file or the database cannot be used.
-pub async fn token(pool: &PgPool, data_dir: &DataDir, database: Database) -> anyhow::Result<Option<String>> {
+/// When the file or the database cannot be used, or another scheduler of the same database made the token and this data
+/// directory does not have it.
+pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = match std::fs::read_to_string(&path) {
         Ok(text) => Some(text.trim().to_owned()).filter(|token| !token.is_empty()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
     };
+    let mut conn = pool.acquire().await.context("reach the database")?;
+    let in_force = settings::operator_token_hash(&mut conn).await.context("read the operator's token")?;
     let token = match known {
         Some(token) => token,
+        // One that the database will not have is not made.
+        None if in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
             // Before the database knows it: a token that nobody has would lock the operator out.
@@ -89,17 +127,51 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, database: Database) -> any
         }
     };
     let hash = SecretHash::of(&token);
-    let mut conn = pool.acquire().await.context("reach the database")?;
     let in_force = settings::claim_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
-    if in_force == hash {
-        return Ok(Some(token));
+    if in_force != hash {
+        if precedence == Precedence::Database {
+            return Err(foreign_token(data_dir));
+        }
+        tracing::warn!("the database knew another operator's token, which is void from now on");
+        settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
     }
-    if database == Database::Given {
-        return Ok(None);
+    Ok(token)
+}
+
+fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
+    anyhow::anyhow!(
+        "another scheduler of this database was here first, and {} does not hold its secrets: copy operator-token and the \
+         folder tls (where there is one) from the data directory of that one to here, and start again; \
+         if they are lost, --replace-secrets makes new ones",
+        data_dir.path().display()
+    )
+}
+
+/// Sees to it that all schedulers of a database show agents one authority.
+///
+/// # Errors
+/// When the database cannot be used, or agents trust another authority than this data directory's.
+pub async fn authority(
+    pool: &PgPool,
+    data_dir: &DataDir,
+    fingerprint: &str,
+    precedence: Precedence,
+) -> anyhow::Result<()> {
+    let mut conn = pool.acquire().await.context("reach the database")?;
+    let in_force = settings::claim_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")?;
+    if in_force == fingerprint {
+        return Ok(());
     }
-    tracing::warn!("the operator's token was lost, a new one is made");
-    settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
-    Ok(Some(token))
+    if precedence == Precedence::Database {
+        anyhow::bail!(
+            "the agents of this database trust another authority than the one in {}: copy the folder tls from the data \
+             directory of the scheduler that was here first, and start again; if it is lost, --replace-secrets puts this one \
+             in its place, and every agent elsewhere must be enrolled anew",
+            data_dir.path().join("tls").display()
+        );
+    }
+    tracing::warn!("agents that trusted another authority must be enrolled anew");
+    settings::set_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")
 }
 
 #[cfg(test)]
@@ -112,24 +184,39 @@ mod tests {
         let dir = DataDir::claim(&base.path().join("d")).unwrap();
         assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
         for ca in [None, Some(PathBuf::from("/x/ca.pem"))] {
-            let file = ClientFile { scheduler: "https://127.0.0.1:7171".to_owned(), ca, token: "t".to_owned() };
+            let file = ClientFile { scheduler: vec!["https://127.0.0.1:7171".to_owned()], ca, token: "t".to_owned() };
             file.write(&dir).unwrap();
-            assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file));
+            assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file.clone()));
+            let more = ClientFile { scheduler: vec!["https://a:1".to_owned(), "https://b:2".to_owned()], ..file };
+            more.write(&dir).unwrap();
+            assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(more));
         }
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_second_scheduler_does_not_take_the_token_over(pool: PgPool) {
+    async fn a_second_scheduler_must_be_given_the_secrets_of_the_first(pool: PgPool) {
+        use Precedence::{DataDir as Own, Database as Shared};
         let base = tempfile::tempdir().unwrap();
         let first = DataDir::claim(&base.path().join("first")).unwrap();
         let second = DataDir::claim(&base.path().join("second")).unwrap();
-        let made = token(&pool, &first, Database::Given).await.unwrap().unwrap();
+        let made = token(&pool, &first, Shared).await.unwrap();
         assert_eq!(made.len(), 64);
-        assert_eq!(token(&pool, &second, Database::Given).await.unwrap(), None);
-        assert_eq!(token(&pool, &first, Database::Given).await.unwrap(), Some(made.clone()));
+        let refused = token(&pool, &second, Shared).await.unwrap_err().to_string();
+        assert!(refused.contains("copy operator-token") && refused.contains("second"), "{refused}");
+        assert!(!second.path().join(TOKEN_FILE).exists(), "nothing is left in the way of a copy");
+        assert_eq!(token(&pool, &first, Shared).await.unwrap(), made);
+        std::fs::copy(first.path().join(TOKEN_FILE), second.path().join(TOKEN_FILE)).unwrap();
+        assert_eq!(token(&pool, &second, Shared).await.unwrap(), made);
         // A private database follows its data directory.
-        let replaced = token(&pool, &second, Database::Private).await.unwrap().unwrap();
-        assert_ne!(replaced, made);
-        assert_eq!(token(&pool, &first, Database::Given).await.unwrap(), None);
+        std::fs::remove_file(second.path().join(TOKEN_FILE)).unwrap();
+        assert_ne!(token(&pool, &second, Own).await.unwrap(), made);
+        assert!(token(&pool, &first, Shared).await.is_err());
+
+        authority(&pool, &first, "aa", Shared).await.unwrap();
+        let refused = authority(&pool, &second, "bb", Shared).await.unwrap_err().to_string();
+        assert!(refused.contains("copy the folder tls"), "{refused}");
+        authority(&pool, &second, "aa", Shared).await.unwrap();
+        authority(&pool, &second, "bb", Own).await.unwrap();
+        assert!(authority(&pool, &first, "aa", Shared).await.is_err());
     }
 }

@@ -4,9 +4,10 @@
 //! then Postgres, then the operator's token; the client's file is written when the scheduler can answer it. On the way
 //! out the scheduler drains first, then Postgres stops.
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -23,8 +24,9 @@ use crate::contact::ContactUrl;
 use crate::data_dir::DataDir;
 use crate::exit::{print, usage};
 use crate::grpc::Identity;
-use crate::operator::{self, ClientFile, Database};
+use crate::operator::{self, ClientFile, Precedence};
 use crate::postgres::PrivatePostgres;
+use crate::store::schedulers;
 use crate::tls::{self, ServerTls};
 use crate::{Scheduler, store, wake};
 
@@ -46,6 +48,8 @@ pub struct Options {
     pub contact_url: Option<ContactUrl>,
     /// How agents dial it; none: formed from the address that is listened on.
     pub advertise: Option<Advertised>,
+    /// The data directory's secrets count, though the database knows others.
+    pub replace_secrets: bool,
 }
 
 /// HOST:PORT as agents dial it.
@@ -125,21 +129,27 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("ask for the listening address")?;
-    let database = if options.database_url.is_some() { Database::Given } else { Database::Private };
-    if database == Database::Given {
+    if options.database_url.is_some() {
         reach(&connect).await?;
     }
+    let own = options.database_url.is_none() || options.replace_secrets;
+    let precedence = if own { Precedence::DataDir } else { Precedence::Database };
     let pool = store::open(connect).await.context("open the database")?;
+    let token = operator::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
         true => None,
         false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
     };
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
-    let token = operator::token(&pool, data_dir, database).await?;
-    let client_file = write_client_file(data_dir, address, tls.as_ref(), token)?;
+    if let Some(tls) = &tls {
+        operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
+    }
+    let client = client_file(address, tls.as_ref(), token);
+    let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
+    client.with(&others).write(data_dir)?;
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
-    print(&greeting(options, has_contact, data_dir, &identity, address, client_file.as_deref())?)?;
+    print(&greeting(options, has_contact, data_dir, &identity, address, &others)?)?;
 
     let scheduler = Scheduler {
         pool: pool.clone(),
@@ -147,7 +157,11 @@ async fn serve(
         maps: Arc::default(),
         config: Arc::new(config),
     };
-    let served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown).await;
+    let wakes = Arc::clone(&scheduler.wakes);
+    let served = tokio::select! {
+        served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown) => served,
+        never = keep_client_file(&wakes, &client, data_dir) => match never {},
+    };
     pool.close().await;
     served
 }
@@ -268,24 +282,24 @@ fn local(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn write_client_file(
-    data_dir: &DataDir,
-    address: SocketAddr,
-    tls: Option<&ServerTls>,
-    token: Option<String>,
-) -> anyhow::Result<Option<PathBuf>> {
-    let Some(token) = token else {
-        tracing::warn!(
-            "another scheduler of this database made the operator's token: use the client.toml of its data directory, \
-             or copy its operator-token into {}",
-            data_dir.path().display()
-        );
-        return Ok(None);
-    };
+fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> ClientFile {
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let scheduler = format!("{scheme}://{}", local(address));
-    let file = ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token };
-    file.write(data_dir).map(Some)
+    let scheduler = vec![format!("{scheme}://{}", local(address))];
+    ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
+}
+
+/// Lets the operator's commands know of the other schedulers, as they come and go.
+async fn keep_client_file(wakes: &wake::Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
+    let mut others = wakes.others_watched();
+    loop {
+        if others.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let known = client.with(&others.borrow_and_update());
+        if let Err(error) = known.write(data_dir) {
+            tracing::warn!(error = format!("{error:#}"), "the operator's commands do not learn of other schedulers");
+        }
+    }
 }
 
 /// What a person reads at the start.
@@ -295,7 +309,7 @@ fn greeting(
     data_dir: &DataDir,
     identity: &Identity,
     address: SocketAddr,
-    client_file: Option<&Path>,
+    others: &[String],
 ) -> anyhow::Result<String> {
     let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
     let mut text = String::new();
@@ -309,12 +323,14 @@ fn greeting(
     } else {
         writeln!(text, "  reach           this machine only; give --listen ADDR:PORT for agents elsewhere (TLS)")?;
     }
+    if !others.is_empty() {
+        writeln!(text, "  beside          {}", others.join(", "))?;
+    }
     // Commands look in the default place by themselves.
-    let elsewhere = client_file
-        .and_then(Path::parent)
-        .filter(|dir| DataDir::default_path().ok().as_deref() != Some(*dir))
-        .map(|dir| format!(" --data-dir {}", quoted(&dir.to_string_lossy())))
-        .unwrap_or_default();
+    let elsewhere = match data_dir.path() {
+        dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
+        dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),
+    };
     writeln!(text, "next, in another terminal:")?;
     if !has_contact {
         writeln!(text, "  landfall{elsewhere} contact set URL    (agents send no request to a site without one)")?;

@@ -28,6 +28,9 @@ use tonic::{Request, Status, Streaming};
 /// Longer than anything here takes; a hang fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+#[path = "session/several.rs"]
+mod several;
+
 /// A scheduler with its tasks running, on a port of its own.
 struct Running {
     pool: PgPool,
@@ -38,9 +41,13 @@ struct Running {
 
 impl Running {
     async fn start(pool: PgPool) -> Self {
+        Self::with(pool, Config::default()).await
+    }
+
+    async fn with(pool: PgPool, config: Config) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("address"));
-        let config = Config { contact_url: Some("https://example.org/bot".into()), ..Config::default() };
+        let config = Config { contact_url: Some("https://example.org/bot".into()), ..config };
         let scheduler = Scheduler {
             pool: pool.clone(),
             wakes: Arc::new(Wakes::default()),

@@ -63,6 +63,19 @@ async fn the_chain_holds_the_certificate_whose_fingerprint_is_pinned() {
     assert_eq!(last, fingerprint);
 }
 
+#[tokio::test]
+async fn who_trusts_the_first_scheduler_trusts_one_that_was_given_its_tls_folder() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (_, fingerprint) = serve(first.path()).await;
+    std::fs::create_dir(second.path().join("tls")).unwrap();
+    for file in ["ca.pem", "ca.key", "server.pem", "server.key"] {
+        std::fs::copy(first.path().join("tls").join(file), second.path().join("tls").join(file)).unwrap();
+    }
+    let (url, same) = serve(second.path()).await;
+    assert_eq!(same, fingerprint);
+    ask(&url, &first.path().join("tls/ca.pem"), DOMAIN).await.unwrap();
+}
+
 /// The certificates a server sends, DER, its own first. The handshake runs over blocking IO.
 async fn chain(address: &str, ca: &Path) -> Vec<Vec<u8>> {
     use rustls::pki_types::pem::PemObject;

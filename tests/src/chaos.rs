@@ -124,8 +124,10 @@ impl Times {
     /// are more than a fleet sees in a year: sessions break all the time, and every site loses its agent again and again.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
+        // As much shorter than its default as the leases are.
+        let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
-            "[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
+            "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
              max_supersessions = 600\nmax_crashes = 100\n\
              [measure]\nsite_interval = '100ms'\nsite_samples = 4\nmax_site_orders = 2000\n"
         )

@@ -20,7 +20,7 @@ async fn tls_scheduler() -> (TestScheduler, String) {
 
 fn enrolment(scheduler: String, fingerprint: Option<String>, dir: &Path) -> Enrolment {
     Enrolment {
-        scheduler,
+        schedulers: vec![scheduler],
         token: TOKEN.to_owned(),
         ca_fingerprint: fingerprint,
         dir: dir.to_owned(),
@@ -42,7 +42,7 @@ async fn an_agent_enrols_over_tls_by_the_fingerprint_and_can_load_what_was_writt
     let mode = std::fs::metadata(&config.credential).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let ca = std::fs::read_to_string(config.ca.unwrap()).unwrap();
-    let url = SchedulerUrl::parse(&wanted.scheduler).unwrap();
+    let url = SchedulerUrl::parse(&wanted.schedulers[0]).unwrap();
     assert!(connect(&url, Some(&ca)).await.is_ok(), "the written authority is trusted");
 
     let again = enrol(&wanted).await.unwrap_err();

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use super::Terms;
+use crate::config::SchedulerUrl;
 use crate::enrol;
 
 /// Messages on their way to the transport; more wait with the session.
@@ -27,8 +28,13 @@ pub(super) enum Ended {
     #[error("stopped")]
     Stopped,
     /// No connection.
-    #[error("connect the scheduler: {0}")]
-    Connect(String),
+    #[error("connect the scheduler at {scheduler}: {reason}")]
+    Connect {
+        /// Its URL.
+        scheduler: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The scheduler does not take this agent.
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
@@ -46,9 +52,17 @@ pub(super) enum Ended {
 pub(super) type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
 
 /// Connects, registers, and waits for the welcome.
-pub(super) async fn connect(terms: &Terms, held: Vec<HeldLease>, yields: bool) -> Result<Opened, Ended> {
-    let broken = |error: tonic::transport::Error| Ended::Connect(enrol::root_cause(&error));
-    let endpoint = enrol::endpoint(&terms.scheduler, terms.ca.as_deref()).map_err(broken)?;
+pub(super) async fn connect(
+    terms: &Terms,
+    scheduler: &SchedulerUrl,
+    held: Vec<HeldLease>,
+    yields: bool,
+) -> Result<Opened, Ended> {
+    let broken = |error: tonic::transport::Error| Ended::Connect {
+        scheduler: scheduler.url.to_string(),
+        reason: enrol::root_cause(&error),
+    };
+    let endpoint = enrol::endpoint(scheduler, terms.ca.as_deref()).map_err(broken)?;
     let endpoint = endpoint.local_address(terms.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(broken)?;
     let (outbound, requests) = mpsc::channel(OUTBOUND_MESSAGES);
@@ -63,7 +77,10 @@ pub(super) async fn connect(terms: &Terms, held: Vec<HeldLease>, yields: bool) -
         Ok::<_, Status>((inbound, first))
     };
     let (inbound, first) = match tokio::time::timeout(WELCOME_TIMEOUT, opening).await {
-        Err(_) => return Err(Ended::Connect(format!("no welcome within {WELCOME_TIMEOUT:?}"))),
+        Err(_) => {
+            let reason = format!("no welcome within {WELCOME_TIMEOUT:?}");
+            return Err(Ended::Connect { scheduler: scheduler.url.to_string(), reason });
+        }
         Ok(Err(status)) => return Err(refused_or_broken(&status)),
         Ok(Ok(opened)) => opened,
     };

@@ -39,8 +39,12 @@ impl TestAgent {
     }
 
     fn with(scheduler: &TestScheduler, outbox: Outbox) -> Self {
+        Self::of(&[format!("http://{}", scheduler.addr)], outbox)
+    }
+
+    fn of(addresses: &[String], outbox: Outbox) -> Self {
         let terms = Terms {
-            scheduler: SchedulerUrl::parse(&format!("http://{}", scheduler.addr)).unwrap(),
+            schedulers: Schedulers::try_new(addresses).unwrap(),
             ca: None,
             credential: bearer(CREDENTIAL, std::path::Path::new("credential")).unwrap(),
             bind: None,
@@ -384,4 +388,31 @@ fn a_refused_credential_is_told_from_a_broken_stream() {
     assert!(matches!(refused_or_broken(&Status::unavailable("x")), Ended::Broken(_)));
     assert!(matches!(refused_or_broken(&Status::aborted("x")), Ended::Superseded(_)));
     assert!(bearer(" \n", std::path::Path::new("credential")).is_err());
+}
+
+#[tokio::test]
+async fn an_agent_takes_its_leases_to_whichever_scheduler_answers() {
+    let (mut first, mut second) = (TestScheduler::start(None).await, TestScheduler::start(None).await);
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = nobody.local_addr().unwrap();
+    drop(nobody);
+    let folder = tempfile::tempdir().unwrap();
+    let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
+    let agent = TestAgent::of(&[format!("http://{closed}"), format!("http://{}", first.addr)], outbox);
+    let (mut session, _) = first.session().await;
+    session.others = vec![format!("http://{}", second.addr)];
+    session.welcome(LONG, LONG, Vec::new(), CONTACT).await;
+    let server = page_server().await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Outcome(offered)) = session.next().await else { panic!("no outcome") };
+    drop(session);
+    let (mut session, registered) = second.session().await;
+    assert_eq!(registered.held, [LEASE], "it was told of the second by the first");
+    session.welcome(LONG, LONG, vec![LEASE], CONTACT).await;
+    assert_eq!(session.next().await, Some(Up::Outcome(offered)));
+    drop(session);
+    let (_session, registered) = first.session().await;
+    assert_eq!(registered.held, [LEASE], "and goes round");
+    agent.stop.cancel();
+    agent.running.await.unwrap();
 }

@@ -158,6 +158,7 @@ struct Enrolment {
     token: String,
     expires_at: Option<String>,
     scheduler_url: String,
+    other_scheduler_urls: Vec<String>,
     ca_fingerprint: Option<String>,
     contact_url: Option<String>,
     command: String,
@@ -168,8 +169,11 @@ impl Enrolment {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let scheduler_url = some(made.scheduler_url).unwrap_or_else(|| reached_at.to_owned());
         let ca_fingerprint = some(made.ca_fingerprint);
+        let schedulers: Vec<&str> =
+            std::iter::once(&scheduler_url).chain(&made.other_scheduler_urls).map(String::as_str).collect();
+        let schedulers = schedulers.join(",");
         let mut command =
-            format!("landfall-agent enrol --scheduler {} --token {}", quoted(&scheduler_url), quoted(&made.token));
+            format!("landfall-agent enrol --scheduler {} --token {}", quoted(&schedulers), quoted(&made.token));
         if let Some(fingerprint) = &ca_fingerprint {
             command = format!("{command} --ca-fingerprint {}", quoted(fingerprint));
         }
@@ -178,6 +182,7 @@ impl Enrolment {
             token: made.token,
             expires_at: output::time(made.expires_at.as_ref()),
             scheduler_url,
+            other_scheduler_urls: made.other_scheduler_urls,
             ca_fingerprint,
             contact_url: some(made.contact_url),
             command,
@@ -334,5 +339,13 @@ mod tests {
         );
         assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
         assert_eq!(lines.next(), None);
+        let made = CreateEnrolmentResponse {
+            token: "abc".to_owned(),
+            scheduler_url: "http://127.0.0.1:1".to_owned(),
+            other_scheduler_urls: vec!["http://127.0.0.1:2".to_owned()],
+            ..CreateEnrolmentResponse::default()
+        };
+        let command = Enrolment::new(made, "http://127.0.0.1:1").command;
+        assert_eq!(command, "landfall-agent enrol --scheduler http://127.0.0.1:1,http://127.0.0.1:2 --token abc");
     }
 }

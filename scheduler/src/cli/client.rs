@@ -1,6 +1,7 @@
 //! The way to a scheduler: which one, with what token, and how its refusals read.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,6 +15,8 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 use url::Url;
 
 use super::ConnectionArgs;
@@ -24,6 +27,8 @@ use crate::tls::DOMAIN;
 
 /// The largest embedding taken, bytes: a hundred thousand agents.
 const MOST_COORDINATES: usize = 32 << 20;
+/// How long one of several schedulers may take to say that it serves.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A connection over which nothing comes is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -47,26 +52,47 @@ impl Interceptor for Bearer {
 pub(super) struct Client {
     url: String,
     authorized: Authorized,
+    token: Bearer,
+    /// All that may be asked.
+    known: Arc<[(String, Endpoint)]>,
 }
 
 impl Client {
-    /// Finds the scheduler and connects.
+    /// Finds the scheduler and connects: of several the first that answers and has its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
-        let url = checked_url(&settings.scheduler)?;
-        let mut endpoint = Endpoint::from_shared(settings.scheduler.clone())
-            .map_err(|_| usage(format!("'{}' is not a scheduler's URL", settings.scheduler)))?
-            .connect_timeout(CONNECT_PATIENCE)
-            .http2_keep_alive_interval(KEEPALIVE);
-        if url.scheme() == "https" {
-            endpoint = endpoint.tls_config(tls(settings.ca.as_deref(), &settings.scheduler)?)?;
-        }
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token)
             .parse()
             .map_err(|_| anyhow::anyhow!("the operator's token holds characters that no token has"))?;
         token.set_sensitive(true);
-        let channel = endpoint.connect().await.map_err(|error| nobody_answers(&settings.scheduler, &error))?;
-        Ok(Self { url: settings.scheduler, authorized: InterceptedService::new(channel, Bearer(token)) })
+        let mut endpoints = Vec::new();
+        for scheduler in &settings.scheduler {
+            endpoints.push((scheduler.clone(), endpoint(scheduler, settings.ca.as_deref())?));
+        }
+        Self::reach_any(endpoints.into(), Bearer(token)).await
+    }
+
+    async fn reach_any(known: Arc<[(String, Endpoint)]>, token: Bearer) -> anyhow::Result<Self> {
+        let mut refusals = Vec::new();
+        for (url, endpoint) in known.iter() {
+            match reach(url, endpoint, known.len() == 1).await {
+                Ok(channel) => {
+                    let authorized = InterceptedService::new(channel, token.clone());
+                    return Ok(Self { url: url.clone(), authorized, token, known: Arc::clone(&known) });
+                }
+                Err(refusal) => refusals.push(refusal.to_string()),
+            }
+        }
+        Err(anyhow::anyhow!("{}", refusals.join("; ")))
+    }
+
+    /// Goes to whichever scheduler answers now, for a request that may be repeated; stays where none does, or there is one alone.
+    pub(super) async fn move_on(&mut self) {
+        if self.known.len() > 1
+            && let Ok(moved) = Self::reach_any(Arc::clone(&self.known), self.token.clone()).await
+        {
+            *self = moved;
+        }
     }
 
     /// The scheduler's URL.
@@ -106,7 +132,11 @@ impl Client {
             ),
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, status),
             Code::Unknown if is_transport(status) => {
-                anyhow::anyhow!("the connection to the scheduler at {} broke{}", self.url, aside(&innermost(status)))
+                let aside = aside(&innermost(status));
+                anyhow::anyhow!(
+                    "the connection to the scheduler at {} broke{aside}: whether it was done is unknown",
+                    self.url
+                )
             }
             Code::Unimplemented => {
                 anyhow::anyhow!(
@@ -120,6 +150,31 @@ impl Client {
             _ => anyhow::anyhow!("{said}"),
         }
     }
+}
+
+fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
+    let url = checked_url(scheduler)?;
+    let endpoint = Endpoint::from_shared(scheduler.to_owned())
+        .map_err(|_| usage(format!("'{scheduler}' is not a scheduler's URL")))?
+        .connect_timeout(CONNECT_PATIENCE)
+        .http2_keep_alive_interval(KEEPALIVE);
+    if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
+}
+
+/// Connects a scheduler. Where there are others, it is asked first whether it can do anything at the moment: a command is then
+/// sent to one that can, and never to two.
+async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
+    let channel = endpoint.connect().await.map_err(|error| nobody_answers(url, &error))?;
+    if !alone {
+        let mut health = HealthClient::new(channel.clone());
+        let asked = health.check(HealthCheckRequest::default());
+        match tokio::time::timeout(HEALTH_PATIENCE, asked).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(status)) => anyhow::bail!("the scheduler at {url} refuses: {}", status.message()),
+            Err(_) => anyhow::bail!("the scheduler at {url} does not answer in {HEALTH_PATIENCE:?}"),
+        }
+    }
+    Ok(channel)
 }
 
 fn aside(said: &str) -> String {
@@ -151,7 +206,7 @@ fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
         None => DataDir::default_path()?,
     };
     // A file that cannot be read matters only where it is needed.
-    let needed = args.scheduler.is_none() || args.token_file.is_none();
+    let needed = args.scheduler.is_empty() || args.token_file.is_none();
     let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };
     let missing = || {
         let file = data_dir.join(CLIENT_FILE);
@@ -170,9 +225,15 @@ fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
         }
         None => stored.as_ref().map(|stored| stored.token.clone()).unwrap_or_default(),
     };
-    let scheduler = args.scheduler.clone().or_else(|| stored.as_ref().map(|stored| stored.scheduler.clone()));
+    let scheduler = match (&args.scheduler[..], &stored) {
+        ([], Some(stored)) => stored.scheduler.clone(),
+        (given, _) => given.to_vec(),
+    };
+    if scheduler.is_empty() {
+        return Err(usage(format!("{} names no scheduler", data_dir.join(CLIENT_FILE).display())));
+    }
     let ca = args.ca.clone().or_else(|| stored.and_then(|stored| stored.ca));
-    Ok(ClientFile { scheduler: scheduler.unwrap_or_default(), ca, token })
+    Ok(ClientFile { scheduler, ca, token })
 }
 
 /// The token would be readable by everyone on the way: plaintext stays on this machine.

@@ -56,13 +56,13 @@ impl DrainArgs {
             }
             leases => eprintln!("{name} {drains}: {} to finish{moved}", counted(leases, "lease")),
         }
-        wait_until_drained(&client, &name, drained.leases).await?;
+        wait_until_drained(client, &name, drained.leases).await?;
         print(&format!("{name} is drained: it holds no lease\n"))
     }
 }
 
 /// Looks until the agent holds no lease; says when their number changes.
-async fn wait_until_drained(client: &Client, name: &str, mut left: u64) -> anyhow::Result<()> {
+async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> anyhow::Result<()> {
     let mut away = 0;
     while left > 0 {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -71,6 +71,7 @@ async fn wait_until_drained(client: &Client, name: &str, mut left: u64) -> anyho
             Ok(shown) => shown.into_inner().agent.unwrap_or_default(),
             Err(status) if matches!(status.code(), Code::Unavailable | Code::Unknown) && away < AWAY_AT_MOST => {
                 away += 1;
+                client.move_on().await;
                 continue;
             }
             Err(status) => return Err(client.refusal(&status)),

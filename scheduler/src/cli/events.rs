@@ -51,7 +51,7 @@ enum EventFormat {
 
 impl EventsArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let client = Client::connect(connection).await?;
+        let mut client = Client::connect(connection).await?;
         let (mut last, mut reopened, mut newest) = (0, 0, self.newest);
         loop {
             let before = last;
@@ -67,6 +67,7 @@ impl EventsArgs {
             }
             newest = ASKED_AGAIN;
             tokio::time::sleep(REOPEN_PAUSE).await;
+            client.move_on().await;
         }
     }
 

@@ -1,7 +1,7 @@
 //! `landfall sites submit`: reads a list, refuses rubbish by line, and submits the rest once.
 //!
 //! A submission whose answer was lost is unknown, not failed: it is repeated under the same idempotency key, and the
-//! scheduler gives the first answer again.
+//! scheduler, or another of the same database, gives the first answer again.
 
 use std::io::Read;
 use std::path::Path;
@@ -42,14 +42,14 @@ pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> any
     if list.sites.is_empty() {
         return Err(usage(format!("{}: no sites in this list, nothing was submitted", shown(&args.list))));
     }
-    let client = Client::connect(connection).await?;
+    let mut client = Client::connect(connection).await?;
     let header = SubmitHeader {
         batch: args.batch.clone(),
         strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
         policy: policy(&args.policy)?,
     };
-    let answer = send(&client, &messages(header, &list)).await?;
+    let answer = send(&mut client, &messages(header, &list)).await?;
     print(&summary(&args.batch, &answer, &list))?;
     if args.watch { watch::watch(&client, &args.batch).await } else { Ok(()) }
 }
@@ -104,7 +104,7 @@ fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
     messages
 }
 
-async fn send(client: &Client, messages: &[SubmitRequest]) -> anyhow::Result<SubmitResponse> {
+async fn send(client: &mut Client, messages: &[SubmitRequest]) -> anyhow::Result<SubmitResponse> {
     let mut pause = FIRST_PAUSE;
     let mut attempt = 1;
     loop {
@@ -117,6 +117,7 @@ async fn send(client: &Client, messages: &[SubmitRequest]) -> anyhow::Result<Sub
         }
         tracing::debug!(attempt, code = ?status.code(), "the answer was lost, the submission is repeated");
         tokio::time::sleep(pause).await;
+        client.move_on().await;
         pause *= 2;
         attempt += 1;
     }

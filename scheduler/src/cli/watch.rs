@@ -1,6 +1,6 @@
 //! Following a batch: a bar on a terminal, a line per change elsewhere, a summary at the end.
 //!
-//! A stream that breaks is opened again: the batch goes on while a scheduler restarts.
+//! A stream that breaks is opened again, at another scheduler where there are several: the batch goes on while one restarts.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -20,11 +20,12 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(2);
 
 /// Follows a batch until every task has ended.
 pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
+    let mut client = client.clone();
     let mut display = Display::new();
     let mut last = None;
     let mut reopened = 0;
     loop {
-        let status = match follow(client, batch, &mut display, &mut last, &mut reopened).await {
+        let status = match follow(&client, batch, &mut display, &mut last, &mut reopened).await {
             Ok(()) => break,
             Err(status) => status,
         };
@@ -34,6 +35,7 @@ pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
         }
         reopened += 1;
         tokio::time::sleep(REOPEN_PAUSE).await;
+        client.move_on().await;
     }
     display.clear();
     print(&summary(batch, &last.unwrap_or_default()))

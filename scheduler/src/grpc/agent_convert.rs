@@ -90,6 +90,7 @@ pub(super) fn welcome(
     opened: &Opened,
     lease: &LeaseConfig,
     contact_url: Option<String>,
+    others: Vec<String>,
 ) -> v1::SessionResponse {
     respond(v1::session_response::Message::Welcome(v1::Welcome {
         agent_id: agent.get(),
@@ -102,6 +103,7 @@ pub(super) fn welcome(
             .map(|(task, token)| v1::HeldLease { task_id: task.get(), token: token.get() })
             .collect(),
         contact_url: contact_url.unwrap_or_default(),
+        other_scheduler_urls: others,
     }))
 }
 

@@ -47,7 +47,7 @@ impl FleetService for FleetDesk {
         let enrolment = enrolments::create(&mut tx, &wanted, token).await.map_err(status::from_store)?;
         let contact_url = settings::contact_url(&mut tx).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        Ok(Response::new(convert::enrolment(enrolment, &self.identity, contact_url)))
+        Ok(Response::new(convert::enrolment(enrolment, &self.identity, contact_url, self.scheduler.wakes.others())))
     }
 
     async fn list_agents(

@@ -91,3 +91,24 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
         .await?;
     Ok(operator_token_hash(conn).await?.unwrap_or(*hash))
 }
+
+/// Makes this the fingerprint of the authority that agents trust unless there is one; returns the one in force afterwards.
+///
+/// # Errors
+/// When the database fails.
+pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
+    sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint)
+        .execute(&mut *conn)
+        .await?;
+    let stored = sqlx::query_scalar!("select ca_fingerprint from settings").fetch_one(conn).await?;
+    Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
+}
+
+/// Replaces the authority that agents trust: they must be enrolled anew.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
+    sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).execute(conn).await?;
+    Ok(())
+}

@@ -52,7 +52,8 @@ impl SchedulerNode {
         let mut node = Self { options, name: name.to_owned(), address: anywhere, process };
         node.await_started().await?;
         let told = ClientFile::read(&node.options.data_dir)?.context("the scheduler wrote no client.toml")?;
-        let address = told.scheduler.trim_start_matches("http://");
+        let own = told.scheduler.first().context("the scheduler's client.toml names none")?;
+        let address = own.trim_start_matches("http://");
         node.address = address.parse().with_context(|| format!("{address} is not the scheduler's address"))?;
         Ok(node)
     }

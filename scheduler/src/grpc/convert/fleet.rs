@@ -99,6 +99,7 @@ pub(in crate::grpc) fn enrolment(
     enrolment: Enrolment,
     identity: &Identity,
     contact_url: Option<String>,
+    others: Vec<String>,
 ) -> v1::CreateEnrolmentResponse {
     v1::CreateEnrolmentResponse {
         token: enrolment.token.reveal().to_owned(),
@@ -107,6 +108,7 @@ pub(in crate::grpc) fn enrolment(
         ca_fingerprint: identity.ca_fingerprint.clone().unwrap_or_default(),
         scheduler_url: identity.scheduler_url.clone(),
         contact_url: contact_url.unwrap_or_default(),
+        other_scheduler_urls: others,
     }
 }
 

@@ -1,0 +1,125 @@
+//! The schedulers of one fleet: whichever answers serves any agent.
+//!
+//! An agent begins with the first address it was given, and goes on to the next whenever a session could not be opened or
+//! broke. What a scheduler says of the others is remembered for as long as the process lives, after what was configured.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::config::{BadSchedulerUrl, SchedulerUrl};
+
+/// Addresses that are remembered: more schedulers than one database bears.
+const MOST: usize = 32;
+
+/// The addresses, and which is tried now.
+#[derive(Debug, Clone)]
+pub struct Schedulers {
+    /// Never empty.
+    known: Vec<SchedulerUrl>,
+    configured: usize,
+    now: usize,
+}
+
+impl Schedulers {
+    /// These, in this order.
+    ///
+    /// # Errors
+    /// When there is none, or one may not be used.
+    pub fn try_new(texts: &[String]) -> Result<Self, BadSchedulerUrl> {
+        let known = texts.iter().map(|text| SchedulerUrl::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        if known.is_empty() {
+            return Err(BadSchedulerUrl::NotUrl(String::new()));
+        }
+        Ok(Self { configured: known.len(), known, now: 0 })
+    }
+
+    /// The one to try.
+    pub fn current(&self) -> &SchedulerUrl {
+        &self.known[self.now]
+    }
+
+    /// All that were configured.
+    pub fn configured(&self) -> &[SchedulerUrl] {
+        &self.known[..self.configured]
+    }
+
+    /// The next time another one is tried, if there is one.
+    pub const fn move_on(&mut self) {
+        self.now = (self.now + 1) % self.known.len();
+    }
+
+    /// Takes note of what the current scheduler says of the others. One that is no URL, or is to be spoken to otherwise than this
+    /// one (in plaintext, say), is none of them.
+    pub fn learn(&mut self, others: &[String]) {
+        let current = self.current().clone();
+        self.known.truncate(self.configured);
+        for other in others.iter().filter_map(|text| SchedulerUrl::parse(text).ok()).chain([current.clone()]) {
+            let is_new = self.known.iter().all(|known| known.url != other.url);
+            if other.tls == current.tls && is_new && self.known.len() < self.configured.saturating_add(MOST) {
+                self.known.push(other);
+            }
+        }
+        self.now = self.known.iter().position(|known| known.url == current.url).unwrap_or(0);
+    }
+}
+
+/// One address, or a list of them, as a configuration has it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+/// Writes a single address as such.
+pub(crate) fn serialize<S: Serializer>(addresses: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    match addresses {
+        [one] => one.serialize(serializer),
+        more => more.serialize(serializer),
+    }
+}
+
+/// Reads one address or a list.
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let read = OneOrMore::deserialize(deserializer);
+    match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {
+        OneOrMore::One(one) => Ok(vec![one]),
+        OneOrMore::More(more) => Ok(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(texts: &[&str]) -> Schedulers {
+        Schedulers::try_new(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn tour(schedulers: &mut Schedulers, steps: usize) -> Vec<String> {
+        let mut seen = Vec::new();
+        for _ in 0..steps {
+            seen.push(schedulers.current().url.port().unwrap().to_string());
+            schedulers.move_on();
+        }
+        seen
+    }
+
+    #[test]
+    fn each_is_tried_in_turn_and_those_that_were_learnt_come_last() {
+        let mut schedulers = of(&["http://127.0.0.1:1", "http://127.0.0.1:2"]);
+        assert_eq!(tour(&mut schedulers, 3), ["1", "2", "1"]);
+        let said = ["http://127.0.0.1:1", "http://127.0.0.1:3", "https://127.0.0.1:4", "http://192.0.2.1:5", "what"];
+        schedulers.learn(&said.map(str::to_owned));
+        assert_eq!(tour(&mut schedulers, 4), ["2", "3", "1", "2"], "the others are not spoken to like this one");
+        assert_eq!(schedulers.current().url.port(), Some(3));
+        schedulers.learn(&[]);
+        assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"], "it has just answered");
+        schedulers.learn(&[]);
+        assert_eq!(tour(&mut schedulers, 3), ["3", "1", "2"]);
+    }
+
+    #[test]
+    fn there_is_one_at_least() {
+        assert!(Schedulers::try_new(&[]).is_err());
+    }
+}

@@ -1,0 +1,304 @@
+//! One agent's session: a task that owns its stream.
+//!
+//! It answers what the agent says, and whenever it is woken (or a second has passed) sends what the store holds for the
+//! agent: leases revoked, orders to measure, and leases, each committed before it is sent. It ends when the stream breaks, the
+//! session is superseded or expired, or the scheduler shuts down; nothing is lost by that, since the store knows what was
+//! promised and the agent repeats what was not acknowledged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use landfall_proto::v1;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::manners;
+use crate::Scheduler;
+use crate::grpc::{agent_convert as convert, status};
+use crate::model::{AgentId, SessionId};
+use crate::store::refusals::{self, Refusal};
+use crate::store::{self, contradictions, leases, measurement_orders, measurements, outcomes, sessions};
+
+/// How long one message may wait for room.
+const SEND_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often the store is looked at without being woken.
+const POLL: Duration = Duration::from_secs(1);
+
+pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
+
+/// One connected agent.
+pub(super) struct Session {
+    scheduler: Scheduler,
+    agent: AgentId,
+    session: SessionId,
+    outbound: Outbound,
+    wake: Arc<Notify>,
+    /// The agent stops: it gets no new leases, and the end of its stream ends the session.
+    leaving: bool,
+    /// When its agent was welcomed.
+    opened: Instant,
+    /// Before this it gets no new leases.
+    grants_from: Instant,
+    /// What the agent was told at its welcome.
+    contact_url: Option<String>,
+    /// Why it takes no lease, as it said last; empty while it does.
+    paused: String,
+}
+
+impl Session {
+    pub(super) fn new(
+        scheduler: &Scheduler,
+        agent: AgentId,
+        session: SessionId,
+        outbound: Outbound,
+        contact_url: Option<String>,
+    ) -> Self {
+        Self {
+            scheduler: scheduler.clone(),
+            agent,
+            session,
+            outbound,
+            wake: scheduler.wakes.agent(agent),
+            leaving: false,
+            opened: Instant::now(),
+            grants_from: Instant::now(),
+            contact_url,
+            paused: String::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
+        let wakes = Arc::clone(&self.scheduler.wakes);
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Err(Status::unavailable("the scheduler is shutting down")),
+            () = wakes.database.silent() => Err(status::away()),
+            ended = self.serve(&mut inbound) => ended,
+        };
+        match &ended {
+            Ok(()) => tracing::info!(agent.id = %self.agent, "an agent hung up"),
+            Err(status) => {
+                tracing::info!(agent.id = %self.agent, reason = status.message(), "a session ended");
+                // The agent may be gone already; then nobody is left to be told.
+                let _told = self.outbound.try_send(Err(status.clone()));
+            }
+        }
+        if self.leaving
+            && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
+        {
+            tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
+        }
+    }
+
+    async fn serve(&mut self, inbound: &mut Streaming<v1::SessionRequest>) -> Result<(), Status> {
+        let mut poll = tokio::time::interval(POLL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let wake = Arc::clone(&self.wake);
+        loop {
+            tokio::select! {
+                message = inbound.next() => match message {
+                    None => return Ok(()),
+                    Some(Err(status)) => return Err(status),
+                    Some(Ok(request)) => self.receive(request).await?,
+                },
+                () = wake.notified() => self.push().await?,
+                _ = poll.tick() => self.push().await?,
+            }
+        }
+    }
+
+    async fn receive(&mut self, request: v1::SessionRequest) -> Result<(), Status> {
+        use v1::session_request::Message;
+        match request.message {
+            None => Err(Status::invalid_argument("a session request without a message")),
+            Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
+            Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
+            Some(Message::Measurement(report)) => self.record_measurement(report).await,
+            Some(Message::Outcome(report)) => self.record_outcome(report).await,
+            Some(Message::Release(release)) => self.release(release).await,
+            Some(Message::Leave(_)) => {
+                self.leaving = true;
+                Ok(())
+            }
+        }
+    }
+
+    async fn renew(&mut self, heartbeat: v1::Heartbeat) -> Result<(), Status> {
+        let lease = &self.scheduler.config.lease;
+        let lifetime = lease.life + lease.grace;
+        let mut conn = self.connection().await?;
+        let most = manners::most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
+        if heartbeat.sequence > most {
+            let detail = format!("heartbeat.sequence: {} when at most {most} can have been sent", heartbeat.sequence);
+            refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail)
+                .await
+                .map_err(status::from_store)?;
+            return Err(Status::invalid_argument(detail));
+        }
+        let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
+        if self.paused != heartbeat.paused {
+            self.pause(&mut conn, heartbeat.paused).await?;
+        }
+        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
+        drop(conn);
+        if !renewed {
+            return Err(self.ended().await?);
+        }
+        // It is told at the welcome alone. An agent that came before the operator set one would never send a request;
+        // coming back costs it nothing, since it keeps its leases.
+        if contact_url != self.contact_url {
+            return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
+        }
+        self.send(convert::heartbeat_ack(heartbeat.sequence)).await
+    }
+
+    /// Takes note that the agent takes no lease, or does again: what it has not begun goes to others, or new work to it.
+    async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
+        let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
+        let changed = sessions::pause(conn, self.session, reason.as_deref()).await.map_err(status::from_store)?;
+        // How full a disk is changes with every heartbeat; that it is full does not.
+        if changed && self.paused.is_empty() != said.is_empty() {
+            match &reason {
+                Some(reason) => tracing::warn!(agent.id = %self.agent, reason, "an agent paused"),
+                None => tracing::info!(agent.id = %self.agent, "an agent takes leases again"),
+            }
+            self.scheduler.wakes.assign.notify_one();
+        }
+        self.paused = said;
+        Ok(())
+    }
+
+    async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
+        let answer = convert::measurement(report)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let recorded = measurements::record(&mut tx, self.agent, answer.order, &answer.report)
+            .await
+            .map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let wakes = &self.scheduler.wakes;
+        match recorded {
+            measurements::Recorded::Site(_) => {
+                wakes.measure.notify_one();
+                wakes.locate.notify_one();
+                wakes.confirm.notify_one();
+            }
+            measurements::Recorded::Beacon(_) => {
+                wakes.measure.notify_one();
+                wakes.fit.notify_one();
+            }
+            measurements::Recorded::Unknown => {
+                tracing::debug!(agent.id = %self.agent, order.id = %answer.order, "a report on an order that is not open");
+            }
+        }
+        Ok(())
+    }
+
+    async fn record_outcome(&mut self, report: v1::OutcomeReport) -> Result<(), Status> {
+        let (report, origin) = convert::outcome(report)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let answer = outcomes::record(&mut tx, self.agent, &report).await.map_err(status::from_store)?;
+        if let (outcomes::Answer::Accepted(site), Some(origin)) = (answer, &origin) {
+            store::sites_origin::settle(&mut tx, site, origin).await.map_err(status::from_store)?;
+        }
+        if let (outcomes::Answer::Accepted(site), Some(rtt)) = (answer, report.rtt)
+            && contradictions::note(&mut tx, site, report.task, self.agent, rtt).await.map_err(status::from_store)?
+        {
+            tracing::debug!(site.id = %site, agent.id = %self.agent, "a site is to be measured again: crawls contradict");
+        }
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        self.send(convert::outcome_ack(&report, answer)).await?;
+        self.push().await
+    }
+
+    async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
+        let (task, token, crash) = convert::release(release);
+        let most = self.scheduler.config.lease.max_crashes;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let released = leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await;
+        let released = released.map_err(status::from_store)?;
+        // One of its own that was taken from it meanwhile is nothing to speak of.
+        let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
+        if !released && holder != Some(self.agent) {
+            let refusal = holder.map_or(Refusal::ForgedToken, |_| Refusal::ForeignLease);
+            let detail = format!("task {task}, token {token}: hands back {refusal}");
+            refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
+        }
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        if released {
+            if let Some(crash) = crash {
+                tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
+            }
+            // One that was not its own any more says nothing of its room.
+            self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
+            // A draining agent does not get it back.
+            self.scheduler.wakes.assign.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
+    async fn push(&mut self) -> Result<(), Status> {
+        let mut conn = self.connection().await?;
+        let waiting = sessions::waiting(&mut conn, self.agent, self.session).await.map_err(status::from_store)?;
+        drop(conn);
+        // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
+        // another's by now.
+        let Some(waiting) = waiting else { return Err(self.ended().await?) };
+        let grants = waiting.leases && !self.leaving && Instant::now() >= self.grants_from;
+        if waiting.orders || waiting.revocations || grants { self.hand_out(grants).await } else { Ok(()) }
+    }
+
+    async fn hand_out(&self, grants: bool) -> Result<(), Status> {
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let orders =
+            measurement_orders::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        let revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
+        let grants = if grants {
+            leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?
+        } else {
+            Vec::new()
+        };
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        // First: each makes room for what follows.
+        for (task, token) in revoked {
+            self.send(convert::cancel_order(task, token)).await?;
+        }
+        for order in orders {
+            let config = &self.scheduler.config;
+            self.send(convert::measure_order(order, &config.measure, &config.confirm)).await?;
+        }
+        for grant in grants {
+            self.send(convert::crawl_order(grant)).await?;
+        }
+        Ok(())
+    }
+
+    /// What the agent of a session that has ended is told.
+    async fn ended(&self) -> Result<Status, Status> {
+        let mut conn = self.connection().await?;
+        let cause = sessions::end_cause(&mut conn, self.session).await.map_err(status::from_store)?;
+        Ok(status::from_end(cause))
+    }
+
+    async fn close(&self) -> Result<(), store::Error> {
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        sessions::close(&mut tx, self.session).await?;
+        leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes).await?;
+        tx.commit().await?;
+        self.scheduler.wakes.assign.notify_one();
+        Ok(())
+    }
+
+    async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, Status> {
+        self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))
+    }
+
+    pub(super) async fn send(&self, response: v1::SessionResponse) -> Result<(), Status> {
+        self.outbound
+            .send_timeout(Ok(response), SEND_TIMEOUT)
+            .await
+            .map_err(|_| Status::unavailable("the agent does not read its stream"))
+    }
+}

@@ -1,0 +1,162 @@
+//! Several schedulers on one database: whoever answers serves, one at a time reaps and plans, and each can be killed.
+
+use landfall_proto::v1::session_response::Message as Down;
+use landfall_proto::v1::site_service_client::SiteServiceClient;
+use landfall_scheduler::config::TermConfig;
+use tonic::Code;
+
+use super::*;
+
+/// Two that have met: the first has every duty.
+struct Pair {
+    pool: PgPool,
+    first: Running,
+    second: Running,
+    token: Secret,
+}
+
+impl Pair {
+    async fn start(pool: PgPool) -> Self {
+        let first = beside(&pool).await;
+        await_count(&pool, "select count(holder) from terms", 3).await;
+        let second = beside(&pool).await;
+        await_count(&pool, "select count(*) from schedulers", 2).await;
+        let token = Secret::generate().expect("randomness");
+        let mut conn = pool.acquire().await.expect("connect");
+        settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
+        drop(conn);
+        Self { pool, first, second, token }
+    }
+
+    /// Submits a site as an operator does, to one of them.
+    async fn submit(&self, to: &Running, host: &str) {
+        let header = v1::SubmitHeader { batch: host.into(), strategy: "random".into(), ..v1::SubmitHeader::default() };
+        let messages = [
+            v1::submit_request::Part::Header(header),
+            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()] }),
+        ]
+        .map(|part| v1::SubmitRequest { part: Some(part) });
+        let mut request = Request::new(tokio_stream::iter(messages));
+        let bearer = format!("Bearer {}", self.token.reveal()).parse().expect("a header value");
+        request.metadata_mut().insert("authorization", bearer);
+        SiteServiceClient::new(to.channel().await).submit(request).await.expect("submit");
+    }
+
+    async fn stop(self) {
+        self.first.stop().await;
+        self.second.stop().await;
+    }
+}
+
+/// A scheduler with connections of its own, and a short term.
+async fn beside(pool: &PgPool) -> Running {
+    let own = PgPoolOptions::new().max_connections(8).connect_with((*pool.connect_options()).clone());
+    let term = TermConfig { life: Duration::from_millis(800) };
+    Running::with(own.await.expect("connect"), Config { term, ..Config::default() }).await
+}
+
+async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
+    let reached = async {
+        while sqlx::query_scalar::<_, i64>(query).fetch_one(pool).await.expect("count") != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{query} never came to {wanted}"));
+}
+
+fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
+    vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_takes_its_leases_to_the_other_scheduler_and_its_former_stream_is_told(pool: PgPool) {
+    let pair = Pair::start(pool).await;
+    let credential = pair.first.enrol("a").await.credential;
+    let mut agent = Agent::connect(&pair.first, &credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    pair.submit(&pair.second, "a.cn").await;
+    let order = agent.crawl_order().await;
+
+    let mut moved = Agent::connect(&pair.second, &credential, held(&order)).await.expect("connect the other");
+    let welcome = moved.welcome().await;
+    assert_eq!(welcome.kept, held(&order));
+    assert_eq!(welcome.other_scheduler_urls, std::slice::from_ref(&pair.first.url));
+    let told = agent.hear().await.expect_err("the end of the former session");
+    assert_eq!(told.code(), Code::Aborted, "{told}");
+    assert!(told.message().starts_with("superseded"), "{told}");
+    moved.say(outcome(&order)).await;
+    assert_eq!(moved.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    moved.hang_up().await;
+    pair.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_lives_loses_nothing(pool: PgPool) {
+    let pair = Pair::start(pool).await;
+    let credential = pair.first.enrol("a").await.credential;
+    let lost = pair.first.enrol("lost").await.credential;
+    let mut agent = Agent::connect(&pair.second, &credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    let mut dying = Agent::connect(&pair.first, &lost, Vec::new()).await.expect("connect");
+    dying.welcome().await;
+
+    // No hand-over: everything it runs is dropped where it stands.
+    pair.first.task.abort();
+    pair.submit(&pair.second, "a.cn").await;
+    let order = agent.crawl_order().await;
+    assert_eq!(order.token, 1);
+    let terms: Vec<i64> =
+        sqlx::query_scalar("select number from terms").fetch_all(&pair.pool).await.expect("read the terms");
+    assert_eq!(terms, [2, 2, 2], "the other took every duty once");
+    agent.say(heartbeat(1)).await;
+    assert!(matches!(agent.hear().await.expect("an answer"), Down::Heartbeat(_)), "its session lives");
+    sqlx::query(
+        "update sessions set expires_at = now() where id in (select s.id from sessions s
+         join agents a on a.id = s.agent_id where a.name = 'lost')",
+    )
+    .execute(&pair.pool)
+    .await
+    .expect("let the time pass");
+    await_count(&pair.pool, "select count(*) from sessions where state = 'expired'", 1).await;
+    assert!(dying.hear().await.is_err(), "its stream is gone");
+    agent.hang_up().await;
+    pair.second.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_notice_that_is_lost_costs_time_and_nothing_else(pool: PgPool) {
+    let pair = Pair::start(pool).await;
+    let credential = pair.second.enrol("a").await.credential;
+    let mut agent = Agent::connect(&pair.second, &credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    let listeners =
+        "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
+    await_count(&pair.pool, listeners, 2).await;
+    let cut: Vec<bool> = sqlx::query_scalar(
+        "select pg_terminate_backend(pid) from pg_stat_activity
+         where datname = current_database() and query ilike 'listen%'",
+    )
+    .fetch_all(&pair.pool)
+    .await
+    .expect("cut the listeners' connections");
+    assert_eq!(cut, [true, true]);
+    for host in ["a.cn", "b.cn", "c.cn"] {
+        pair.submit(&pair.second, host).await;
+        let order = agent.crawl_order().await;
+        agent.say(outcome(&order)).await;
+        agent.outcome_ack().await;
+    }
+    await_count(&pair.pool, listeners, 2).await;
+    agent.hang_up().await;
+    pair.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_scheduler_that_stops_hands_its_duties_over(pool: PgPool) {
+    let Pair { pool, first, second, .. } = Pair::start(pool).await;
+    first.stop().await;
+    await_count(&pool, "select count(*) from terms join schedulers on id = holder where number = 2", 3).await;
+    await_count(&pool, "select count(*) from schedulers", 1).await;
+    second.stop().await;
+    await_count(&pool, "select count(*) from schedulers", 0).await;
+}

@@ -1,0 +1,86 @@
+//! `landfall serve` twice against one database, as the README has it: real processes, and the operator's commands.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use sqlx::{ConnectOptions as _, PgPool};
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A scheduler process; killed with the test.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _gone_already = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn landfall(home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_landfall"));
+    command.args(args).current_dir(home).env("HOME", home).env_remove("XDG_DATA_HOME").env_remove("RUST_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+fn serve(home: &Path, url: &str, data_dir: &str) -> Serving {
+    let args = ["serve", "--database-url", url, "--data-dir", data_dir, "--listen", "127.0.0.1:0"];
+    Serving(landfall(home, &args).spawn().unwrap())
+}
+
+fn ask(home: &Path, args: &[&str]) -> Output {
+    landfall(home, args).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
+}
+
+fn client_file(home: &Path, data_dir: &str) -> String {
+    fs::read_to_string(home.join(data_dir).join("client.toml")).unwrap_or_default()
+}
+
+fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is() {
+        assert!(began.elapsed() < PATIENCE, "waited too long until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {
+    let url = pool.connect_options().to_url_lossy().to_string();
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path().to_owned();
+    tokio::task::spawn_blocking(move || {
+        let mut first = serve(&home, &url, "one");
+        until("the first serves", || !client_file(&home, "one").is_empty());
+
+        let refused = ask(&home, &["serve", "--database-url", &url, "--data-dir", "two", "--listen", "127.0.0.1:0"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success());
+        assert!(said.contains("copy operator-token and the folder tls") && said.contains("two"), "{said}");
+
+        fs::copy(home.join("one/operator-token"), home.join("two/operator-token")).unwrap();
+        let _second = serve(&home, &url, "two");
+        let both = |data_dir| client_file(&home, data_dir).matches("http://127.0.0.1:").count() == 2;
+        until("both know of both", || both("one") && both("two"));
+        let enrol = ["agents", "enrol", "--city", "Harbin", "--isp", "CERNET", "--data-dir", "one"];
+        let printed = String::from_utf8(ask(&home, &enrol).stdout).unwrap();
+        let schedulers = printed.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+        assert_eq!(schedulers.split(',').count(), 2, "{printed}");
+
+        let known = client_file(&home, "one");
+        first.0.kill().unwrap();
+        first.0.wait().unwrap();
+        let listed = ask(&home, &["agents", "list", "--data-dir", "one"]);
+        let errors = String::from_utf8_lossy(&listed.stderr).into_owned();
+        assert!(listed.status.success(), "the other was asked: {errors}\n{known}");
+        assert!(String::from_utf8_lossy(&listed.stdout).starts_with("no agents yet"));
+        until("the second is alone", || client_file(&home, "two").matches("http://127.0.0.1:").count() == 1);
+    })
+    .await
+    .unwrap();
+}
