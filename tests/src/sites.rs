@@ -29,7 +29,7 @@ use crate::web::SiteWeb;
 const BACKLOG: u32 = 1024;
 /// Real packets are lost in the tun grade, and this is what most sites do about it; some hosts' default, bbr, hardly
 /// notices.
-const CONGESTION_CONTROL: &str = "cubic";
+pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
 /// A body whose bytes leave when the WAN lets them.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;

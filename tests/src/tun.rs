@@ -37,13 +37,16 @@ use switch::Switch;
 /// The port of every beacon: nothing else is in its agent's namespace.
 pub const BEACON_PORT: u16 = 7180;
 
+/// Said where the grade cannot be had.
+const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
+
 /// Why the tun grade cannot be had here; `None` when it can.
 pub fn missing() -> Option<String> {
     let tried = || {
         let place = Place::inside(Namespace::start("wan-trial")?);
         device::set_up(&place, Addresses::One(Lane::TUN.agent(0))).map(|_| ())
     };
-    tried().err().map(|error| format!("the tun grade takes root, /dev/net/tun and iproute2: {error:#}"))
+    tried().err().map(|error: anyhow::Error| format!("{NEEDS}: {error:#}"))
 }
 
 /// A running network; ends when dropped.
@@ -76,7 +79,7 @@ impl Network {
         });
         let (mut places, mut devices) = (Vec::new(), Vec::new());
         for (number, made) in made.into_iter().enumerate() {
-            let (place, device) = made.with_context(|| format!("make network namespace {number}"))?;
+            let (place, device) = made.with_context(|| format!("make network namespace {number}; {NEEDS}"))?;
             places.push(place);
             devices.push(device);
         }

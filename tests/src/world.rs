@@ -41,7 +41,7 @@ pub enum Grade {
     #[default]
     Rootless,
     /// Network namespaces, and packets that are delayed and lost between them: kernel TCP, ICMP and cuts are real. Takes
-    /// root; see [`tun::missing`].
+    /// root and /dev/net/tun
     Tun,
 }
 

@@ -1,18 +1,23 @@
 //! How true the tun grade is: how late packets are, alone and in a crowd, what the router carries, and what it costs to set
 //! up and take down. As it is a matter of the clock, it means something on a quiet machine only; the idle share is printed.
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
 use tokio::net::TcpSocket;
 
 use super::Line;
 use super::speed::median;
 use crate::layout::{Layout, PAPER};
 use crate::machine::CpuTime;
-use crate::scenario::Scenario;
+use crate::scenario::{Link, Scenario};
+use crate::sites::CONGESTION_CONTROL;
 use crate::tun::{Network, missing};
 use crate::wan::Lane;
 use crate::world::too_busy;
@@ -29,6 +34,9 @@ const CROWDS: [usize; 2] = [50, 800];
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of bodies, and the round trips over which they come.
+const BODIES: [(usize, [f64; 4]); 2] = [(50_000, [10.0, 50.0, 100.0, 200.0]), (2_000_000, [10.0, 50.0, 100.0, 200.0])];
+const BODIES_EACH: usize = 7;
 /// Bytes of the flood's datagrams, and how long it lasts.
 const DATAGRAM: usize = 200;
 const FLOOD: Duration = Duration::from_secs(3);
@@ -48,6 +56,9 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     lines.extend(echoes()?);
     // On a thread of its own, for it has a runtime of its own.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
+    for (bytes, round_trips_ms) in BODIES {
+        lines.extend(downloads(bytes, &round_trips_ms)?);
+    }
     lines.push(flood()?);
     let idle = CpuTime::now().zip(began).map_or(0.0, |(now, began)| now.idle_since(began));
     lines.push(Line::plain("the machine's idle share meanwhile", format!("{idle:.2}")));
@@ -169,6 +180,41 @@ fn handshake(
         let _stream = tokio::time::timeout(PATIENCE, socket.connect(address)).await??;
         Ok((began.elapsed().as_secs_f64() - rtt.as_secs_f64()) * 1e3)
     })
+}
+
+/// How fast bodies come over different distances at 50 Mbit/s and 0.01 % loss: nearer is faster, as on the Internet.
+fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> {
+    let mut scenario = scenario(1)?;
+    scenario.agent_bytes_per_s = 50e6 / 8.0;
+    let mut lines = Vec::new();
+    for &rtt_ms in round_trips_ms {
+        scenario.paths[0][0] = Link { rtt_ms, loss: 1e-4 };
+        let network = Network::start(&scenario)?;
+        let listener = network.core().run(|| TcpListener::bind((Lane::TUN.site(0), PORT)))??;
+        setsockopt(&listener, TcpCongestion, &OsString::from(CONGESTION_CONTROL))?;
+        let server = std::thread::spawn(move || -> std::io::Result<()> {
+            for _ in 0..BODIES_EACH {
+                let (mut stream, _) = listener.accept()?;
+                stream.read_exact(&mut [0])?;
+                stream.write_all(&vec![0; bytes])?;
+            }
+            Ok(())
+        });
+        let mut rates = Vec::new();
+        for _ in 0..BODIES_EACH {
+            let address = SocketAddr::new(Lane::TUN.site(0).into(), PORT);
+            let mut stream = network.agent(0).run(move || TcpStream::connect_timeout(&address, PATIENCE))??;
+            let began = Instant::now();
+            stream.write_all(&[0])?;
+            let body = std::io::copy(&mut stream, &mut std::io::sink())?;
+            anyhow::ensure!(body == u64::try_from(bytes)?, "{body} of {bytes} bytes came");
+            rates.push(f64::from(u32::try_from(bytes)?) * 8e-6 / began.elapsed().as_secs_f64());
+        }
+        server.join().map_err(|_| anyhow::anyhow!("the server panicked"))??;
+        let what = format!("Mbit/s of a body of {} KB at {rtt_ms} ms, median of {BODIES_EACH}", bytes / 1000);
+        lines.push(Line::plain(what, format!("{:.2}", median(rates))));
+    }
+    Ok(lines)
 }
 
 /// Packets a second that the router carries when two agents send all they can.

@@ -11,6 +11,8 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::namespace::Place;
 
+/// Where devices come from.
+const TUN: &str = "/dev/net/tun";
 /// What every device is called: each is alone in its namespace.
 const NAME: &str = "wan";
 /// Bytes of a packet at most, as on Ethernet.
@@ -47,6 +49,8 @@ pub(super) enum Addresses {
 /// # Errors
 /// When `ip` or the system refuses; the message repeats what it said.
 pub(super) fn set_up(place: &Place, addresses: Addresses) -> anyhow::Result<SyncDevice> {
+    // Whoever opens it might make it otherwise.
+    ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     place.run(move || {
         for (setting, value) in SETTINGS {
             write(setting, value)?;
