@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-commit=e7712516
+commit=e7712515
 target=${CARGO_TARGET_DIR:-target}
 place=$target/old-agent
 binary=$place/landfall-agent-$commit

@@ -30,6 +30,7 @@ pub mod inject;
 pub mod prepare;
 pub mod proxy;
 pub mod record;
+pub mod rejudge;
 pub mod report;
 pub mod schedule;
 pub mod twins;
@@ -94,6 +95,9 @@ pub struct ChaosArgs {
     /// Write the whole record here
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Time between two requests of a crawl to one site
+    #[arg(long, value_name = "TIME", default_value = "250ms")]
+    request_interval: String,
     /// How to print what was found
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -192,7 +196,7 @@ async fn run(
         kinds,
     });
     let sites = usize::try_from(args.sites)?;
-    let client = Client::new(cluster, LISTS)?;
+    let client = Client::new(cluster, LISTS, &args.request_interval)?;
     survey(cluster, &client, sites.div_ceil(2)).await?;
     let mut injector = Injector::new(faults, tools, cluster);
     let offences = storm(args, cluster, client, &mut injector, &mut recorder, tasks, shutdown).await?;

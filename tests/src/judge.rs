@@ -32,6 +32,8 @@ pub enum Rule {
     Incarnations,
     /// A session ended before its leases were taken.
     SessionFirst,
+    /// Nothing was done under a term after a newer one of its duty had been taken.
+    Terms,
     /// Every outcome that an agent was told is recorded is recorded.
     Acknowledged,
     /// After healing every orphan was granted again within three lives.
@@ -42,7 +44,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Lost,
         Self::DoubleCompleted,
         Self::StaleAccepted,
@@ -51,6 +53,7 @@ impl Rule {
         Self::OneLease,
         Self::Incarnations,
         Self::SessionFirst,
+        Self::Terms,
         Self::Acknowledged,
         Self::Orphans,
         Self::Unfinished,
@@ -67,6 +70,7 @@ impl Rule {
             Self::OneLease => "sites_leased_twice",
             Self::Incarnations => "old_incarnations",
             Self::SessionFirst => "leases_before_sessions",
+            Self::Terms => "old_terms",
             Self::Acknowledged => "acknowledged_unrecorded",
             Self::Orphans => "orphans_late",
             Self::Unfinished => "unfinished",
@@ -104,6 +108,7 @@ pub fn safety(history: &History) -> Vec<Offence> {
     offences.extend(one_lease(history, &gathered));
     offences.extend(incarnations(&gathered));
     offences.extend(session_first(history));
+    offences.extend(terms(history));
     offences.extend(promises(history, &gathered));
     offences
 }
@@ -273,6 +278,34 @@ fn session_first(history: &History) -> Vec<Offence> {
             said: format!("the lease of task {:?} was taken before session {:?} had ended", lease.task, lease.session),
         })
         .collect()
+}
+
+/// Whoever takes a term waits for the transactions of the one before, and the numbers of their events are lower.
+fn terms(history: &History) -> Vec<Offence> {
+    let mut written: Vec<(&Event, &str, u64)> = history
+        .events
+        .iter()
+        .filter_map(|event| {
+            let (duty, number) = event.term.as_deref()?.split_once(' ')?;
+            Some((event, duty, number.parse().ok()?))
+        })
+        .collect();
+    written.sort_by_key(|(event, ..)| event.id);
+    let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut offences = Vec::new();
+    for (event, duty, number) in written {
+        let known = newest.entry(duty).or_default();
+        let taken = event.is("term", "taken");
+        if number < *known || (taken && number == *known) {
+            let said =
+                format!("{} {} under term {number} of {duty}, when {known} had been taken", event.noun, event.what);
+            offences.push(Offence { rule: Rule::Terms, task: event.task, said });
+        }
+        if taken {
+            *known = number.max(*known);
+        }
+    }
+    offences
 }
 
 /// What agents were told, and what is recorded.

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use landfall_agent::probe::weighted_mean::trial;
 use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::chaos::prepare::have_private_mounts;
+use landfall_lab::chaos::rejudge::{JudgeArgs, rejudge};
 use landfall_lab::chaos::{ChaosArgs, chaos};
 use landfall_lab::demo::{DemoArgs, demo};
 use landfall_lab::with_postgres::with_postgres;
@@ -24,6 +25,8 @@ enum Command {
     Demo(DemoArgs),
     /// Break everything that can break while a batch is crawled, and judge what was lost or done twice
     Chaos(ChaosArgs),
+    /// Judge the record of a run again
+    Judge(JudgeArgs),
     /// Show how well the weighted mean recovers distances, beside other estimators
     Trials {
         /// Draws the samples
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         match lab.command {
             Command::Demo(args) => demo(args).await.map(|()| ExitCode::SUCCESS),
             Command::Chaos(args) => chaos(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Judge(args) => rejudge(&args),
             Command::Trials { seed, count } => {
                 print!("{}", trial::trials(seed, count));
                 println!("stopping once samples agree, in {count} trials");

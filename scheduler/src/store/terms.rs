@@ -136,7 +136,9 @@ pub async fn check(
 ) -> Result<bool, Error> {
     let still = sqlx::query!(
         r#"
-        select set_config('idle_in_transaction_session_timeout', $4, true)
+        select set_config('idle_in_transaction_session_timeout', $4, true),
+               -- The log names the term that it is written under.
+               set_config('landfall.term', t.duty || ' ' || t.number, true) as term
         from terms t join schedulers s on s.id = t.holder
         where t.duty = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
         for share of t

@@ -14,8 +14,6 @@ use crate::cluster::Cluster;
 
 /// The batch.
 pub const BATCH: &str = "chaos";
-/// Time between two requests of a crawl: a site takes a second or two, so that faults meet crawls under way.
-const REQUEST_INTERVAL: &str = "250ms";
 /// The rest between two attempts to submit a list.
 const REST: Duration = Duration::from_millis(300);
 /// A command that takes longer was lost with its scheduler, and is tried again.
@@ -46,6 +44,7 @@ pub struct Client {
     lists: Vec<(Vec<String>, PathBuf)>,
     binary: PathBuf,
     data_dirs: Vec<PathBuf>,
+    request_interval: String,
     acknowledged: Acknowledged,
 }
 
@@ -54,7 +53,7 @@ impl Client {
     ///
     /// # Errors
     /// When a list cannot be written.
-    pub fn new(cluster: &Cluster, others: usize) -> anyhow::Result<Self> {
+    pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));
         let each = rest.len().div_ceil(others.max(1)).max(1);
@@ -65,7 +64,13 @@ impl Client {
             lists.push((part.to_vec(), file));
         }
         let data_dirs = cluster.schedulers.iter().map(|scheduler| scheduler.data_dir().to_owned()).collect();
-        Ok(Self { lists, binary: cluster.binary(), data_dirs, acknowledged: Acknowledged::default() })
+        Ok(Self {
+            lists,
+            binary: cluster.binary(),
+            data_dirs,
+            request_interval: request_interval.to_owned(),
+            acknowledged: Acknowledged::default(),
+        })
     }
 
     /// What was acknowledged; goes on being true while lists are submitted.
@@ -88,7 +93,7 @@ impl Client {
                 "--batch",
                 BATCH,
                 "--request-interval",
-                REQUEST_INTERVAL,
+                &self.request_interval,
             ]);
             command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
             let ended = tokio::time::timeout(PATIENCE, command.status()).await;

@@ -34,8 +34,8 @@ const TRUE: &str = "+0";
 /// What faults need beside the cluster.
 #[derive(Debug)]
 pub struct Tools {
-    /// The proxy of each agent.
-    pub proxies: Vec<StreamProxy>,
+    /// The proxies of each agent, one to each scheduler.
+    pub proxies: Vec<Vec<StreamProxy>>,
     /// The small disks of the agents' outboxes, where the lab may mount any.
     pub disks: Option<SmallDisks>,
     /// The file by which each agent's wall clock is shifted; none: it cannot be.
@@ -111,7 +111,7 @@ impl Injector {
     }
 
     /// The proxies.
-    pub fn proxies(&self) -> &[StreamProxy] {
+    pub fn proxies(&self) -> &[Vec<StreamProxy>] {
         &self.tools.proxies
     }
 
@@ -146,7 +146,7 @@ impl Injector {
         self.flaps.retain(|(at, agent)| {
             let due = *at <= now;
             if due {
-                proxies[*agent].break_streams();
+                proxies[*agent].iter().for_each(StreamProxy::break_streams);
             }
             !due
         });
@@ -193,6 +193,8 @@ impl Injector {
             Kind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
+                // It knows one scheduler alone.
+                self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
             Kind::Twin => self.tools.twins.begin(cluster, target),
@@ -221,6 +223,7 @@ impl Injector {
             Kind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGCONT),
             Kind::AgentOld => {
                 cluster.kill_agent(target).await?;
+                self.reach(cluster, target, usize::MAX)?;
                 cluster.restart_agent(target)
             }
             Kind::Twin => self.tools.twins.end(target).await,
@@ -274,11 +277,10 @@ impl Injector {
             }
         }
         let held = |held: u32, cut: u32| held > 0 || (cut > 0 && packets.is_none());
-        self.tools.proxies[target].rule(|rules: &mut Rules| {
-            let delay = if wire.late > 0 { wire.late_by } else { Duration::ZERO };
-            rules.up = Way { held: held(wire.held_up, wire.cut_up), delay, twice: wire.twice > 0 };
-            rules.down = Way { held: held(wire.held_down, wire.cut_down), delay, twice: wire.twice > 0 };
-        });
+        let delay = if wire.late > 0 { wire.late_by } else { Duration::ZERO };
+        let way = |is_held, is_cut| Way { held: held(is_held, is_cut), delay, twice: wire.twice > 0 };
+        let rules = Rules { up: way(wire.held_up, wire.cut_up), down: way(wire.held_down, wire.cut_down) };
+        self.tools.proxies[target].iter().for_each(|proxy| proxy.rule(rules));
         Ok(())
     }
 
@@ -306,6 +308,17 @@ impl Injector {
             Ok(())
         });
         Ok(())
+    }
+
+    /// Lets an agent know this many of the schedulers at its next start.
+    fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
+        let mut urls = super::prepare::urls(&self.tools.proxies[target]);
+        urls.truncate(most);
+        cluster.configure_agent(target, |config| {
+            let scheduler = if most == 1 { urls.swap_remove(0).into() } else { urls.into() };
+            config.insert("scheduler".to_owned(), scheduler);
+            Ok(())
+        })
     }
 
     fn shift(&self, target: usize, by: &str) -> anyhow::Result<()> {

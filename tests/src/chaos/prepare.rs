@@ -52,18 +52,25 @@ pub(super) async fn tools(
     let agents = cluster.world.scenario().agents.len();
     let mut proxies = Vec::with_capacity(agents);
     for index in 0..agents {
-        let proxy = StreamProxy::start(&schedulers, index, tasks, shutdown).await?;
-        cluster.world.forward(proxy.port())?;
+        let mut ways = Vec::with_capacity(schedulers.len());
+        for scheduler in &schedulers {
+            let proxy = StreamProxy::start(*scheduler, tasks, shutdown).await?;
+            cluster.world.forward(proxy.port())?;
+            ways.push(proxy);
+        }
+        // Agents begin with different schedulers.
+        let turn = index % ways.len();
+        ways.rotate_left(turn);
+        let outbox = toml::Table::from_iter([(
+            "min_free_bytes".to_owned(),
+            i64::try_from(disks::MIN_FREE_BYTES).context("bytes")?.into(),
+        )]);
         cluster.configure_agent(index, |config| {
-            config.insert("scheduler".to_owned(), proxy.url().into());
-            let outbox = toml::Table::from_iter([(
-                "min_free_bytes".to_owned(),
-                i64::try_from(disks::MIN_FREE_BYTES).context("bytes")?.into(),
-            )]);
+            config.insert("scheduler".to_owned(), urls(&ways).into());
             config.insert("outbox".to_owned(), outbox.into());
             Ok(())
         })?;
-        proxies.push(proxy);
+        proxies.push(ways);
     }
     let disks = match kinds.contains(&Kind::DiskFull) {
         true => {
@@ -75,6 +82,11 @@ pub(super) async fn tools(
     let clocks = (0..agents).map(|index| clock(kinds, cluster, index)).collect::<anyhow::Result<_>>()?;
     let twins = Twins::new(cluster.folder().join("twins"));
     Ok(Tools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
+}
+
+/// The schedulers as an agent finds them.
+pub(super) fn urls(ways: &[StreamProxy]) -> Vec<String> {
+    ways.iter().map(StreamProxy::url).collect()
 }
 
 /// Gives every third agent a wall clock that can be shifted; the others run as they would anywhere.

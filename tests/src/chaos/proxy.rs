@@ -1,4 +1,4 @@
-//! A proxy on the stream between one agent and the schedulers: it holds, delays, duplicates and cuts messages, and notes what
+//! A proxy on the stream between one agent and one scheduler: it holds, delays, duplicates and cuts messages, and notes what
 //! schedulers promised.
 //!
 //! It works on whole messages, so that what a network cannot do by itself (a message twice, one an old stream delivers long
@@ -7,7 +7,6 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -77,9 +76,7 @@ struct Shared {
     rules: watch::Sender<Rules>,
     /// How often the streams were broken.
     broken: watch::Sender<u64>,
-    upstream: Vec<Channel>,
-    /// Which of them serves next.
-    turn: AtomicUsize,
+    upstream: Channel,
     /// Appended by the streams' tasks; never held across an await.
     told: Mutex<Vec<Told>>,
     tasks: TaskTracker,
@@ -87,27 +84,22 @@ struct Shared {
 }
 
 impl StreamProxy {
-    /// Listens on a free port of loopback, and leads to the schedulers, beginning with `first`.
+    /// Listens on a free port of loopback, and leads to a scheduler.
     ///
     /// # Errors
     /// When no port can be had.
     pub async fn start(
-        schedulers: &[SocketAddr],
-        first: usize,
+        scheduler: SocketAddr,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listen for an agent's stream")?;
         let address = listener.local_addr().context("ask for the proxy's address")?;
-        let upstream = schedulers.iter().map(|address| {
-            let endpoint = Endpoint::from_shared(format!("http://{address}")).context("a scheduler's address")?;
-            Ok(endpoint.connect_timeout(PATIENCE).connect_lazy())
-        });
+        let upstream = Endpoint::from_shared(format!("http://{scheduler}")).context("a scheduler's address")?;
         let way = Arc::new(Shared {
             rules: watch::Sender::default(),
             broken: watch::Sender::default(),
-            upstream: upstream.collect::<anyhow::Result<_>>()?,
-            turn: AtomicUsize::new(first),
+            upstream: upstream.connect_timeout(PATIENCE).connect_lazy(),
             told: Mutex::default(),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
@@ -133,9 +125,9 @@ impl StreamProxy {
         self.address.port()
     }
 
-    /// Changes the rules from now on, for what is under way too.
-    pub fn rule(&self, change: impl FnOnce(&mut Rules)) {
-        self.way.rules.send_modify(change);
+    /// Sets the rules from now on, for what is under way too.
+    pub fn rule(&self, rules: Rules) {
+        self.way.rules.send_replace(rules);
     }
 
     /// Cuts every stream that is open; new ones may be opened.
@@ -157,7 +149,7 @@ impl AgentService for Desk {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<SessionResponse, Status>> + Send>>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {
-        AgentServiceClient::new(self.0.upstream()).enrol(request).await
+        AgentServiceClient::new(self.0.upstream.clone()).enrol(request).await
     }
 
     async fn session(
@@ -172,10 +164,10 @@ impl AgentService for Desk {
         self.0.spawn(pump(Arc::clone(&way), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
-        let mut client = AgentServiceClient::new(way.upstream());
+        let mut client = AgentServiceClient::new(way.upstream.clone());
         let opened = tokio::time::timeout(PATIENCE, client.session(outgoing)).await;
         let opened = opened.map_err(|_| Status::unavailable("the way to the scheduler is cut")).flatten();
-        let responses = opened.inspect_err(|_| self.0.turn_away())?.into_inner();
+        let responses = opened?.into_inner();
         self.0.spawn(pump(way, responses, down, |rules| rules.down, Shared::note, |_| true));
         Ok(Response::new(Box::pin(ReceiverStream::new(downward))))
     }
@@ -188,16 +180,6 @@ fn may_repeat(request: &SessionRequest) -> bool {
 }
 
 impl Shared {
-    fn upstream(&self) -> Channel {
-        let turn = self.turn.load(Ordering::Relaxed);
-        self.upstream[turn % self.upstream.len()].clone()
-    }
-
-    /// The next session goes to another scheduler.
-    fn turn_away(&self) {
-        self.turn.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn spawn(&self, pumping: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(self.shutdown.clone().run_until_cancelled_owned(pumping));
     }

@@ -32,7 +32,7 @@ pub struct Recorder {
     /// Below this transaction everything was read.
     read_below: String,
     requests_read: usize,
-    told_read: Vec<usize>,
+    told_read: Vec<Vec<usize>>,
 }
 
 #[derive(FromRow)]
@@ -47,6 +47,7 @@ struct EventRow {
     agent_id: Option<i64>,
     session_id: Option<i64>,
     incarnation: Option<i64>,
+    term: Option<String>,
     cause: Option<String>,
 }
 
@@ -80,7 +81,7 @@ impl Recorder {
             history,
             start,
             start_db,
-            told_read: vec![0; agents.len()],
+            told_read: vec![vec![0; cluster.schedulers.len()]; agents.len()],
             agents,
             sites: cluster.site_names(),
             seen: BTreeSet::new(),
@@ -96,21 +97,23 @@ impl Recorder {
     pub async fn advance(
         &mut self,
         cluster: &Cluster,
-        proxies: &[StreamProxy],
+        proxies: &[Vec<StreamProxy>],
         acknowledged: &[String],
     ) -> anyhow::Result<()> {
         self.history.acknowledged = acknowledged.to_vec();
-        for (index, proxy) in proxies.iter().enumerate() {
-            let told = proxy.told();
-            let new = told.iter().skip(self.told_read[index]);
-            self.history.told.extend(new.map(|told| Told {
-                at_us: micros(told.at.saturating_duration_since(self.start)),
-                agent: self.agents[index],
-                task: told.task,
-                token: told.token,
-                accepted: told.accepted,
-            }));
-            self.told_read[index] = told.len();
+        for (index, ways) in proxies.iter().enumerate() {
+            for (read, proxy) in self.told_read[index].iter_mut().zip(ways) {
+                let told = proxy.told();
+                let new = told.iter().skip(*read);
+                self.history.told.extend(new.map(|told| Told {
+                    at_us: micros(told.at.saturating_duration_since(self.start)),
+                    agent: self.agents[index],
+                    task: told.task,
+                    token: told.token,
+                    accepted: told.accepted,
+                }));
+                *read = told.len();
+            }
         }
         let log = cluster.world.log.entries();
         let crawled = log.iter().skip(self.requests_read).filter(|access| access.get);
@@ -170,6 +173,7 @@ impl Recorder {
             agent: row.agent_id,
             session: row.session_id,
             incarnation: row.incarnation,
+            term: row.term,
             cause: row.cause,
         }
     }
@@ -193,7 +197,7 @@ impl Recorder {
 }
 
 const EVENTS: &str = "
-    select id, xact::text::bigint as xact, at, noun, what, task_id, token, agent_id, session_id, incarnation, cause
+    select id, xact::text::bigint as xact, at, noun, what, task_id, token, agent_id, session_id, incarnation, term, cause
     from events where xact >= $1::text::xid8 order by id";
 
 const TASKS: &str = "

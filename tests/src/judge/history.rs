@@ -71,7 +71,7 @@ pub struct Event {
     pub xact: i64,
     /// When.
     pub at_us: i64,
-    /// task, lease, session or agent.
+    /// task, lease, session, agent or term.
     pub noun: String,
     /// What happened.
     pub what: String,
@@ -90,6 +90,9 @@ pub struct Event {
     /// The session's incarnation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
+    /// The duty and the number of the term it was written under.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub term: Option<String>,
     /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,

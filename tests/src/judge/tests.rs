@@ -31,6 +31,10 @@ impl Event {
     }
 }
 
+fn term(id: i64, name: &str) -> Event {
+    Event { term: Some(name.to_owned()), ..event(id, 0, "term", "taken") }
+}
+
 fn request(at_ms: i64, agent: i64) -> Request {
     Request { at_us: at_ms * 1000, site: SITE.to_owned(), agent }
 }
@@ -49,12 +53,13 @@ fn history() -> History {
             session(2, 0, "opened", 2, 1),
             task(3, 0, "submitted"),
             lease(4, 1, "granted", 1, 1),
-            session(5, 4, "expired", 1, 1),
+            Event { term: Some("reap 2".to_owned()), ..session(5, 4, "expired", 1, 1) },
             lease(6, 4, "expired", 1, 1),
             lease(7, 5, "granted", 2, 2),
             // Of one transaction, in either order.
             Event { xact: 9, ..task(8, 7, "done") },
             lease(9, 7, "completed", 2, 2),
+            term(0, "reap 2"),
         ],
         told: vec![
             Told { at_us: SECOND, agent: 1, task: 1, token: 1, accepted: false },
@@ -89,7 +94,7 @@ fn a_run_that_lost_an_agent_and_nothing_else_breaks_no_rule_and_says_how_long_it
 
 #[test]
 fn every_rule_can_be_broken() {
-    let cases: [(Rule, Change); 17] = [
+    let cases: [(Rule, Change); 19] = [
         (Rule::Lost, &|run| run.acknowledged.push("http://b.test:8080".to_owned())),
         (Rule::DoubleCompleted, &|run| run.events.push(lease(10, 8, "completed", 2, 2))),
         (Rule::DoubleCompleted, &|run| run.events.push(task(10, 8, "failed"))),
@@ -104,6 +109,8 @@ fn every_rule_can_be_broken() {
         (Rule::Incarnations, &|run| run.events.insert(2, session(2, 0, "opened", 2, 2))),
         (Rule::SessionFirst, &|run| run.events[4].id = 10),
         (Rule::SessionFirst, &|run| _ = run.events.remove(4)),
+        (Rule::Terms, &|run| run.events[4].term = Some("reap 1".to_owned())),
+        (Rule::Terms, &|run| run.events.push(term(10, "reap 2"))),
         (Rule::Acknowledged, &|run| run.outcomes.clear()),
         (Rule::Orphans, &|run| run.events[6..].iter_mut().for_each(|event| event.at_us += 10 * SECOND)),
         (Rule::Unfinished, &|run| run.tasks[0].state = "assigned".to_owned()),

@@ -1,0 +1,67 @@
+//! `lab judge`: judges the record of a run again, and keeps the part of it that tells what is wrong.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::report::Summary;
+use crate::judge::history::History;
+use crate::judge::{self, Offence, Rule};
+
+/// Tasks that offend of each rule that are kept.
+const KEPT_OFFENDING: usize = 2;
+/// Tasks that do not offend that are kept, to compare with.
+const KEPT_OTHERS: usize = 3;
+
+/// What is judged.
+#[derive(Debug, Clone, Args)]
+pub struct JudgeArgs {
+    /// The record, as `lab chaos --record` writes it
+    record: PathBuf,
+    /// Write the part that tells what is wrong here
+    #[arg(long, value_name = "FILE")]
+    shrink: Option<PathBuf>,
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// When there is none, or it is no record.
+pub fn read(file: &Path) -> anyhow::Result<History> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
+}
+
+/// Prints what the judge finds; fails when that is anything.
+///
+/// # Errors
+/// When the record cannot be read, or its part not be written.
+pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
+    let history = read(&args.record)?;
+    let offences = judge::judge(&history);
+    print!("{}", Summary::of(&history, &offences).table());
+    for offence in &offences {
+        println!("{}: {}", offence.rule.name(), offence.said);
+    }
+    if let Some(file) = &args.shrink {
+        let text = serde_json::to_string(&shrunk(&history, &offences)).context("write the part")?;
+        std::fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(if offences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The part of a record with a few of the tasks that offend, and a few that do not.
+fn shrunk(history: &History, offences: &[Offence]) -> History {
+    let mut kept = BTreeSet::new();
+    for rule in Rule::ALL {
+        let of_rule = offences.iter().filter(|offence| offence.rule == rule);
+        kept.extend(of_rule.filter_map(|offence| offence.task).take(KEPT_OFFENDING));
+    }
+    let offending: BTreeSet<i64> = offences.iter().filter_map(|offence| offence.task).collect();
+    let others = history.tasks.iter().map(|task| task.id).filter(|task| !offending.contains(task));
+    kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());
+    history.of_tasks(|task| kept.contains(&task))
+}
