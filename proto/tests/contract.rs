@@ -343,12 +343,12 @@ fn a_call_made_streaming_is_caught() {
 fn a_new_field_is_not_a_break_but_must_be_recorded() {
     let difference = difference_after(|set| {
         let mut added = field(set, "Heartbeat", "active_crawls").clone();
-        added.name = Some("free_slots".to_owned());
+        added.name = Some("temperature".to_owned());
         added.number = Some(3);
         message(set, "Heartbeat").field.push(added);
     });
     assert!(difference.breaking.is_empty(), "{difference:?}");
-    assert_eq!(difference.new, ["field landfall.v1.Heartbeat.free_slots : 3 singular uint32"]);
+    assert_eq!(difference.new, ["field landfall.v1.Heartbeat.temperature : 3 singular uint32"]);
 }
 
 #[test]

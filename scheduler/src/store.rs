@@ -17,6 +17,7 @@ pub mod events;
 pub mod fit_requests;
 pub mod landmarks;
 pub mod leases;
+pub mod loads;
 pub mod measurement_orders;
 pub mod measurements;
 pub mod notices;

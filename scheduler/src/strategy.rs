@@ -1,7 +1,10 @@
 //! Choosing an agent for a task: one pure function a strategy.
 //!
 //! A choice is a function of the candidates as a set and the seed: the order in which they are given changes nothing, and
-//! the same seed chooses the same agent. Who may be a candidate (online, country, quota) is decided before.
+//! the same seed chooses the same agent. Who may be a candidate (online, country, quota) is decided before. A full candidate
+//! is passed over for one with room, within what the strategy would choose from anyway: nearness is never given up for it.
+
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -9,11 +12,16 @@ use rand_chacha::ChaCha8Rng;
 use crate::model::{AgentId, Rtt, Strategy};
 
 mod anycast;
+pub mod balance;
 mod confirmed;
+mod load;
 mod nearest;
+mod next;
 mod random;
 
 pub use anycast::choose_among_near;
+pub use load::LoadLevel;
+pub use next::{Former, Listed, choose_next};
 
 /// An agent that may get the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +39,24 @@ pub struct Candidate {
     pub load: u32,
     /// Tasks it may hold at once.
     pub capacity: u32,
+    /// How long its crawls take.
+    pub pace: Duration,
 }
 
 impl Candidate {
     /// What it ranks by: measured before expected before predicted (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
+    }
+
+    /// How full it is.
+    pub fn level(&self) -> LoadLevel {
+        LoadLevel::of(self.load, self.capacity)
+    }
+
+    /// When one more task would end, from now.
+    fn next_ends(&self) -> Duration {
+        load::last_ends(self.level().plus(1), self.capacity, self.pace)
     }
 }
 
@@ -90,7 +110,7 @@ mod tests {
         let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
         let agent = AgentId::new(agent);
         let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));
-        Candidate { agent, predicted, expected: None, measured, load: 0, capacity: 1 }
+        Candidate { agent, predicted, expected: None, measured, load: 0, capacity: 1, pace: Duration::from_secs(1) }
     }
 
     fn fleet(size: i64) -> Vec<Candidate> {

@@ -5,6 +5,7 @@
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
 pub mod assign;
+pub mod balance;
 mod claims;
 pub mod confirm;
 mod due;
@@ -12,6 +13,7 @@ pub mod duty;
 pub mod fit;
 mod fleet;
 mod judge;
+mod known;
 pub mod landmarks;
 pub mod locate;
 pub mod measure;

@@ -250,7 +250,8 @@ async fn what_a_paused_agent_hands_back_goes_to_another(pool: PgPool) {
         Agent::connect(&running, &running.enrol("other").await.credential, Vec::new()).await.expect("connect");
     other.welcome().await;
     let paused = "the disk is full".to_owned();
-    full.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, active_crawls: 0, paused })).await;
+    full.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, paused, ..Default::default() }))
+        .await;
     full.say(release(&order)).await;
     let again = other.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2));

@@ -258,15 +258,20 @@ impl Work {
     /// What a heartbeat says of the work.
     pub(super) fn heartbeat(&self, sequence: u64) -> Heartbeat {
         let paused = self.paused.clone().unwrap_or_default();
-        Heartbeat { sequence, active_crawls: self.active_crawls(), paused }
+        Heartbeat {
+            sequence,
+            active_crawls: self.active_crawls(),
+            paused,
+            free_slots: Some(u32::try_from(self.free_slots()).unwrap_or(u32::MAX)),
+            outcomes_waiting: u32::try_from(self.outbox.len()).unwrap_or(u32::MAX),
+        }
     }
 
-    /// Whether another crawl may begin. One that is being stopped holds no slot: it ends without another request.
-    fn has_room(&self) -> bool {
+    /// In how many slots a crawl may begin. One that is being stopped holds no slot: it ends without another request.
+    fn free_slots(&self) -> usize {
         let going_on = self.running.values().filter(|stop| !stop.is_cancelled()).count();
-        self.paused.is_none()
-            && going_on < self.capacity
-            && self.outbox.len() < self.capacity.saturating_add(SPARE_OUTCOMES)
+        let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
+        if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
     /// Stops former leases of a task; a newer one proves that they are lost. `false` when `key` is itself the older.
@@ -354,7 +359,7 @@ impl Work {
             tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site in it");
             return Some(wire::release(key));
         };
-        if !self.supersede(key) || !self.has_room() {
+        if !self.supersede(key) || self.free_slots() == 0 {
             return Some(wire::release(key));
         }
         let stop = CancellationToken::new();

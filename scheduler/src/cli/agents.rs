@@ -211,6 +211,11 @@ pub(super) struct AgentRow {
     landmark: bool,
     capacity: u32,
     leased: u32,
+    waiting: u32,
+    load_level: Option<i64>,
+    free_slots: Option<u32>,
+    crawls: Option<u32>,
+    outcomes_waiting: Option<u32>,
     reached_by: u32,
     seen_at: Option<String>,
     version: String,
@@ -235,6 +240,11 @@ impl From<Agent> for AgentRow {
             landmark: agent.landmark,
             capacity: agent.capacity,
             leased: agent.leased,
+            waiting: agent.waiting,
+            load_level: agent.load_level,
+            free_slots: agent.free_slots,
+            crawls: agent.crawls,
+            outcomes_waiting: agent.outcomes_waiting,
             reached_by: agent.reached_by,
             seen_at: output::time(agent.seen_at.as_ref()),
             version: agent.version,
@@ -265,10 +275,32 @@ impl AgentRow {
             self.leased,
             self.capacity
         )?;
+        if let Some(level) = self.load_level {
+            writeln!(text, "  load       level {level:+}: {}{}", self.in_words(level), self.said())?;
+        }
         if !self.quarantined.is_empty() {
             writeln!(text, "  quarantined: {}", self.quarantined)?;
         }
         Ok(text)
+    }
+
+    fn in_words(&self, level: i64) -> String {
+        let waiting =
+            if self.waiting == 0 { String::new() } else { format!(", {} assigned and not begun", self.waiting) };
+        match level {
+            0.. => format!("full{waiting}"),
+            _ => format!("room for {}{waiting}", -level),
+        }
+    }
+
+    /// What it said itself, which may differ from what is known here by what is under way.
+    fn said(&self) -> String {
+        match (self.crawls, self.free_slots, self.outcomes_waiting) {
+            (Some(crawls), Some(free), Some(outcomes)) => {
+                format!(" (it said: {crawls} crawled, {free} free, {outcomes} outcomes not acknowledged)")
+            }
+            _ => String::new(),
+        }
     }
 
     /// Whether it takes work: in a word, or why it paused.
@@ -293,6 +325,7 @@ impl Row for AgentRow {
         "landmark",
         "service",
         ">leased",
+        ">load level",
         ">reached by",
         "seen at",
         "version",
@@ -310,12 +343,18 @@ impl Row for AgentRow {
             self.service().to_owned(),
             // Its capacity is known only from its first session on.
             self.seen_at.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
+            level_cell(self.load_level),
             self.reached_by.to_string(),
             output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
             output::text_cell(&self.version),
             output::text_cell(&self.quarantined),
         ]
     }
+}
+
+/// A load level, with its sign.
+pub(super) fn level_cell(level: Option<i64>) -> String {
+    level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
 }
 
 #[cfg(test)]

@@ -174,6 +174,7 @@ struct AgentRow {
     pages: u64,
     bytes: u64,
     mean_rtt_ms: Option<f64>,
+    load_level: Option<i64>,
 }
 
 impl From<v1::AgentRow> for AgentRow {
@@ -191,6 +192,7 @@ impl From<v1::AgentRow> for AgentRow {
             pages: row.pages,
             bytes: row.bytes,
             mean_rtt_ms: output::millis(row.mean_rtt.as_ref()),
+            load_level: row.load_level,
         }
     }
 }
@@ -209,6 +211,7 @@ impl Row for AgentRow {
         ">pages",
         ">size",
         ">mean rtt ms",
+        ">load level",
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -225,6 +228,7 @@ impl Row for AgentRow {
             self.pages.to_string(),
             output::bytes_cell(self.bytes),
             output::millis_cell(self.mean_rtt_ms),
+            super::agents::level_cell(self.load_level),
         ]
     }
 }

@@ -14,6 +14,7 @@ use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
+use crate::store::loads::Said;
 use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Budget, Ending};
@@ -77,6 +78,12 @@ pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
 pub(super) fn release(release: v1::LeaseRelease) -> (TaskId, LeaseToken, Option<String>) {
     let (task, token) = lease_key(release.task_id, release.token);
     (task, token, Some(clip(release.crash)).filter(|crash| !crash.is_empty()))
+}
+
+/// What a heartbeat says of its agent's load; `None` from an agent that says nothing of it.
+pub(super) fn said(heartbeat: &v1::Heartbeat) -> Option<Said> {
+    let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
+    Some(Said { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
 }
 
 /// What a session is granted by this configuration.

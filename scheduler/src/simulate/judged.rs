@@ -162,6 +162,7 @@ impl Field<'_> {
             // Loads are left out: every site is chosen for as if it were the only one.
             load: 0,
             capacity: 1,
+            pace: std::time::Duration::from_secs(1),
         }
     }
 

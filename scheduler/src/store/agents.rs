@@ -1,12 +1,16 @@
 //! Agents: who is enrolled, and how each stands now.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::secret::SecretHash;
+use crate::strategy::LoadLevel;
 
+use super::loads::Said;
 use super::{Error, position, unsigned};
 
 /// One agent and how it stands.
@@ -26,6 +30,10 @@ pub struct Agent {
     pub capacity: u32,
     /// Leases held now.
     pub leased: u32,
+    /// Tasks assigned to it and not leased.
+    pub waiting: u32,
+    /// What it said of its load in its last heartbeat; `None` before it has, and while it is away.
+    pub said: Option<Said>,
     /// Whether a session is active.
     pub connected: bool,
     /// Whether it is a landmark.
@@ -73,12 +81,14 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                a.latitude, a.longitude, a.draining_since, a.removed_at,
                (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
-               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
-               (select s.paused from sessions s where s.agent_id = a.id and s.state = 'active') as paused,
+               (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!",
+               s.free_slots as "free_slots?", s.crawls as "crawls?", s.outcomes_waiting as "outcomes_waiting?",
+               s.id is not null as "connected!", s.paused as "paused?",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
         from agents a
+        left join sessions s on s.agent_id = a.id and s.state = 'active'
         -- One pass over the mesh; asked per agent it would be one each.
         left join (
             select agent_id, count(*) as times from mesh_measurements where rtt_us is not null group by agent_id
@@ -100,6 +110,8 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 country: row.country,
                 capacity: unsigned("agents", "capacity", row.capacity)?,
                 leased: unsigned("leases", "count", row.leased)?,
+                waiting: unsigned("tasks", "count", row.waiting)?,
+                said: said(row.free_slots, row.crawls, row.outcomes_waiting)?,
                 connected: row.connected,
                 landmark: row.landmark,
                 reached_by: unsigned("mesh_measurements", "count", row.reached_by)?,
@@ -114,6 +126,36 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
             })
         })
         .collect()
+}
+
+fn said(free_slots: Option<i32>, crawls: Option<i32>, outcomes_waiting: Option<i32>) -> Result<Option<Said>, Error> {
+    let (Some(free_slots), Some(crawls), Some(outcomes_waiting)) = (free_slots, crawls, outcomes_waiting) else {
+        return Ok(None);
+    };
+    Ok(Some(Said {
+        free_slots: unsigned("sessions", "free_slots", free_slots)?,
+        crawls: unsigned("sessions", "crawls", crawls)?,
+        outcomes_waiting: unsigned("sessions", "outcomes_waiting", outcomes_waiting)?,
+    }))
+}
+
+impl Agent {
+    /// How full it is: what is assigned and leased to it, and slots it cannot use, less its slots. `None` while it is away.
+    pub fn level(&self) -> Option<LoadLevel> {
+        let withheld =
+            self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));
+        let load = self.waiting.saturating_add(self.leased).saturating_add(withheld);
+        self.connected.then(|| LoadLevel::of(load, self.capacity))
+    }
+}
+
+/// What every agent is called.
+///
+/// # Errors
+/// When the database fails.
+pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
+    let rows = sqlx::query!("select id, name from agents").fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|row| (AgentId::new(row.id), row.name)).collect())
 }
 
 /// The agent of this name that was not removed.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId, Strategy, TaskId};
-use crate::strategy::Choice;
+use crate::strategy::{Choice, Former};
 
-use super::{Error, unsigned};
+use super::{Error, loads};
 
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
@@ -23,48 +23,9 @@ pub struct Waiting {
     /// Why distances could not be had, when they could not.
     pub reason: Option<String>,
     /// How many assignments it had before.
-    pub former: i64,
-}
-
-/// An agent that can be chosen.
-#[derive(Debug, Clone, Copy)]
-pub struct Available {
-    /// The agent.
-    pub agent: AgentId,
-    /// Its slots.
-    pub capacity: u32,
-    /// Tasks assigned or leased to it now.
-    pub load: u32,
-}
-
-/// The agents with an active session that neither drain nor have paused.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
-pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select a.id, a.capacity, coalesce(l.load, 0) as "load!"
-        from agents a
-        left join (
-            select agent_id, count(*) as load from tasks where state in ('assigned', 'leased') group by agent_id
-        ) l on l.agent_id = a.id
-        where a.draining_since is null
-          and exists (select from sessions s where s.agent_id = a.id and s.state = 'active' and s.paused is null)
-        order by a.id
-        "#,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Available {
-                agent: AgentId::new(row.id),
-                capacity: unsigned("agents", "capacity", row.capacity)?,
-                load: unsigned("tasks", "count", row.load)?,
-            })
-        })
-        .collect()
+    pub choices: i64,
+    /// The last of them, and the name of its agent.
+    pub former: Option<(Former, String)>,
 }
 
 /// Located tasks, oldest first, locked for the transaction; another scheduler's are skipped, and so are those of
@@ -76,8 +37,14 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
     let rows = sqlx::query!(
         r#"
         select t.id, t.site_id, t.reason, b.strategy,
-               (select count(*) from assignments a where a.task_id = t.id) as "former!"
-        from tasks t join batches b on b.id = t.batch_id
+               (select count(*) from assignments a where a.task_id = t.id) as "choices!",
+               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
+               c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
+               c.measured_us as "measured_us?: Vec<Option<i64>>"
+        from tasks t
+        join batches b on b.id = t.batch_id
+        left join assignments c on c.id = t.assignment_id
+        left join agents a on a.id = c.agent_id
         where t.state = 'located'
           and (b.strategy <> $1 or exists (
               select from confirmations r
@@ -95,6 +62,20 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
     .await?;
     rows.into_iter()
         .map(|row| {
+            let former = match (row.agent_id, row.agent, row.chosen_by, row.candidates) {
+                (Some(agent), Some(name), Some(chosen_by), Some(candidates)) => {
+                    let (predicted, measured) =
+                        (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
+                    let former = Former {
+                        agent: AgentId::new(agent),
+                        strategy: loads::strategy(&chosen_by)?,
+                        fallback: row.fallback_reason,
+                        listed: loads::listed(&candidates, &predicted, &measured)?,
+                    };
+                    Some((former, name))
+                }
+                _ => None,
+            };
             Ok(Waiting {
                 task: TaskId::new(row.id),
                 site: SiteId::new(row.site_id),
@@ -103,7 +84,8 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
                     .parse()
                     .map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
                 reason: row.reason,
-                former: row.former,
+                choices: row.choices,
+                former,
             })
         })
         .collect()
@@ -233,7 +215,7 @@ mod tests {
                 .map(AgentId::new)
         };
         let load = async |conn: &mut PgConnection| {
-            available(conn).await.expect("read").iter().map(|agent| agent.load).collect::<Vec<_>>()
+            loads::available(conn).await.expect("read").iter().map(|agent| agent.load).collect::<Vec<_>>()
         };
         assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
         for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {

@@ -200,7 +200,7 @@ mod tests {
         let drained = drain(&mut conn, "a").await.expect("drain");
         assert_eq!(drained, Drained { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
-        assert!(assignments::available(&mut conn).await.expect("read").is_empty());
+        assert!(crate::store::loads::available(&mut conn).await.expect("read").is_empty());
 
         let held =
             leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1), None, fixtures::MAX_CRASHES)
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(again, Drained { withdrawn: 0, leases: 1, before: true });
         assert!(resume(&mut conn, "a").await.expect("resume"));
         assert!(!resume(&mut conn, "a").await.expect("resume"), "once");
-        assert_eq!(assignments::available(&mut conn).await.expect("read").len(), 1);
+        assert_eq!(crate::store::loads::available(&mut conn).await.expect("read").len(), 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -13,7 +13,7 @@ use super::batch_changes::{self, Extent};
 use super::outcomes::{self, Answer, Ending, Report};
 use super::refusals::Refusal;
 use super::sessions::{self, OpenError, Registration};
-use super::{drains, fixtures, leases};
+use super::{drains, fixtures, leases, loads};
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, TaskId};
 
 /// An agent of two slots, with as many assigned tasks as asked for.
@@ -358,4 +358,68 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
         .await
         .expect("read the sessions");
     assert_eq!(active, [second.session.get()]);
+}
+
+/// Another agent, and the scene's first task as it waits.
+async fn passed_on(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
+    let mut conn = scene.conn().await;
+    let other = fixtures::agent(&mut conn, "b").await;
+    let session = fixtures::session(&mut conn, other).await;
+    let waiting = loads::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
+    (other, session, waiting)
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_task_that_is_being_granted_is_not_passed_on(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let (other, _, waiting) = passed_on(&scene).await;
+    let mut granting = scene.begin().await;
+    assert_eq!(scene.grant(&mut granting).await, 1);
+    let mut conn = scene.conn().await;
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"), "it does not wait");
+    granting.commit().await.expect("commit");
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"), "it has begun");
+    assert_eq!((scene.task().await.as_str(), scene.lease().await.as_str()), ("leased", "active"));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_task_that_is_being_passed_on_is_granted_to_the_other_alone(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let (other, session, waiting) = passed_on(&scene).await;
+    let mut passing = scene.begin().await;
+    assert!(loads::pass_on(&mut passing, &waiting, other, &[], "idle").await.expect("pass on"));
+    let mut conn = scene.conn().await;
+    assert_eq!(scene.grant(&mut conn).await, 0, "somebody is at it, and the agent's session does not wait");
+    assert!(leases::grant(&mut conn, other, session).await.expect("grant").is_empty(), "nor does the other's");
+    passing.commit().await.expect("commit");
+    assert_eq!(scene.grant(&mut conn).await, 0);
+    assert_eq!(leases::grant(&mut conn, other, session).await.expect("grant").len(), 1);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_task_that_is_withdrawn_meanwhile_is_not_passed_on(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let (other, _, waiting) = passed_on(&scene).await;
+    let mut draining = scene.begin().await;
+    assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
+    let mut conn = scene.conn().await;
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    draining.commit().await.expect("commit");
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert_eq!(scene.task().await, "located");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn two_schedulers_pass_a_task_on_once(pool: PgPool) {
+    let scene = Scene::new(pool, 1).await;
+    let (other, _, waiting) = passed_on(&scene).await;
+    let mut one = scene.begin().await;
+    assert!(loads::pass_on(&mut one, &waiting, other, &[], "idle").await.expect("pass on"));
+    let mut conn = scene.conn().await;
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    one.commit().await.expect("commit");
+    assert!(
+        !loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"),
+        "by that assignment no more"
+    );
 }

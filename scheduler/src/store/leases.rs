@@ -149,7 +149,8 @@ async fn free_slots(conn: &mut PgConnection, agent: AgentId, session: SessionId)
         select a.capacity from agents a
         join sessions s on s.agent_id = a.id
         where a.id = $1 and s.id = $2 and s.state = 'active' and s.paused is null and a.draining_since is null
-        for update of a for share of s
+        -- Not against those that assign to it meanwhile: these only hold its key.
+        for no key update of a for share of s
         "#,
         agent.get(),
         session.get(),
@@ -350,7 +351,7 @@ mod tests {
         let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
         assert_eq!(waiting, Some(sessions::Waiting { orders: false, revocations: false, leases: false }));
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
-        assert!(assignments::available(&mut conn).await.expect("look").is_empty());
+        assert!(crate::store::loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");

@@ -2,12 +2,14 @@
 //!
 //! Rows are read in pages by key, so that a batch of any size is reported in constant memory.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, Rtt, TaskId};
+use crate::model::{AgentId, BatchId, Rtt, TaskId};
+use crate::strategy::LoadLevel;
 
 use super::{Error, round_trip, unsigned};
 
@@ -264,6 +266,8 @@ pub struct AgentRow {
     pub bytes: u64,
     /// The mean of its crawls' median round trips.
     pub mean_rtt: Option<Rtt>,
+    /// How full it is now, whatever the batch; `None` while it is away.
+    pub level: Option<LoadLevel>,
 }
 
 /// Every agent and what it did, in one batch or in all, by name.
@@ -271,9 +275,12 @@ pub struct AgentRow {
 /// # Errors
 /// When the database fails or a row is inconsistent.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
+    let fleet = super::agents::list(conn).await?;
+    let levels: HashMap<AgentId, LoadLevel> =
+        fleet.iter().filter_map(|agent| Some((agent.id, agent.level()?))).collect();
     let rows = sqlx::query!(
         r#"
-        select a.name, a.city, a.carrier,
+        select a.id, a.name, a.city, a.carrier,
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
                coalesce(chosen.tasks, 0) as "assigned!",
@@ -322,6 +329,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                 pages: unsigned("outcomes", "pages", row.pages)?,
                 bytes: unsigned("outcomes", "bytes", row.bytes)?,
                 mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
+                level: levels.get(&AgentId::new(row.id)).copied(),
             })
         })
         .collect()

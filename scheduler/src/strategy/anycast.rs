@@ -3,7 +3,7 @@
 //! Such a site is near to many agents at once, and its coordinate is a compromise between its places. So the order of
 //! the near ones says little, and their load decides. *Near* are the three nearest, and whoever is within
 //! [`NEAR_FACTOR`] times the nearest distance, or within [`NEAR_MORE`] of it; at most [`MOST_NEAR`]. The freest has the
-//! most free slots (capacity less load, below zero where overloaded); equals are drawn.
+//! lowest load level; equals are drawn.
 
 use std::time::Duration;
 
@@ -30,19 +30,18 @@ pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64
     let mut ranked: Vec<Candidate> =
         ordered(candidates).into_iter().filter(|candidate| candidate.distance().is_some()).collect();
     ranked.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
-    let nearest = ranked.first()?.distance()?.as_duration();
-    let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);
-    let within = ranked.iter().filter(|one| one.distance().is_some_and(|rtt| rtt.as_duration() <= limit)).count();
-    ranked.truncate(within.clamp(LEAST_NEAR, MOST_NEAR));
-    let most_free = ranked.iter().map(free).max()?;
-    let freest: Vec<&Candidate> = ranked.iter().filter(|candidate| free(candidate) == most_free).collect();
+    ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
+    let least_full = ranked.iter().map(Candidate::level).min()?;
+    let freest: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level() == least_full).collect();
     let drawn = freest.choose(&mut ChaCha8Rng::seed_from_u64(seed))?.agent;
     Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
-/// Free slots; negative where more is assigned than fits.
-fn free(candidate: &Candidate) -> i64 {
-    i64::from(candidate.capacity) - i64::from(candidate.load)
+/// How many of `ranked`, the nearest first, are near: the same as where the nearest is, as far as a page can tell.
+pub(super) fn near(ranked: &[Candidate]) -> Option<usize> {
+    let nearest = ranked.first()?.distance()?.as_duration();
+    let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);
+    Some(ranked.iter().take_while(|one| one.distance().is_some_and(|rtt| rtt.as_duration() <= limit)).count())
 }
 
 #[cfg(test)]
@@ -58,7 +57,15 @@ mod tests {
 
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
         let measured = millis.map(|millis| Rtt::try_from_millis_f64(millis).unwrap());
-        Candidate { agent: AgentId::new(agent), predicted: None, expected: None, measured, load, capacity }
+        Candidate {
+            agent: AgentId::new(agent),
+            predicted: None,
+            expected: None,
+            measured,
+            load,
+            capacity,
+            pace: Duration::from_secs(1),
+        }
     }
 
     #[test]
@@ -104,7 +111,7 @@ mod tests {
                 return Ok(());
             };
             let chosen = choice.candidates.iter().find(|candidate| candidate.agent == choice.agent).unwrap();
-            prop_assert!(choice.candidates.iter().all(|other| free(other) <= free(chosen)));
+            prop_assert!(choice.candidates.iter().all(|other| other.level() >= chosen.level()));
             let farthest = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
             let nearer = agents.iter().filter(|agent| agent.distance().is_some_and(|rtt| rtt < farthest)).count();
             prop_assert!(nearer < choice.candidates.len(), "nobody nearer is left out");

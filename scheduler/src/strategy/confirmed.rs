@@ -1,12 +1,14 @@
 //! `gnp-confirmed`: the best measured distance wins. Who was asked to measure, landmarks and confirmers, is decided before.
 //!
-//! Nothing is drawn: a draw spreads load, and this strategy is for batches where distance matters most.
+//! Nothing is drawn: a draw spreads load, and this strategy is for batches where distance matters most. Where the best is full the
+//! next with room takes its place, if it is near as well; else the task waits for the best.
 
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::Strategy;
 
-use super::{Candidate, Choice, nearest};
+use super::load::first_with_room;
+use super::{Candidate, Choice, anycast, nearest};
 
 /// Why `gnp-confirmed` goes by measured distances alone.
 const NO_MAP: &str = "no map says which agents should confirm: the nearest that measured";
@@ -21,7 +23,8 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
     let mut measured: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();
     measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
-    let Some(best) = measured.first() else {
+    let near = anycast::near(&measured).map_or(&[][..], |near| &measured[..near]);
+    let Some(best) = first_with_room(near) else {
         let drawn = nearest::choose(ordered, Strategy::GnpTop3, 3, rng)?;
         let fallback = drawn.fallback.or_else(|| Some(NOBODY_MEASURED.to_owned()));
         return Some(Choice { fallback, ..drawn });
@@ -51,6 +54,7 @@ mod tests {
                 measured: measured.map(rtt),
                 load: 0,
                 capacity: 1,
+                pace: std::time::Duration::from_secs(1),
             })
             .collect()
     }

@@ -138,6 +138,7 @@ impl Session {
             return Err(Status::invalid_argument(detail));
         }
         let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
+        store::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await.map_err(status::from_store)?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
         }

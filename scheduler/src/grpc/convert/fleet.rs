@@ -18,6 +18,7 @@ use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 use crate::store::leases::Held;
 use crate::store::refusals::Count;
 use crate::store::sessions::Standing;
+use crate::strategy::LoadLevel;
 
 use super::{InvalidField, bounded, duration, line, name, rtt, timestamp};
 
@@ -114,6 +115,7 @@ pub(in crate::grpc) fn enrolment(
 
 impl From<Agent> for v1::Agent {
     fn from(agent: Agent) -> Self {
+        let load_level = agent.level().map(LoadLevel::get);
         Self {
             agent_id: agent.id.get(),
             name: agent.name,
@@ -134,6 +136,11 @@ impl From<Agent> for v1::Agent {
             draining_since: agent.draining_since.map(timestamp),
             removed_at: agent.removed_at.map(timestamp),
             paused: agent.paused.unwrap_or_default(),
+            load_level,
+            waiting: agent.waiting,
+            free_slots: agent.said.map(|said| said.free_slots),
+            crawls: agent.said.map(|said| said.crawls),
+            outcomes_waiting: agent.said.map(|said| said.outcomes_waiting),
         }
     }
 }

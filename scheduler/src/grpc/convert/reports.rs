@@ -3,6 +3,7 @@
 use landfall_proto::v1;
 
 use crate::store::reports::{AgentRow, AssignmentRow};
+use crate::strategy::LoadLevel;
 
 use super::{duration, rtt, timestamp};
 
@@ -58,6 +59,7 @@ impl From<AgentRow> for v1::AgentRow {
             pages: row.pages,
             bytes: row.bytes,
             mean_rtt: rtt(row.mean_rtt),
+            load_level: row.level.map(LoadLevel::get),
         }
     }
 }

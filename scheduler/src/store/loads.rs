@@ -1,0 +1,338 @@
+//! Loads: what each agent holds and what waits at it, what it says of that itself, and tasks that pass from one to another.
+//!
+//! Counting is bounded: beyond [`MOST_COUNTED`] waiting tasks a queue is only known to be long. A task passes on only while it is
+//! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, AssignmentId, SessionId, SiteId, Strategy, TaskId};
+use crate::strategy::{Candidate, Former, Listed};
+
+use super::{Error, round_trip, unsigned};
+
+/// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
+const MOST_COUNTED: i64 = 1000;
+/// Newest crawls of an agent from which its pace is told: with sites of very different size their mean errs by some 15 %.
+const CRAWLS_PACED: i64 = 20;
+/// As many crawls of the fleet's mean length are added to them, so that one slow site does not make a new agent slow.
+const PRIOR_CRAWLS: u32 = 2;
+/// Longer crawls count as this long.
+const LONGEST_MS: i64 = 86_400_000;
+
+/// What an agent says of its load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// Slots in which a crawl could begin.
+    pub free_slots: u32,
+    /// Crawls under way.
+    pub crawls: u32,
+    /// Outcomes not acknowledged.
+    pub outcomes_waiting: u32,
+}
+
+/// Records what the agent of a session says, if it does.
+///
+/// # Errors
+/// When the database fails.
+pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
+    let Some(said) = said else { return Ok(()) };
+    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    sqlx::query!(
+        r#"
+        update sessions set free_slots = $2, crawls = $3, outcomes_waiting = $4
+        where id = $1 and state = 'active' and (free_slots, crawls, outcomes_waiting) is distinct from ($2, $3, $4)
+        "#,
+        session.get(),
+        whole(said.free_slots),
+        whole(said.crawls),
+        whole(said.outcomes_waiting),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// An agent that takes work.
+#[derive(Debug, Clone, Copy)]
+pub struct Available {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its slots.
+    pub capacity: u32,
+    /// Tasks assigned or leased to it now, and slots that it says it cannot use.
+    pub load: u32,
+    /// Tasks assigned to it and not leased, at most [`MOST_COUNTED`].
+    pub waiting: u32,
+    /// How long its newest crawls took; like the fleet's where few are known, and a second where none is.
+    pub pace: Duration,
+    /// Since when it is there.
+    pub since: DateTime<Utc>,
+}
+
+/// The agents with an active session that neither drain nor have paused.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.capacity, s.opened_at,
+               (select count(*) from (
+                    select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
+                ) counted) as "waiting!",
+               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
+               -- Held by crawls that end, or by outcomes that nobody acknowledges.
+               greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!",
+               paced.crawls as "crawls!", paced.took_ms as "took_ms!"
+        from agents a
+        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null
+        cross join lateral (
+            select count(*) as crawls, coalesce(sum(greatest(least(newest.duration_ms, $3), 1)), 0)::bigint as took_ms
+            from (
+                select o.duration_ms from outcomes o where o.agent_id = a.id order by o.accepted_at desc limit $2
+            ) newest
+        ) paced
+        where a.draining_since is null
+        order by a.id
+        "#,
+        MOST_COUNTED,
+        CRAWLS_PACED,
+        LONGEST_MS,
+    )
+    .fetch_all(conn)
+    .await?;
+    let (crawls, took_ms) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.crawls, sum.1 + row.took_ms));
+    let fleet = mean(took_ms, crawls).unwrap_or(Duration::from_secs(1));
+    rows.into_iter()
+        .map(|row| {
+            let waiting: u32 = unsigned("tasks", "count", row.waiting)?;
+            let leased: u32 = unsigned("leases", "count", row.leased)?;
+            let withheld: u32 = unsigned("sessions", "free_slots", row.withheld)?;
+            Ok(Available {
+                agent: AgentId::new(row.id),
+                capacity: unsigned("agents", "capacity", row.capacity)?,
+                load: waiting.saturating_add(leased).saturating_add(withheld),
+                waiting,
+                pace: pace(row.took_ms, row.crawls, fleet),
+                since: row.opened_at,
+            })
+        })
+        .collect()
+}
+
+fn mean(took_ms: i64, crawls: i64) -> Option<Duration> {
+    let (took_ms, crawls) = (u64::try_from(took_ms).ok()?, u32::try_from(crawls).ok().filter(|crawls| *crawls > 0)?);
+    Some(Duration::from_millis(took_ms) / crawls)
+}
+
+/// The mean length of an agent's crawls, with [`PRIOR_CRAWLS`] of the fleet's among them.
+fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
+    let (took_ms, crawls) = (u64::try_from(took_ms).unwrap_or(0), u32::try_from(crawls).unwrap_or(0));
+    (Duration::from_millis(took_ms) + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS)
+}
+
+/// A task that is assigned and not begun.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// The task.
+    pub task: TaskId,
+    /// Its site.
+    pub site: SiteId,
+    /// The assignment by which it waits.
+    pub assignment: AssignmentId,
+    /// When it was made.
+    pub chosen_at: DateTime<Utc>,
+    /// What it was.
+    pub former: Former,
+}
+
+/// What waits at these agents, the newest first, at most `each`. Tasks whose site another task holds wait for that, and are
+/// left out.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
+    let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select t.id as task_id, t.site_id, c.id, c.created_at, c.agent_id, c.strategy, c.fallback_reason,
+               c.candidates, c.predicted_us as "predicted_us!: Vec<Option<i64>>",
+               c.measured_us as "measured_us!: Vec<Option<i64>>"
+        from unnest($1::bigint[]) as queue (agent_id)
+        cross join lateral (
+            select t.id, t.site_id, t.assignment_id from tasks t
+            where t.agent_id = queue.agent_id and t.state = 'assigned'
+              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
+            order by t.id desc
+            limit $2
+        ) t
+        join assignments c on c.id = t.assignment_id
+        "#,
+        &agents,
+        each,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Waiting {
+                task: TaskId::new(row.task_id),
+                site: SiteId::new(row.site_id),
+                assignment: AssignmentId::new(row.id),
+                chosen_at: row.created_at,
+                former: Former {
+                    agent: AgentId::new(row.agent_id),
+                    strategy: strategy(&row.strategy)?,
+                    fallback: row.fallback_reason,
+                    listed: listed(&row.candidates, &row.predicted_us, &row.measured_us)?,
+                },
+            })
+        })
+        .collect()
+}
+
+pub(super) fn strategy(stored: &str) -> Result<Strategy, Error> {
+    stored.parse().map_err(|_| Error::inconsistent("assignments", "strategy", &stored))
+}
+
+/// The candidates of a stored assignment.
+pub(super) fn listed(
+    candidates: &[i64],
+    predicted_us: &[Option<i64>],
+    measured_us: &[Option<i64>],
+) -> Result<Vec<Listed>, Error> {
+    let at = |micros: &[Option<i64>], place: usize| micros.get(place).copied().flatten();
+    let one = |(place, &agent)| {
+        Ok(Listed {
+            agent: AgentId::new(agent),
+            predicted: round_trip("assignments", "predicted_us", at(predicted_us, place))?,
+            measured: round_trip("assignments", "measured_us", at(measured_us, place))?,
+        })
+    };
+    candidates.iter().enumerate().map(one).collect()
+}
+
+/// Passes a task on: a new assignment, of the same draw, to another agent, among `listed`. `false`: it does not wait by that assignment
+/// any more, or somebody is at it.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pass_on(
+    conn: &mut PgConnection,
+    waiting: &Waiting,
+    to: AgentId,
+    listed: &[Candidate],
+    why: &str,
+) -> Result<bool, Error> {
+    let candidates: Vec<i64> = listed.iter().map(|one| one.agent.get()).collect();
+    let micros = |rtt: Option<crate::model::Rtt>| rtt.map(crate::model::Rtt::as_micros);
+    let predicted: Vec<Option<i64>> = listed.iter().map(|one| micros(one.predicted)).collect();
+    let measured: Vec<Option<i64>> = listed.iter().map(|one| micros(one.measured)).collect();
+    let passed = sqlx::query!(
+        r#"
+        with held as (
+            select id from tasks where id = $1 and state = 'assigned' and assignment_id = $2
+            for no key update skip locked
+        ), made as (
+            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
+                                     fallback_reason, note)
+            select held.id, $3, c.strategy, c.seed, $4, $5, $6, c.fallback_reason, $7
+            from held join assignments c on c.id = $2
+            returning id
+        )
+        update tasks set assignment_id = made.id, reason = $7 from made where tasks.id = $1
+        "#,
+        waiting.task.get(),
+        waiting.assignment.get(),
+        to.get(),
+        &candidates,
+        &predicted as &[Option<i64>],
+        &measured as &[Option<i64>],
+        why,
+    )
+    .execute(conn)
+    .await?;
+    Ok(passed.rows_affected() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{agents, fixtures, leases};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let level = async |conn: &mut PgConnection| {
+            let seen = available(conn).await.expect("look")[0];
+            let shown = agents::show(conn, "a").await.expect("look").expect("the agent").level().expect("it is there");
+            assert_eq!(i64::from(seen.load) - i64::from(seen.capacity), shown.get());
+            (shown.get(), seen.waiting)
+        };
+        assert_eq!(level(&mut conn).await, (-2, 0));
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        assert_eq!(level(&mut conn).await, (1, 3));
+        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+        assert_eq!(level(&mut conn).await, (1, 1));
+        // It says that of its two slots one crawls and none is free.
+        let said = Said { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
+        record(&mut conn, session, Some(said)).await.expect("record");
+        record(&mut conn, session, None).await.expect("an older agent says nothing");
+        assert_eq!(level(&mut conn).await, (2, 1));
+        let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
+        assert_eq!(shown.said, Some(said));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_passed_on_is_a_new_assignment_an_event_and_keeps_its_draw(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (from, to) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, from).await;
+        let waiting = waiting_at(&mut conn, &[from], 10).await.expect("look");
+        assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
+        let listed = waiting[0].former.listed[0];
+        let listed = Candidate {
+            agent: listed.agent,
+            predicted: None,
+            expected: None,
+            measured: None,
+            load: 0,
+            capacity: 1,
+            pace: Duration::ZERO,
+        };
+        assert!(pass_on(&mut conn, &waiting[0], to, &[listed], "waited at a").await.expect("pass on"));
+        let rows: Vec<(i64, i64, Option<String>, i64)> =
+            sqlx::query_as("select agent_id, seed, note, candidates[1] from assignments order by id")
+                .fetch_all(&mut *conn)
+                .await
+                .expect("read");
+        assert_eq!(
+            rows,
+            [(from.get(), 1, None, from.get()), (to.get(), 1, Some("waited at a".to_owned()), from.get())]
+        );
+        let told: Vec<(String, Option<i64>, Option<String>)> = sqlx::query_as(
+            "select what, agent_id, cause from events where task_id = $1 and noun = 'task' order by id desc limit 1",
+        )
+        .bind(task.get())
+        .fetch_all(&mut *conn)
+        .await
+        .expect("read");
+        assert_eq!(told, [("assigned".to_owned(), Some(to.get()), Some("waited at a".to_owned()))]);
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+        let session = fixtures::session(&mut conn, to).await;
+        assert_eq!(leases::grant(&mut conn, to, session).await.expect("grant").len(), 1);
+    }
+}

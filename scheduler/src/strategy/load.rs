@@ -1,0 +1,71 @@
+//! Load levels: how full an agent is, and who of the candidates gets a task when some are full.
+//!
+//! The level of paper 003 (1.4.1) with a block of one task: what waits at an agent, less its free slots. Below zero it has
+//! room, above zero tasks wait there, and the level is how many. Queues of different agents are compared by when their last task would
+//! end: the level over the slots is how often each slot has to be filled before, and an agent's *pace*, how long its crawls
+//! take, how long that is.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::seq::IndexedRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::Candidate;
+
+/// How full an agent is: tasks assigned or leased to it less its slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoadLevel(i64);
+
+impl LoadLevel {
+    /// The level of an agent of `capacity` slots that holds `load` tasks, assigned or leased.
+    pub fn of(load: u32, capacity: u32) -> Self {
+        Self(i64::from(load) - i64::from(capacity))
+    }
+
+    /// Whether a task that is assigned now begins at once.
+    pub const fn has_room(self) -> bool {
+        self.0 < 0
+    }
+
+    /// The number: free slots below zero, waiting tasks above.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// The level after `tasks` more.
+    pub(super) const fn plus(self, tasks: i64) -> Self {
+        Self(self.0.saturating_add(tasks))
+    }
+}
+
+impl fmt::Display for LoadLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:+}", self.0)
+    }
+}
+
+/// When the last of the tasks that wait would end at an agent of this level: as many rounds of its slots as wait, and its own crawl.
+pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
+    let slots = u128::from(capacity.max(1));
+    let waiting = u128::from(level.get().max(0).unsigned_abs());
+    let micros = pace.as_micros().saturating_mul(waiting + slots) / slots;
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// Draws one of those with room, evenly. Where nobody has any, one of those where it would end first: the task stands there
+/// until its turn comes or another candidate idles, whichever is first.
+pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
+    let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
+    if !open.is_empty() {
+        return open.choose(rng).copied();
+    }
+    let soonest = ranked.iter().map(Candidate::next_ends).min()?;
+    let soon: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.next_ends() == soonest).collect();
+    soon.choose(rng).copied()
+}
+
+/// The first of `ranked` with room; where nobody has any, the first.
+pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
+    ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
+}
