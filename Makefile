@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check fmt lint doc bench sqlx-prepare sqlx-check clean
+.PHONY: help setup demo test chaos balance check fmt lint doc bench sqlx-prepare sqlx-check clean
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -55,6 +55,10 @@ lint: ## clippy, the purity of the core, and the rules of style
 
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+balance: setup ## Crawl a batch with agents of unequal rates, five times, and compare its time with the least possible
+	$(OFFLINE) cargo build --release --workspace
+	$(TARGET)/release/lab balance $(ARGS)
 
 bench: ## Print every figure that has a target beside it; ARGS="--only NAME" for one section
 	$(OFFLINE) cargo build --release --workspace

@@ -12,6 +12,7 @@ mod accuracy;
 mod anycast;
 mod drift;
 mod economy;
+mod loads;
 mod plain;
 mod refined;
 mod speed;
@@ -75,6 +76,7 @@ const SECTIONS: &[Section] = &[
     ("anycast", anycast::run),
     ("drift", drift::run),
     ("economy", economy::run),
+    ("loads", loads::run),
     ("plain", plain::run),
     ("refined", refined::run),
     ("speed", speed::run),

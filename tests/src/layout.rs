@@ -194,6 +194,7 @@ impl Layout {
             sites,
             jitter_ms: self.path.jitter_ms,
             agent_bytes_per_s: self.path.agent_mbit_per_s * 1e6 / 8.0,
+            shapes: Vec::new(),
             web: self.web.clone(),
         })
     }

@@ -3,6 +3,7 @@
 //! [`scenario`] says what is emulated; [`wan`] delays, or [`tun`] does; [`sites`], [`beacons`] and [`names`] are what agents meet;
 //! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
 
+pub mod balance;
 pub mod beacons;
 pub mod bench;
 pub mod chaos;

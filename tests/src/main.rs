@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use landfall_agent::probe::weighted_mean::trial;
+use landfall_lab::balance::{BalanceArgs, balance};
 use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::chaos::prepare::have_private_mounts;
 use landfall_lab::chaos::rejudge::{JudgeArgs, rejudge};
@@ -38,6 +39,8 @@ enum Command {
     },
     /// Measure what has a target, and print each figure beside it
     Bench(BenchArgs),
+    /// Crawl a batch with agents of unequal rates, and compare its time with the least possible
+    Balance(BalanceArgs),
     /// Run a command with DATABASE_URL set to a private Postgres
     WithPostgres {
         /// The command
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),
+            Command::Balance(args) => balance(args).await.map(|()| ExitCode::SUCCESS),
             Command::WithPostgres { command } => with_postgres(&command).await,
         }
     });

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub jitter_ms: f64,
     /// What an agent's access carries.
     pub agent_bytes_per_s: f64,
+    /// How much of that each agent's access carries, by index; an agent beyond the list: all of it.
+    pub shapes: Vec<f64>,
     /// What the sites hold.
     pub web: WebRules,
 }
@@ -200,8 +202,14 @@ impl Scenario {
             sites: drawn_sites.iter().enumerate().map(|(machine, &node)| matrix_site(node, machine)).collect(),
             jitter_ms: 0.0,
             agent_bytes_per_s: MATRIX_AGENT_BYTES_PER_S,
+            shapes: Vec::new(),
             web: WebRules::default(),
         })
+    }
+
+    /// What an agent's access carries, in bytes per second.
+    pub fn bytes_per_s(&self, agent: usize) -> f64 {
+        self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
 
     /// How many machines the sites are on.

@@ -213,7 +213,7 @@ impl Connection {
     /// When how many bytes of a body may leave; the first at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
-        let bytes_per_s = self.wan.inner.scenario.agent_bytes_per_s;
+        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
         let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
         let arrivals = self.draw(|rng| reno::rounds(body, path, rng));
         let mut round = first_byte;
@@ -228,7 +228,7 @@ impl Connection {
     /// Queues bytes on the agent's access link; returns when they have passed it. Bytes that find it free pass at once:
     /// the round trip already holds their own time on the wire.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
-        let bytes_per_s = self.wan.inner.scenario.agent_bytes_per_s;
+        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
         let mut taken = self.wan.inner.links[agent].lock().unwrap_or_else(PoisonError::into_inner);
         let begins = from.max(*taken);

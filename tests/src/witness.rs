@@ -121,6 +121,55 @@ impl Place {
     }
 }
 
+/// How a site of a batch was crawled.
+#[derive(Debug, Clone, FromRow)]
+pub struct Crawled {
+    /// The outcome's kind.
+    pub kind: String,
+    /// The agent whose outcome it is.
+    pub crawler: String,
+    /// Bytes fetched.
+    pub bytes: i64,
+    /// The candidates of its first assignment, by name.
+    pub candidates: Vec<String>,
+    /// How often it was assigned.
+    pub assignments: i64,
+    /// When its last lease ended, in seconds from the batch's first grant.
+    pub ended_s: f64,
+}
+
+/// What each site of a batch came to.
+///
+/// # Errors
+/// When a query fails.
+pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawled>> {
+    let query = "
+        with held as (
+            select l.* from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1
+        )
+        select o.kind::text as kind, a.name as crawler, o.bytes,
+               (select array_agg(c.name) from assignments f join agents c on c.id = any(f.candidates)
+                where f.id = (select min(n.id) from assignments n where n.task_id = t.id)) as candidates,
+               (select count(*) from assignments n where n.task_id = t.id) as assignments,
+               (select extract(epoch from max(h.ended_at) - (select min(granted_at) from held))::float8
+                from held h where h.task_id = t.id) as ended_s
+        from tasks t join batches b on b.id = t.batch_id
+        join outcomes o on o.task_id = t.id join agents a on a.id = o.agent_id
+        where b.name = $1";
+    sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read what was crawled")
+}
+
+/// Seconds from a batch's first grant to the end of its last lease.
+///
+/// # Errors
+/// When the query fails, or nothing was crawled.
+pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
+    let query = "
+        select extract(epoch from max(l.ended_at) - min(l.granted_at))::float8
+        from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1";
+    sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when the batch began and ended")
+}
+
 /// Connects to the private Postgres of a data directory.
 ///
 /// # Errors

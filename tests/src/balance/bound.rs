@@ -1,0 +1,183 @@
+//! The least time a batch can take: by its total work, its longest site, and the candidates its sites may go to. Pure.
+//!
+//! Work is in bytes, rates in bytes per second. The flow bound is the least time in which a network from sites to their candidates to
+//! the agents' rates carries all work. By max-flow and min-cut that is, over all sets of agents, the work that can go to no other agent
+//! over the rate of the set; with at most [`MOST_AGENTS`] agents every set is looked at, which is exact.
+
+use anyhow::ensure;
+
+/// Agents whose sets are all looked at: a million.
+pub const MOST_AGENTS: usize = 20;
+
+/// A site's work, and who may do it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    /// Bytes.
+    pub bytes: u64,
+    /// Agents, by index.
+    pub candidates: Vec<usize>,
+}
+
+/// The three bounds, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// Total work over total rate.
+    pub total: f64,
+    /// The longest site at its fastest candidate.
+    pub longest: f64,
+    /// The flow bound of the candidate sets.
+    pub flow: f64,
+}
+
+impl Bounds {
+    /// Computes them.
+    ///
+    /// # Errors
+    /// When there are too many agents, a rate is not positive, or a site has no candidate among them.
+    pub fn of(work: &[Work], rates: &[f64]) -> anyhow::Result<Self> {
+        ensure!(
+            rates.len() <= MOST_AGENTS,
+            "{} agents: the flow bound is computed for at most {MOST_AGENTS}",
+            rates.len()
+        );
+        ensure!(rates.iter().all(|rate| *rate > 0.0), "every rate must be above 0");
+        let mut only = vec![0.0; 1 << rates.len()];
+        let (mut total, mut longest) = (0.0, 0.0_f64);
+        for site in work {
+            ensure!(!site.candidates.is_empty(), "a site has no candidate");
+            ensure!(site.candidates.iter().all(|agent| *agent < rates.len()), "a candidate is not one of the agents");
+            let bytes = float(site.bytes);
+            total += bytes;
+            let fastest = site.candidates.iter().map(|agent| rates[*agent]).fold(0.0, f64::max);
+            longest = longest.max(bytes / fastest);
+            only[site.candidates.iter().fold(0_usize, |set, agent| set | 1 << agent)] += bytes;
+        }
+        // Sums over subsets: after the loop `only[set]` is the work all of whose candidates are in the set.
+        for agent in 0..rates.len() {
+            for set in 0..only.len() {
+                if set & (1 << agent) != 0 {
+                    only[set] += only[set ^ (1 << agent)];
+                }
+            }
+        }
+        let rate = |set: usize| -> f64 {
+            rates.iter().enumerate().filter(|(agent, _)| set & (1 << agent) != 0).map(|(_, rate)| rate).sum()
+        };
+        let flow = (1..only.len()).map(|set| only[set] / rate(set)).fold(0.0, f64::max);
+        Ok(Self { total: total / rates.iter().sum::<f64>(), longest, flow })
+    }
+
+    /// The largest: no schedule is faster.
+    pub fn least(&self) -> f64 {
+        self.total.max(self.longest).max(self.flow)
+    }
+}
+
+fn float(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(bytes: u64, candidates: &[usize]) -> Work {
+        Work { bytes, candidates: candidates.to_vec() }
+    }
+
+    #[test]
+    fn free_choice_is_bounded_by_the_total_and_one_long_site_by_itself() {
+        let all = [work(10, &[0, 1]), work(10, &[0, 1]), work(10, &[0, 1])];
+        let bounds = Bounds::of(&all, &[1.0, 2.0]).unwrap();
+        assert_eq!((bounds.total, bounds.longest, bounds.flow), (10.0, 5.0, 10.0));
+        let bounds = Bounds::of(&[work(10, &[0]), work(1, &[1])], &[1.0, 2.0]).unwrap();
+        assert_eq!(bounds.least(), 10.0);
+    }
+
+    #[test]
+    fn a_set_of_agents_with_too_much_of_its_own_is_the_flow_bound() {
+        let sites = [work(40, &[0, 1]), work(20, &[0]), work(10, &[1, 2]), work(10, &[2])];
+        let bounds = Bounds::of(&sites, &[1.0, 1.0, 2.0]).unwrap();
+        assert_eq!(bounds.total, 20.0);
+        assert_eq!(bounds.flow, 30.0, "60 that only the first two may do");
+    }
+
+    /// The least time by augmenting paths and bisection, to compare with.
+    fn by_bisection(sites: &[Work], rates: &[f64]) -> f64 {
+        let fits = |time: f64| {
+            let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
+            // How much of each site's work each agent does.
+            let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
+            for (index, site) in sites.iter().enumerate() {
+                let mut left = float(site.bytes);
+                while left > 1e-9 {
+                    // Breadth first from the site over agents, and back over what they do, to an agent with room.
+                    let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
+                    let mut queue: Vec<usize> = site.candidates.clone();
+                    queue.iter().for_each(|agent| from[*agent] = Some((index, None)));
+                    let mut place = 0;
+                    let found = loop {
+                        let Some(&agent) = queue.get(place) else { break None };
+                        place += 1;
+                        if room[agent] > 1e-9 {
+                            break Some(agent);
+                        }
+                        for (other, of) in done.iter().enumerate().filter(|(_, of)| of[agent] > 1e-9) {
+                            let _ = of;
+                            for &next in &sites[other].candidates {
+                                if from[next].is_none() {
+                                    from[next] = Some((other, Some(agent)));
+                                    queue.push(next);
+                                }
+                            }
+                        }
+                    };
+                    let Some(end) = found else { return false };
+                    let (mut amount, mut agent) = (left.min(room[end]), end);
+                    while let Some((site, Some(before))) = from[agent] {
+                        amount = amount.min(done[site][before]);
+                        agent = before;
+                    }
+                    room[end] -= amount;
+                    left -= amount;
+                    let mut agent = end;
+                    while let Some((site, before)) = from[agent] {
+                        done[site][agent] += amount;
+                        let Some(before) = before else { break };
+                        done[site][before] -= amount;
+                        agent = before;
+                    }
+                }
+            }
+            true
+        };
+        let (mut least, mut most) = (0.0, 1e6);
+        for _ in 0..60 {
+            let middle = (least + most) / 2.0;
+            if fits(middle) { most = middle } else { least = middle }
+        }
+        most
+    }
+
+    #[test]
+    fn it_is_what_flows_and_bisection_find() {
+        use rand::{RngExt, SeedableRng};
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+        for _ in 0..40 {
+            let agents = rng.random_range(1..6_usize);
+            let rates: Vec<f64> = (0..agents).map(|_| rng.random_range(0.5..4.0)).collect();
+            let sites: Vec<Work> = (0..rng.random_range(1..12))
+                .map(|_| {
+                    let first = rng.random_range(0..agents);
+                    let mut candidates: Vec<usize> =
+                        (0..agents).filter(|_| rng.random_bool(0.4)).chain([first]).collect();
+                    candidates.sort_unstable();
+                    candidates.dedup();
+                    work(rng.random_range(1..100), &candidates)
+                })
+                .collect();
+            let (exact, found) = (Bounds::of(&sites, &rates).unwrap().flow, by_bisection(&sites, &rates));
+            assert!((exact - found).abs() < 1e-4 * exact, "{exact} and {found}: {sites:?} {rates:?}");
+        }
+    }
+}
