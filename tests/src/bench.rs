@@ -12,6 +12,7 @@ mod accuracy;
 mod anycast;
 mod drift;
 mod economy;
+mod leases;
 mod loads;
 mod plain;
 mod refined;
@@ -76,6 +77,7 @@ const SECTIONS: &[Section] = &[
     ("anycast", anycast::run),
     ("drift", drift::run),
     ("economy", economy::run),
+    ("leases", leases::run),
     ("loads", loads::run),
     ("plain", plain::run),
     ("refined", refined::run),

@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 mod manners;
+mod outcomes;
 mod stream;
 
 use stream::Session;

@@ -1,5 +1,7 @@
 //! Contradictions: crawls that saw another round trip than was known of their site, and the measurements they put in doubt.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 
 use crate::contradiction::{ENOUGH, PAUSE, weigh};
@@ -7,44 +9,58 @@ use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::{Error, round_trip};
 
-/// Compares what a crawl saw with what was known when its agent was chosen, and doubts the site's measurements once that is
-/// enough; true when they are doubted now.
+/// What a crawl saw of its site.
+#[derive(Debug, Clone, Copy)]
+pub struct Crawled {
+    /// The site.
+    pub site: SiteId,
+    /// The task.
+    pub task: TaskId,
+    /// The round trip it saw.
+    pub rtt: Rtt,
+}
+
+/// Compares what an agent's crawls saw with what was known when it was chosen, and doubts a site's measurements once that is
+/// enough; returns the sites that are doubted now.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
-pub async fn note(
-    conn: &mut PgConnection,
-    site: SiteId,
-    task: TaskId,
-    agent: AgentId,
-    crawled: Rtt,
-) -> Result<bool, Error> {
-    let known = sqlx::query!(
+pub async fn note(conn: &mut PgConnection, agent: AgentId, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
+    let tasks: Vec<i64> = crawls.iter().map(|crawled| crawled.task.get()).collect();
+    let rows = sqlx::query!(
         r#"
-        select coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as known_us
+        select t.id, coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as known_us
         from tasks t
         join assignments c on c.id = t.assignment_id and c.agent_id = $2
         cross join lateral (select array_position(c.candidates, c.agent_id) as rank) listed
-        where t.id = $1
+        where t.id = any($1)
         "#,
-        task.get(),
+        &tasks,
         agent.get(),
     )
-    .fetch_optional(&mut *conn)
+    .fetch_all(&mut *conn)
     .await?;
-    let known = round_trip("assignments", "measured_us", known.and_then(|row| row.known_us))?;
-    let Some(known) = known else { return Ok(false) };
-    add(conn, site, weigh(known, crawled)).await
-}
-
-/// Adds a crawl's contradictions to the site's; none begins the count anew.
-async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool, Error> {
-    if weight == 0 {
-        sqlx::query!("update sites set contradictions = 0 where id = $1 and contradictions > 0", site.get())
+    let known: HashMap<i64, Option<i64>> = rows.into_iter().map(|row| (row.id, row.known_us)).collect();
+    let (mut agreeing, mut doubted) = (Vec::new(), Vec::new());
+    for crawled in crawls {
+        let known = known.get(&crawled.task.get()).copied().flatten();
+        let Some(known) = round_trip("assignments", "measured_us", known)? else { continue };
+        match weigh(known, crawled.rtt) {
+            0 => agreeing.push(crawled.site.get()),
+            weight if add(conn, crawled.site, weight).await? => doubted.push(crawled.site),
+            _ => {}
+        }
+    }
+    if !agreeing.is_empty() {
+        sqlx::query!("update sites set contradictions = 0 where id = any($1) and contradictions > 0", &agreeing)
             .execute(conn)
             .await?;
-        return Ok(false);
     }
+    Ok(doubted)
+}
+
+/// Adds a crawl's contradictions to the site's.
+async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool, Error> {
     let doubted = sqlx::query_scalar!(
         r#"
         with counted as (
@@ -80,7 +96,7 @@ mod tests {
     async fn a_site_is_doubted_after_two_contradictions_in_a_row_and_then_left_in_peace(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let site = fixtures::site(&mut conn, "a.cn").await;
-        for (weight, doubted) in [(1, false), (0, false), (1, false), (1, true), (1, false), (ENOUGH, false)] {
+        for (weight, doubted) in [(1, false), (1, true), (1, false), (ENOUGH, false)] {
             assert_eq!(add(&mut conn, site, weight).await.expect("add"), doubted, "{weight}");
         }
         sqlx::query("update sites set doubted_at = now() - interval '7 hours'").execute(&mut *conn).await.expect("age");
@@ -96,7 +112,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        let crawled = Rtt::try_from_micros(200_000).expect("a round trip");
+        let crawled = Crawled { site, task, rtt: Rtt::try_from_micros(200_000).expect("a round trip") };
         for (measured_us, predicted_us, doubted) in
             [(None, None, false), (Some(190_000), Some(10_000), false), (Some(20_000), Some(190_000), true)]
         {
@@ -109,9 +125,16 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a choice");
-            let noted = note(&mut conn, site, task, agent, crawled).await.expect("note");
-            assert_eq!(noted, doubted, "{measured_us:?} {predicted_us:?}");
+            let noted = note(&mut conn, agent, &[crawled]).await.expect("note");
+            assert_eq!(!noted.is_empty(), doubted, "{measured_us:?} {predicted_us:?}");
         }
-        assert!(!note(&mut conn, site, task, other, crawled).await.expect("note"), "nobody chose it");
+        assert!(note(&mut conn, other, &[crawled]).await.expect("note").is_empty(), "nobody chose it");
+        // One that agrees begins the count anew.
+        sqlx::query("update sites set contradictions = 1").execute(&mut *conn).await.expect("one contradiction");
+        sqlx::query("update assignments set measured_us = array[200000]").execute(&mut *conn).await.expect("agree");
+        assert!(note(&mut conn, agent, &[crawled]).await.expect("note").is_empty());
+        let counted: i32 =
+            sqlx::query_scalar("select contradictions::integer from sites").fetch_one(&mut *conn).await.expect("count");
+        assert_eq!(counted, 0);
     }
 }

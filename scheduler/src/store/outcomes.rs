@@ -3,6 +3,7 @@
 //! An outcome is accepted only with the task's newest token and from the agent that was granted it. A repeat is
 //! recognised, and so is one with other content; everything else is stale. Refusals are counted and change nothing else.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -75,72 +76,111 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// Records an outcome once. Run in a transaction: the task's row is locked for its length.
+/// Records outcomes, each once; answers come in the order of the reports. Run in a transaction: the tasks' rows are locked
+/// for its length.
+///
+/// # Errors
+/// When the database fails.
+pub async fn record_all(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
+    let mut answers = Vec::with_capacity(reports.len());
+    let mut rest = reports;
+    while !rest.is_empty() {
+        // One that comes twice is judged by what became of the first.
+        let mut tasks = HashSet::new();
+        let distinct = rest.iter().take_while(|report| tasks.insert(report.task)).count();
+        let (now, later) = rest.split_at(distinct);
+        answers.extend(record_distinct(conn, agent, now).await?);
+        rest = later;
+    }
+    Ok(answers)
+}
+
+/// Records one outcome; see [`record_all`].
 ///
 /// # Errors
 /// When the database fails.
 pub async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
-    let verdict = judge(conn, agent, report).await?;
-    match verdict {
-        Answer::Accepted(_) => {
-            insert(conn, agent, report).await?;
-            end_task(conn, report).await?;
-        }
-        Answer::Duplicate => {}
-        Answer::Refused(refusal) => {
+    let answers = record_distinct(conn, agent, std::slice::from_ref(report)).await?;
+    Ok(answers.first().copied().unwrap_or(Answer::Refused(Refusal::UnknownTask)))
+}
+
+async fn record_distinct(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
+    let verdicts = judge(conn, agent, reports).await?;
+    let accepted: Vec<&Report> = reports
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted(_)))
+        .map(|(report, _)| report)
+        .collect();
+    if !accepted.is_empty() {
+        insert(conn, agent, &accepted).await?;
+        end_tasks(conn, &accepted).await?;
+    }
+    for (report, verdict) in reports.iter().zip(&verdicts) {
+        if let Answer::Refused(refusal) = *verdict {
             let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
             refusals::count(conn, agent, refusal, &detail).await?;
         }
     }
-    Ok(verdict)
+    Ok(verdicts)
 }
 
-/// What an outcome deserves. The task's row is locked from here on.
-async fn judge(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
-    let task = sqlx::query!(
+/// What outcomes of different tasks deserve. The tasks' rows are locked from here on, in the order of their identifiers, as
+/// whoever takes leases back does.
+async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) =
+        reports.iter().map(|report| (report.task.get(), report.token.get())).unzip();
+    let rows = sqlx::query!(
         r#"
-        select site_id, token, state in ('assigned', 'leased', 'located') as "open!"
-        from tasks where id = $1
+        select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!"
+        from tasks where id = any($1)
+        order by id
         for update
         "#,
-        report.task.get(),
+        &ids,
     )
-    .fetch_optional(&mut *conn)
+    .fetch_all(&mut *conn)
     .await?;
-    let Some(task) = task else { return Ok(Answer::Refused(Refusal::UnknownTask)) };
-    // A statement of its own: whoever held the row until now may have granted, or recorded, meanwhile.
-    let known = sqlx::query!(
+    let tasks: HashMap<i64, _> = rows.into_iter().map(|row| (row.id, row)).collect();
+    // A statement of its own: whoever held a row until now may have granted, or recorded, meanwhile.
+    let rows = sqlx::query!(
         r#"
-        select l.agent_id, o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
-               o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
-        from leases l left join outcomes o on o.task_id = l.task_id
-        where l.task_id = $1 and l.token = $2
+        select l.task_id, l.agent_id, o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?",
+               o.bytes as "bytes?", o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
+        from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
+        join leases l on l.task_id = asked.task_id and l.token = asked.token
+        left join outcomes o on o.task_id = l.task_id
         "#,
-        report.task.get(),
-        report.token.get(),
+        &ids,
+        &tokens,
     )
-    .fetch_optional(conn)
+    .fetch_all(conn)
     .await?;
-    let Some(known) = known else { return Ok(Answer::Refused(Refusal::ForgedToken)) };
-    if known.agent_id != agent.get() {
-        return Ok(Answer::Refused(Refusal::ForeignLease));
-    }
-    let stored = Stored::from(report);
-    Ok(match known.accepted {
-        Some(token) if token == report.token.get() => {
-            let same = known.kind.as_deref() == Some(stored.kind)
-                && known.budget.as_deref() == stored.budget
-                && known.pages == Some(stored.pages)
-                && known.bytes == Some(stored.bytes)
-                && known.errors == Some(stored.errors)
-                && known.duration_ms == Some(stored.duration_ms)
-                && known.rtt_us == stored.rtt_us;
-            if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
+    let leases: HashMap<i64, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
+    let verdict = |report: &Report| {
+        let Some(task) = tasks.get(&report.task.get()) else { return Answer::Refused(Refusal::UnknownTask) };
+        let Some(known) = leases.get(&report.task.get()) else { return Answer::Refused(Refusal::ForgedToken) };
+        if known.agent_id != agent.get() {
+            return Answer::Refused(Refusal::ForeignLease);
         }
-        _ if task.token != report.token.get() => Answer::Refused(Refusal::OldToken),
-        _ if !task.open => Answer::Refused(Refusal::EndedTask),
-        _ => Answer::Accepted(SiteId::new(task.site_id)),
-    })
+        let stored = Stored::from(report);
+        match known.accepted {
+            Some(token) if token == report.token.get() => {
+                let same = known.kind.as_deref() == Some(stored.kind)
+                    && known.budget.as_deref() == stored.budget
+                    && known.pages == Some(stored.pages)
+                    && known.bytes == Some(stored.bytes)
+                    && known.errors == Some(stored.errors)
+                    && known.duration_ms == Some(stored.duration_ms)
+                    && known.rtt_us == stored.rtt_us;
+                if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
+            }
+            _ if task.token != report.token.get() => Answer::Refused(Refusal::OldToken),
+            _ if !task.open => Answer::Refused(Refusal::EndedTask),
+            _ => Answer::Accepted(SiteId::new(task.site_id)),
+        }
+    };
+    Ok(reports.iter().map(verdict).collect())
 }
 
 /// A report's figures as they are stored: what does not fit is the most that does.
@@ -168,50 +208,71 @@ impl From<&Report> for Stored {
     }
 }
 
-async fn insert(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<(), Error> {
-    let stored = Stored::from(report);
+async fn insert(conn: &mut PgConnection, agent: AgentId, reports: &[&Report]) -> Result<(), Error> {
+    let stored: Vec<Stored> = reports.iter().copied().map(Stored::from).collect();
+    let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
+    let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
+    let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind).collect();
+    let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget).collect();
+    let pages: Vec<i32> = stored.iter().map(|stored| stored.pages).collect();
+    let bytes: Vec<i64> = stored.iter().map(|stored| stored.bytes).collect();
+    let errors: Vec<i32> = stored.iter().map(|stored| stored.errors).collect();
+    let started: Vec<DateTime<Utc>> = reports.iter().map(|report| report.started_at).collect();
+    let durations: Vec<i64> = stored.iter().map(|stored| stored.duration_ms).collect();
+    let rtts: Vec<Option<i64>> = stored.iter().map(|stored| stored.rtt_us).collect();
+    let messages: Vec<&str> = reports.iter().map(|report| report.message.as_str()).collect();
     sqlx::query!(
         r#"
-        insert into outcomes (task_id, token, agent_id, kind, budget, pages, bytes, errors, started_at, duration_ms,
-                              rtt_us, message)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+        insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
+                              message)
+        select $1, reported.*
+        from unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
+                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[]) as reported
         "#,
-        report.task.get(),
-        report.token.get(),
         agent.get(),
-        stored.kind,
-        stored.budget,
-        stored.pages,
-        stored.bytes,
-        stored.errors,
-        report.started_at,
-        stored.duration_ms,
-        stored.rtt_us,
-        report.message,
+        &tasks,
+        &tokens,
+        &kinds as _,
+        &budgets as _,
+        &pages,
+        &bytes,
+        &errors,
+        &started,
+        &durations,
+        &rtts as _,
+        &messages as _,
     )
     .execute(conn)
     .await?;
     Ok(())
 }
 
-async fn end_task(conn: &mut PgConnection, report: &Report) -> Result<(), Error> {
-    let failure = match report.ending {
-        Ending::Complete | Ending::Truncated(_) => None,
-        Ending::Blocked | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
-    };
+async fn end_tasks(conn: &mut PgConnection, reports: &[&Report]) -> Result<(), Error> {
+    let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
+    let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
+    let failures: Vec<Option<String>> = reports
+        .iter()
+        .map(|report| match report.ending {
+            Ending::Complete | Ending::Truncated(_) => None,
+            Ending::Blocked | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
+        })
+        .collect();
     sqlx::query!(
         r#"
         with ended as (
-            update leases set state = 'completed', ended_at = now() where task_id = $1 and token = $2
+            update leases l set state = 'completed', ended_at = now()
+            from unnest($1::bigint[], $2::bigint[]) as reported (task_id, token)
+            where l.task_id = reported.task_id and l.token = reported.token
         )
-        update tasks
-        set state = case when $3::text is null then 'done'::task_state else 'failed'::task_state end,
-            reason = $3, state_since = now()
-        where id = $1
+        update tasks t
+        set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
+            reason = reported.failure, state_since = now()
+        from unnest($1::bigint[], $3::text[]) as reported (task_id, failure)
+        where t.id = reported.task_id
         "#,
-        report.task.get(),
-        report.token.get(),
-        failure,
+        &tasks,
+        &tokens,
+        &failures as _,
     )
     .execute(conn)
     .await?;
@@ -297,6 +358,36 @@ mod tests {
         let kind: String =
             sqlx::query_scalar("select kind from outcomes").fetch_one(&mut *conn).await.expect("one row");
         assert_eq!(kind, "truncated");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, session, first) = leased(&mut conn).await;
+        let batch = fixtures::batch(&mut conn, "second", "random").await;
+        let site = fixtures::site(&mut conn, "b.cn").await;
+        let second = fixtures::assigned(&mut conn, batch, site, agent).await;
+        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+        let reports = [
+            report(second, 1, Ending::Unreachable),
+            report(TaskId::new(999), 1, Ending::Complete),
+            report(first, 1, Ending::Complete),
+            report(first, 1, Ending::Complete),
+            report(second, 1, Ending::Complete),
+            report(first, 2, Ending::Complete),
+        ];
+        let answers = record_all(&mut conn, agent, &reports).await.expect("record");
+        assert_eq!(answers[0], Answer::Accepted(site));
+        assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
+        assert!(matches!(answers[2], Answer::Accepted(_)));
+        assert_eq!(
+            answers[3..],
+            [Answer::Duplicate, Answer::Refused(Refusal::Contradiction), Answer::Refused(Refusal::ForgedToken)]
+        );
+        assert_eq!(fixtures::state(&mut conn, first).await, "done");
+        assert_eq!(fixtures::state(&mut conn, second).await, "failed");
+        let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
+        assert_eq!(counted.iter().map(|count| count.times).sum::<u64>(), 3, "{counted:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -4,6 +4,8 @@
 //! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
 //! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on the origin until the transaction ends.
 
+use std::collections::HashSet;
+
 use sqlx::{Connection, PgConnection};
 
 use crate::model::SiteId;
@@ -46,6 +48,19 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     };
     tx.commit().await?;
     Ok(stands)
+}
+
+/// Which of these sites are still to be settled.
+///
+/// # Errors
+/// When the database fails.
+pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
+    let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
+    let ids =
+        sqlx::query_scalar!("select id from sites where id = any($1) and origin is null and alias_of is null", &sites,)
+            .fetch_all(conn)
+            .await?;
+    Ok(ids.into_iter().map(SiteId::new).collect())
 }
 
 async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {

@@ -15,12 +15,12 @@ use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::manners;
+use super::{manners, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
 use crate::model::{AgentId, SessionId};
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, contradictions, leases, measurement_orders, measurements, outcomes, sessions};
+use crate::store::{self, leases, measurement_orders, measurements, sessions};
 
 /// How long one message may wait for room.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -31,8 +31,8 @@ pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
 /// One connected agent.
 pub(super) struct Session {
-    scheduler: Scheduler,
-    agent: AgentId,
+    pub(super) scheduler: Scheduler,
+    pub(super) agent: AgentId,
     session: SessionId,
     outbound: Outbound,
     wake: Arc<Notify>,
@@ -101,7 +101,7 @@ impl Session {
                 message = inbound.next() => match message {
                     None => return Ok(()),
                     Some(Err(status)) => return Err(status),
-                    Some(Ok(request)) => self.receive(request).await?,
+                    Some(Ok(request)) => self.receive(request, inbound).await?,
                 },
                 () = wake.notified() => self.push().await?,
                 _ = poll.tick() => self.push().await?,
@@ -109,14 +109,25 @@ impl Session {
         }
     }
 
-    async fn receive(&mut self, request: v1::SessionRequest) -> Result<(), Status> {
+    async fn receive(
+        &mut self,
+        request: v1::SessionRequest,
+        inbound: &mut Streaming<v1::SessionRequest>,
+    ) -> Result<(), Status> {
         use v1::session_request::Message;
+        let mut reports = Vec::new();
+        let next = outcomes::gather(request, inbound, &mut reports);
+        if !reports.is_empty() {
+            self.record_outcomes(reports).await?;
+        }
+        let Some(request) = next.transpose()? else { return Ok(()) };
         match request.message {
             None => Err(Status::invalid_argument("a session request without a message")),
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
-            Some(Message::Outcome(report)) => self.record_outcome(report).await,
+            // More than are recorded at once.
+            Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Leave(_)) => {
                 self.leaving = true;
@@ -196,23 +207,6 @@ impl Session {
         Ok(())
     }
 
-    async fn record_outcome(&mut self, report: v1::OutcomeReport) -> Result<(), Status> {
-        let (report, origin) = convert::outcome(report)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let answer = outcomes::record(&mut tx, self.agent, &report).await.map_err(status::from_store)?;
-        if let (outcomes::Answer::Accepted(site), Some(origin)) = (answer, &origin) {
-            store::sites_origin::settle(&mut tx, site, origin).await.map_err(status::from_store)?;
-        }
-        if let (outcomes::Answer::Accepted(site), Some(rtt)) = (answer, report.rtt)
-            && contradictions::note(&mut tx, site, report.task, self.agent, rtt).await.map_err(status::from_store)?
-        {
-            tracing::debug!(site.id = %site, agent.id = %self.agent, "a site is to be measured again: crawls contradict");
-        }
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        self.send(convert::outcome_ack(&report, answer)).await?;
-        self.push().await
-    }
-
     async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
         let (task, token, crash) = convert::release(release);
         let most = self.scheduler.config.lease.max_crashes;
@@ -240,7 +234,7 @@ impl Session {
     }
 
     /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
-    async fn push(&mut self) -> Result<(), Status> {
+    pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await.map_err(status::from_store)?;
         drop(conn);

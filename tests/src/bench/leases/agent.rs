@@ -1,0 +1,178 @@
+//! An agent that crawls nothing: it takes leases, and answers as it is told.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use landfall_proto::v1;
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::session_response::Message as Down;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+/// Messages under way to the transport.
+const OUTBOUND: usize = 1024;
+
+/// What it does with its leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Keeps them.
+    Pause,
+    /// Answers all of them, and each that comes, at once.
+    Answer,
+    /// Answers the oldest every so often.
+    FreeOneEvery(Duration),
+}
+
+/// A running agent; it ends when dropped.
+pub(super) struct Agent {
+    mode: watch::Sender<Mode>,
+    acknowledged: Arc<AtomicU64>,
+    waits: Arc<Mutex<Vec<Duration>>>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+/// What the running agent holds.
+struct Running {
+    outbound: mpsc::Sender<v1::SessionRequest>,
+    mode: watch::Receiver<Mode>,
+    held: VecDeque<(i64, i64)>,
+    /// When slots became free that are not filled yet.
+    freed: VecDeque<Instant>,
+    granted: Arc<AtomicU64>,
+    acknowledged: Arc<AtomicU64>,
+    waits: Arc<Mutex<Vec<Duration>>>,
+}
+
+impl Agent {
+    pub(super) async fn start(
+        url: &str,
+        credential: &str,
+        capacity: u32,
+        granted: Arc<AtomicU64>,
+    ) -> anyhow::Result<Self> {
+        let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await.context("connect")?;
+        let (outbound, requests) = mpsc::channel(OUTBOUND);
+        let register = v1::Register {
+            city: "Harbin".to_owned(),
+            carrier: "CERNET".to_owned(),
+            capacity,
+            version: "bench".to_owned(),
+            ..Default::default()
+        };
+        outbound.send(up(Up::Register(register))).await.context("register")?;
+        let mut request = tonic::Request::new(ReceiverStream::new(requests));
+        request.metadata_mut().insert("authorization", format!("Bearer {credential}").parse()?);
+        let inbound = AgentServiceClient::new(channel).session(request).await.context("open a session")?.into_inner();
+        let (mode, told) = watch::channel(Mode::Pause);
+        let (acknowledged, waits) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<Duration>>>::default());
+        let running = Running {
+            outbound,
+            mode: told,
+            held: VecDeque::new(),
+            freed: VecDeque::new(),
+            granted,
+            acknowledged: Arc::clone(&acknowledged),
+            waits: Arc::clone(&waits),
+        };
+        Ok(Self { mode, acknowledged, waits, running: tokio::spawn(running.run(inbound)) })
+    }
+
+    pub(super) fn is_to(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+
+    /// Outcomes that were acknowledged.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// How long each slot that it freed on its own was free.
+    pub(super) fn waits(&self) -> Vec<Duration> {
+        std::mem::take(&mut self.waits.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+impl Running {
+    async fn run(mut self, mut inbound: Streaming<v1::SessionResponse>) {
+        let mut next = tokio::time::Instant::now();
+        loop {
+            let mode = *self.mode.borrow();
+            let due = async {
+                match mode {
+                    Mode::FreeOneEvery(_) if !self.held.is_empty() => tokio::time::sleep_until(next).await,
+                    Mode::Answer if !self.held.is_empty() => {}
+                    _ => std::future::pending().await,
+                }
+            };
+            let outbound = self.outbound.clone();
+            tokio::select! {
+                message = inbound.message() => match message {
+                    Ok(Some(v1::SessionResponse { message: Some(message) })) => self.hear(message),
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => return,
+                },
+                changed = self.mode.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.freed.clear();
+                    next = tokio::time::Instant::now();
+                }
+                // Reading goes on while writing waits.
+                Ok(permit) = async { due.await; outbound.reserve().await } => {
+                    let Some((task_id, token)) = self.held.pop_front() else { continue };
+                    if let Mode::FreeOneEvery(pause) = mode {
+                        next += pause;
+                        self.freed.push_back(Instant::now());
+                    }
+                    permit.send(up(Up::Outcome(outcome(task_id, token))));
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, message: Down) {
+        match message {
+            Down::Crawl(order) => {
+                self.granted.fetch_add(1, Ordering::Relaxed);
+                self.held.push_back((order.task_id, order.token));
+                if let Some(freed) = self.freed.pop_front() {
+                    self.waits.lock().unwrap_or_else(PoisonError::into_inner).push(freed.elapsed());
+                }
+            }
+            Down::Outcome(_) => {
+                self.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn up(message: Up) -> v1::SessionRequest {
+    v1::SessionRequest { message: Some(message) }
+}
+
+fn outcome(task_id: i64, token: i64) -> v1::OutcomeReport {
+    v1::OutcomeReport {
+        task_id,
+        token,
+        kind: v1::OutcomeKind::Complete.into(),
+        pages: 3,
+        bytes: 4096,
+        started_at: Some(Default::default()),
+        duration: Some(Default::default()),
+        ..Default::default()
+    }
+}

@@ -1,0 +1,70 @@
+//! What the benchmark of leases begins with: agents that are enrolled, and open tasks that are assigned to them.
+
+use anyhow::Context;
+use landfall_scheduler::secret::Secret;
+use landfall_scheduler::store::enrolments::{self, Wanted};
+use sqlx::{AssertSqlSafe, Executor as _, PgPool};
+
+/// Enrols agents; returns their credentials.
+pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut credentials = Vec::with_capacity(count);
+    for number in 0..count {
+        let wanted = Wanted {
+            name: Some(format!("bench-{number}")),
+            city: "Harbin".to_owned(),
+            carrier: "CERNET".to_owned(),
+            country: "CN".to_owned(),
+            position: None,
+            valid_for: std::time::Duration::from_secs(600),
+        };
+        let mut tx = pool.begin().await.context("begin")?;
+        let token = Secret::generate().context("make a token")?;
+        let enrolment = enrolments::create(&mut tx, &wanted, token).await.context("make an enrolment")?;
+        let redeemed = enrolments::redeem(&mut tx, enrolment.token.reveal()).await.context("redeem it")?;
+        tx.commit().await.context("commit")?;
+        credentials.push(redeemed.credential);
+    }
+    Ok(credentials)
+}
+
+/// Makes this many tasks, dealt out to the agents, of sites whose origin is known. In bulk, past the triggers and constraints,
+/// on which nothing is measured here.
+pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
+    let text = format!(
+        "set session_replication_role = replica;
+         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('seeded', 'random', 10, 100000, 3, 60000, 1000);
+         insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
+         from generate_series(1, {count}) n;
+         with fleet as (select array_agg(id order by id) as ids from agents),
+         made as (
+             insert into tasks (batch_id, site_id) select b.id, s.id from batches b cross join sites s
+             where b.name = 'seeded' and s.name like 's%.bench.test' returning id
+         )
+         insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
+         select made.id, ids[1 + made.id % cardinality(ids)], 'random', 1, array[ids[1 + made.id % cardinality(ids)]],
+                array[null]::bigint[], array[null]::bigint[]
+         from made cross join fleet;
+         update tasks t set state = 'assigned', assignment_id = a.id, agent_id = a.agent_id
+         from assignments a where a.task_id = t.id;
+         set session_replication_role = origin;"
+    );
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute(AssertSqlSafe(text)).await.context("make open tasks")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
+/// Lets the agents take no more work, or again.
+pub(super) async fn drain(pool: &PgPool, drained: bool) -> anyhow::Result<()> {
+    let text =
+        if drained { "update agents set draining_since = now()" } else { "update agents set draining_since = null" };
+    pool.execute(text).await.context("drain the agents")?;
+    Ok(())
+}
+
+/// Leases and outcomes that are durable.
+pub(super) async fn stored(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
+    let counted = sqlx::query_as("select (select count(*) from leases), (select count(*) from outcomes)");
+    counted.fetch_one(pool).await.context("count")
+}
