@@ -45,8 +45,8 @@ const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Also how long a scheduler that restarted waits for the last of its fleet: within ten seconds it is to grant again. A
 /// thousand agents at this rate are 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The wait where the operator has to mend something first.
-const UNHURRIED: Duration = Duration::from_secs(15);
+/// The wait where the operator has to mend something first; a test's operator is quick.
+const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// How the scheduler is reached, and what the agent says of itself.
 #[derive(Debug, Clone)]

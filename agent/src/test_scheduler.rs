@@ -82,6 +82,11 @@ impl TestSession {
         self.outbound.send(Ok(SessionResponse { message: Some(message) })).await.unwrap();
     }
 
+    /// Ends the session with this.
+    pub(crate) async fn fail(self, status: Status) {
+        self.outbound.send(Err(status)).await.unwrap();
+    }
+
     pub(crate) async fn welcome(&self, interval: Duration, life: Duration, kept: Vec<HeldLease>, contact_url: &str) {
         let welcome = Welcome {
             agent_id: 1,

@@ -253,6 +253,31 @@ async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
 }
 
 #[tokio::test]
+async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_is_gone() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert!(!register.yields);
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    while server.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    session.fail(Status::aborted("another process took over")).await;
+    for attempt in 0..2 {
+        let (session, register) = scheduler.session().await;
+        assert!(register.yields, "attempt {attempt}");
+        assert_eq!(register.held, [], "they are the other process' by now");
+        session.fail(Status::aborted("another process is connected")).await;
+    }
+    let (session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert!(register.yields);
+    drop(session);
+    let (_session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    assert!(!register.yields, "it was welcomed since");
+}
+
+#[tokio::test]
 async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);

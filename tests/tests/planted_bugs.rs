@@ -1,0 +1,65 @@
+//! The judge against what it saw of planted bugs: every one turns it red, by a rule that is named after it.
+//!
+//! `tests/mutants` holds the bugs as patches, and `tests/histories` what the judge saw of each in a storm of faults, as
+//! `ops/mutants.sh --record` wrote it. `make chaos` plants them again.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use landfall_lab::chaos::rejudge::read;
+use landfall_lab::judge;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// The patches, by name.
+fn mutants() -> Vec<(String, PathBuf)> {
+    let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(folder("mutants"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "patch"))
+        .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), path))
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn every_planted_bug_turns_the_judge_red() {
+    let mutants = mutants();
+    assert_eq!(mutants.len(), 6, "{mutants:?}");
+    for (name, patch) in mutants {
+        let text = std::fs::read_to_string(patch).unwrap();
+        let rules = text.lines().find_map(|line| line.strip_prefix("rule: ")).unwrap();
+        let history = read(&folder("histories").join(format!("{name}.json"))).unwrap();
+        let offences = judge::judge(&history);
+        let broken: Vec<&str> = offences.iter().map(|offence| offence.rule.name()).collect();
+        assert!(rules.split(' ').any(|rule| broken.contains(&rule)), "{name}: {rules} wanted, {broken:?} found");
+    }
+}
+
+#[test]
+fn a_run_without_planted_bugs_leaves_the_judge_green() {
+    let history = read(&folder("histories").join("sound.json")).unwrap();
+    assert_eq!(judge::judge(&history), []);
+    let lost = history.events.iter().filter(|event| event.is("lease", "expired")).count();
+    assert!(lost > 0, "a storm that took no lease proves nothing");
+}
+
+#[test]
+fn every_planted_bug_can_still_be_planted() {
+    for (name, patch) in mutants() {
+        let tried = Command::new("patch")
+            .args(["-p1", "--dry-run", "--force", "--directory"])
+            .arg(folder(".."))
+            .arg("--input")
+            .arg(&patch)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&tried.stdout);
+        assert!(tried.status.success(), "{name} does not apply any more:\n{said}");
+    }
+}
