@@ -54,6 +54,7 @@ find_missing() {
         need libc6-dev "the C library's headers, for the same"
     fi
     has make || need make "runs the Makefile"
+    has patch || need patch "plants known bugs in a copy of the sources, which the judge of faults must find"
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
     [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"

@@ -50,6 +50,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Machines that the sites are on. Sites of one machine are measured one after another: on few, measuring would take longer
 /// than the faults; on many, most of the work would be measuring.
 const MACHINES: usize = 250;
+/// How long nothing may end after healing before the run is given up; ten lifetimes of a session more.
+const LEAST_PATIENCE: Duration = Duration::from_secs(60);
+/// How often the end is looked for: ten thousand tasks are read each time.
+const REST: Duration = Duration::from_secs(1);
 /// Lists in which the client submits what it submits among the faults.
 const LISTS: usize = 50;
 
@@ -80,6 +84,9 @@ pub struct ChaosArgs {
     /// The emulated network: real packets (root), or none [default: what this machine can have]
     #[arg(long, value_enum)]
     grade: Option<Grade>,
+    /// How long a fault lasts at most, in hundredths of a session's lifetime
+    #[arg(long, value_name = "N", default_value_t = 140, value_parser = clap::value_parser!(u16).range(20..=2000))]
+    longest: u16,
     /// Schedulers on one Postgres
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     schedulers: u8,
@@ -193,6 +200,7 @@ async fn run(
         faults: usize::try_from(args.faults)?,
         interval: args.interval.unwrap_or_else(|| LEAST_INTERVAL.max(A_SITE * args.sites / args.faults.max(1))),
         lifetime: times.lifetime(),
+        longest: f64::from(args.longest) / 100.0,
         kinds,
     });
     let sites = usize::try_from(args.sites)?;
@@ -288,7 +296,7 @@ async fn await_end(
     acknowledged: &Acknowledged,
     healed: Instant,
 ) -> anyhow::Result<Vec<Offence>> {
-    let patience = Duration::from_secs(60) + 10 * Times::real().lifetime();
+    let patience = LEAST_PATIENCE + 10 * Duration::from_micros(recorder.history.lifetime_us.unsigned_abs());
     let (mut last, mut moved) = (0, Instant::now());
     loop {
         let read = recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await;
@@ -302,7 +310,7 @@ async fn await_end(
             recorder.close(&injector.done, healed);
             return Ok(judge::judge(&recorder.history));
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(REST).await;
     }
 }
 

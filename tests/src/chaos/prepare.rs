@@ -79,7 +79,8 @@ pub(super) async fn tools(
         }
         false => None,
     };
-    let clocks = (0..agents).map(|index| clock(kinds, cluster, index)).collect::<anyhow::Result<_>>()?;
+    let everybody = args.only.iter().any(|kind| kind == Kind::ClockShift.name());
+    let clocks = (0..agents).map(|index| clock(kinds, cluster, index, everybody)).collect::<anyhow::Result<_>>()?;
     let twins = Twins::new(cluster.folder().join("twins"));
     Ok(Tools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
@@ -89,9 +90,12 @@ pub(super) fn urls(ways: &[StreamProxy]) -> Vec<String> {
     ways.iter().map(StreamProxy::url).collect()
 }
 
-/// Gives every third agent a wall clock that can be shifted; the others run as they would anywhere.
-fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize) -> anyhow::Result<Option<PathBuf>> {
-    let Some(library) = faketime().filter(|_| kinds.contains(&Kind::ClockShift) && index.is_multiple_of(3)) else {
+/// Gives every third agent a wall clock that can be shifted, or everybody where that is asked for by name; the others run as they
+/// would anywhere.
+fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
+    let Some(library) =
+        faketime().filter(|_| kinds.contains(&Kind::ClockShift) && (everybody || index.is_multiple_of(3)))
+    else {
         return Ok(None);
     };
     let file = cluster.folder().join(format!("clock-{index}"));

@@ -61,7 +61,9 @@ fn shrunk(history: &History, offences: &[Offence]) -> History {
         kept.extend(of_rule.filter_map(|offence| offence.task).take(KEPT_OFFENDING));
     }
     let offending: BTreeSet<i64> = offences.iter().filter_map(|offence| offence.task).collect();
-    let others = history.tasks.iter().map(|task| task.id).filter(|task| !offending.contains(task));
+    // Those that lost a lease tell more than those that never did.
+    let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
+    let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !offending.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());
     history.of_tasks(|task| kept.contains(&task))
 }

@@ -118,10 +118,10 @@ impl Kind {
 
     /// How long it lasts, in parts of a session's lifetime: up to beyond what an agent survives, but the database, without which
     /// nothing moves, is soon back.
-    fn longest(self) -> f64 {
+    fn longest(self, longest: f64) -> f64 {
         match self {
-            Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 0.4,
-            _ => 1.4,
+            Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
+            _ => longest,
         }
     }
 
@@ -164,6 +164,8 @@ pub struct Plan {
     pub interval: Duration,
     /// How long a session lives without a renewal.
     pub lifetime: Duration,
+    /// How long a fault lasts at most, in lifetimes; 0.2 or more.
+    pub longest: f64,
     /// Which kinds may be drawn.
     pub kinds: Vec<Kind>,
 }
@@ -183,7 +185,7 @@ pub fn draw(plan: &Plan) -> Vec<Fault> {
         };
         let Some(kind) = kind else { break };
         let target = rng.random_range(0..1 << 20);
-        let lasts = plan.lifetime.mul_f64(rng.random_range(0.1..kind.longest()));
+        let lasts = plan.lifetime.mul_f64(rng.random_range(0.1..kind.longest(plan.longest)));
         faults.push(Fault { number, kind, target, at, lasts });
     }
     faults
@@ -202,6 +204,7 @@ mod tests {
             faults: 60,
             interval: Duration::from_millis(300),
             lifetime: Duration::from_millis(3500),
+            longest: 1.4,
             kinds: Kind::ALL.to_vec(),
         };
         let faults = draw(&plan);
