@@ -50,8 +50,11 @@ pub struct Taken {
     pub extended: u64,
 }
 
-/// Takes the duty if nobody has it, or its holder has expired; `None` when somebody has it. Run in a transaction. Waits for
-/// what the former holder has under way.
+/// Takes the duty if nobody else has it, or its holder has expired; `None` when somebody else has it. Run in a transaction.
+/// Waits for what the former holder has under way.
+///
+/// Only who believes not to have it asks. Where the duty is the asker's own all the same, the answer to its commit was lost, and
+/// it takes another term: else nobody would do that duty while its process lives.
 ///
 /// Whoever takes the reaper's term gives every session its time back in the same transaction (`lifetime` is a session's).
 ///
@@ -63,13 +66,13 @@ pub async fn take(
     scheduler: SchedulerId,
     lifetime: Duration,
 ) -> Result<Option<Taken>, Error> {
-    if !is_free(conn, duty).await? {
+    if !is_free(conn, duty, scheduler).await? {
         return Ok(None);
     }
     let locked = sqlx::query!("select holder from terms where duty = $1 for update", duty.name());
     locked.fetch_one(&mut *conn).await?;
     // A statement of its own: whoever held the row until now may have taken the term.
-    if !is_free(conn, duty).await? {
+    if !is_free(conn, duty, scheduler).await? {
         return Ok(None);
     }
     let former = sqlx::query_as!(
@@ -106,15 +109,16 @@ struct Former {
     served_until: Option<DateTime<Utc>>,
 }
 
-async fn is_free(conn: &mut PgConnection, duty: Duty) -> Result<bool, Error> {
+async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Result<bool, Error> {
     let free = sqlx::query_scalar!(
         r#"
         select not exists (
-            select from schedulers s where s.id = t.holder and s.expires_at > clock_timestamp()
+            select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
         ) as "free!"
         from terms t where t.duty = $1
         "#,
         duty.name(),
+        scheduler.get(),
     )
     .fetch_one(conn)
     .await?;

@@ -87,6 +87,19 @@ async fn a_duty_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_term_whose_commit_was_not_answered_is_taken_again_by_the_same_scheduler(pool: PgPool) {
+    let (first, second) = two(&pool).await;
+    let mut conn = pool.acquire().await.expect("connect");
+    // It never learnt that it has term 1, and asks again.
+    let mut old = begin(&pool).await;
+    assert!(is_held(&mut old, Duty::Reap, first, 1).await);
+    let again = async |conn: &mut PgConnection| taken(conn, Duty::Reap, first).await;
+    assert_eq!(fixtures::behind(&pool, old, again).await, Some(2), "behind what it may have under way");
+    assert!(!is_held(&mut conn, Duty::Reap, first, 1).await && is_held(&mut conn, Duty::Reap, first, 2).await);
+    assert_eq!(taken(&mut conn, Duty::Reap, second).await, None);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn two_that_take_a_free_duty_at_once_do_not_both_get_it(pool: PgPool) {
     let (first, second) = (join(&pool).await, join(&pool).await);
     let mut taking = begin(&pool).await;
