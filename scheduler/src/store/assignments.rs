@@ -147,23 +147,35 @@ pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Resu
     Ok(())
 }
 
-/// Returns tasks whose chosen agent has no active session, drains or has paused to `located`, to be chosen anew. Returns
-/// how many.
+/// Returns tasks whose chosen agent has no active session, drains or has paused to `located`, to be chosen anew: at most `limit`,
+/// and none that somebody else is at. Returns how many.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn withdraw_from_unavailable(conn: &mut PgConnection) -> Result<u64, Error> {
+pub async fn withdraw_from_unavailable(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> {
     let withdrawn = sqlx::query!(
         r#"
+        with unavailable as (
+            select a.id from agents a
+            where a.draining_since is not null
+               or not exists (select from sessions s where s.agent_id = a.id and s.state = 'active' and s.paused is null)
+        ), withdrawn as (
+            -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
+            select t.id, t.assignment_id
+            from unavailable cross join lateral (
+                select id, assignment_id from tasks
+                where tasks.agent_id = unavailable.id and tasks.state = 'assigned'
+                limit $1
+                for update skip locked
+            ) t
+            limit $1
+        )
         -- What kept the site from being measured is true for the next choice as well.
         update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
-        from assignments a
-        where a.id = t.assignment_id and t.state = 'assigned'
-          and not exists (
-              select from sessions s join agents g on g.id = s.agent_id
-              where s.agent_id = t.agent_id and s.state = 'active' and s.paused is null and g.draining_since is null
-          )
+        from withdrawn w join assignments a on a.id = w.assignment_id
+        where t.id = w.id
         "#,
+        limit,
     )
     .execute(conn)
     .await?;

@@ -212,7 +212,7 @@ mod tests {
         );
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
         assert!(!waits.leases);
-        assert_eq!(assignments::withdraw_from_unavailable(&mut conn).await.expect("withdraw"), 1);
+        assert_eq!(assignments::withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 1);
         assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);
 
         let again = drain(&mut conn, "a").await.expect("drain");

@@ -39,22 +39,24 @@ impl Assign {
     /// # Errors
     /// When the database fails; what was not committed is chosen in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        self.withdraw().await?;
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
-        while self.choose_some(map.clone()).await? {}
+        // What is withdrawn is chosen for at once, however much more there is to withdraw.
+        while self.withdraw_some().await? | self.choose_some(map.clone()).await? {}
         Ok(())
     }
 
-    async fn withdraw(&self) -> anyhow::Result<()> {
+    /// Takes back one bounded batch of what waits at agents that are gone; `true` when there may be more.
+    async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let withdrawn =
-            assignments::withdraw_from_unavailable(&mut tx).await.context("withdraw assignments of lost agents")?;
+        let withdrawn = assignments::withdraw_from_unavailable(&mut tx, TASKS_PER_PASS)
+            .await
+            .context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             tracing::info!(withdrawn, "tasks of agents that are gone or drain are chosen for anew");
         }
-        Ok(())
+        Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
     /// Chooses for one bounded batch; `true` when more may wait.
