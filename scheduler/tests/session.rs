@@ -455,6 +455,30 @@ async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPoo
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_that_hung_up_is_given_nothing_new_until_it_is_back(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let (lost, staying) = (running.enrol("a").await, running.enrol("b").await);
+    let mut first = Agent::connect(&running, &lost.credential, Vec::new()).await.expect("connect");
+    first.welcome().await;
+    let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
+    second.welcome().await;
+    first.hang_up().await;
+    // Where nothing is known of distances any agent is as good, so one of these would be the first's by chance.
+    for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
+        submit(&pool, host).await;
+        let order = second.crawl_order().await;
+        second.say(outcome(&order)).await;
+        second.outcome_ack().await;
+    }
+    let mut back = Agent::connect(&running, &lost.credential, Vec::new()).await.expect("connect");
+    back.welcome().await;
+    second.hang_up().await;
+    submit(&pool, "i.cn").await;
+    back.crawl_order().await;
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn strangers_and_bad_manners_are_refused(pool: PgPool) {
     let running = Running::start(pool).await;
     let enrolled = running.enrol("a").await;

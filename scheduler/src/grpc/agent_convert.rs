@@ -286,7 +286,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
 
 pub(super) fn outcome_ack(report: &outcomes::Report, said: Answer) -> v1::SessionResponse {
     let answer = match said {
-        Answer::Accepted(_) => v1::outcome_ack::Answer::Accepted,
+        Answer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
         // The first one stays, and the agent need not offer this one again.
         Answer::Duplicate | Answer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
         Answer::Refused(_) => v1::outcome_ack::Answer::Stale,

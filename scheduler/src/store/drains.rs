@@ -211,7 +211,7 @@ mod tests {
             "not even what it gave back"
         );
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
-        assert!(!waits.leases);
+        assert!(!waits.leases());
         assert_eq!(assignments::withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 1);
         assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);
 

@@ -174,7 +174,7 @@ async fn an_outcome_that_comes_before_the_reaper_counts(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.expired().await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
     let reap = async |conn: &mut PgConnection| {
         leases::release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release")
     };
@@ -188,7 +188,7 @@ async fn an_outcome_that_comes_after_the_reaper_counts_while_nobody_else_has_the
     scene.expired().await;
     let mut reaper = scene.begin().await;
     assert_eq!(leases::release_of_ended_sessions(&mut reaper, fixtures::MAX_CRASHES).await.expect("release"), 1);
-    assert!(matches!(scene.behind(reaper, async |conn| scene.complete(conn).await).await, Answer::Accepted(_)));
+    assert!(matches!(scene.behind(reaper, async |conn| scene.complete(conn).await).await, Answer::Accepted { .. }));
     assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
 }
 
@@ -241,7 +241,7 @@ async fn nothing_is_granted_of_what_is_being_cancelled(pool: PgPool) {
 async fn an_outcome_and_a_cancellation_at_once_agree_on_who_was_first(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
     let cancelled = scene.behind(recording, async |conn| scene.cancel(conn).await).await;
     assert_eq!((cancelled.tasks, cancelled.leases, cancelled.ended), (0, 0, 1));
     assert_eq!(scene.task().await, "done");
@@ -315,7 +315,7 @@ async fn two_agents_granted_one_site_at_once_do_not_both_get_it(pool: PgPool) {
 async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
     // The agent gave up waiting and offers it on another connection, before the first is committed.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, Answer::Duplicate);
     assert_eq!(scene.task().await, "done");
@@ -325,9 +325,9 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
 async fn an_outcome_whose_commit_failed_counts_when_it_is_offered_again(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted(_)));
+    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
     recording.rollback().await.expect("rollback");
-    assert!(matches!(scene.complete(&mut *scene.conn().await).await, Answer::Accepted(_)));
+    assert!(matches!(scene.complete(&mut *scene.conn().await).await, Answer::Accepted { .. }));
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

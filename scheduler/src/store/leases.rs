@@ -78,17 +78,70 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
 /// # Errors
 /// When the database fails or a stored policy is out of range.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
-    let Some(free) = free_slots(conn, agent, session).await? else { return Ok(Vec::new()) };
-    if free <= 0 {
-        return Ok(Vec::new());
+    let Some(slots) = lock(conn, agent, session).await? else { return Ok(Vec::new()) };
+    let active = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
+        agent.get(),
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    slots.grant(conn, i64::from(slots.capacity) - active).await
+}
+
+/// The slots of an agent whose row is locked for the transaction, so that two grants cannot both take the same free slot.
+#[derive(Debug)]
+pub struct Slots {
+    agent: AgentId,
+    session: SessionId,
+    capacity: i32,
+}
+
+/// Locks the agent's row; `None` when its session has ended, it drains or has paused, or nothing is assigned to it. Of rows
+/// that one transaction locks, this comes before those of tasks.
+///
+/// # Errors
+/// When the database fails.
+pub async fn lock(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Slots>, Error> {
+    let capacity = sqlx::query_scalar!(
+        r#"
+        select a.capacity from agents a
+        join sessions s on s.agent_id = a.id
+        where a.id = $1 and s.id = $2 and s.state = 'active' and s.paused is null and a.draining_since is null
+          and (select true from tasks t where t.agent_id = $1 and t.state = 'assigned' limit 1)
+        -- Not against those that assign to it meanwhile: these only hold its key.
+        for no key update of a for share of s
+        "#,
+        agent.get(),
+        session.get(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(capacity.map(|capacity| Slots { agent, session, capacity }))
+}
+
+impl Slots {
+    /// As [`grant`], into slots that the caller knows to be free: an agent of thousands frees one after another, and counting
+    /// them each time would be most of the work. Only its own session grants to an agent, so that what was free stays free.
+    ///
+    /// # Errors
+    /// When the database fails or a stored policy is out of range.
+    pub async fn grant(&self, conn: &mut PgConnection, free: i64) -> Result<Vec<Grant>, Error> {
+        if free <= 0 {
+            return Ok(Vec::new());
+        }
+        choose(conn, self.agent, self.session, free).await
     }
+}
+
+async fn choose(conn: &mut PgConnection, agent: AgentId, session: SessionId, free: i64) -> Result<Vec<Grant>, Error> {
     let rows = sqlx::query!(
         r#"
         with chosen as (
             select t.id, t.site_id, t.token + 1 as token
             from tasks t
             where t.state = 'assigned' and t.agent_id = $1
-              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
+              -- `offset 0`: looked up for each task, by index. Else it is joined, and every active lease is read for every task.
+              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
             -- Those first whose lease was lost: they have waited before.
             order by t.token = 0, t.id
             limit $3
@@ -139,32 +192,6 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
             })
         })
         .collect()
-}
-
-/// The agent's slots not taken by active leases; `None` when the session has ended, or the agent drains or has paused. Its
-/// row stays locked for the transaction, so that two grants cannot both count the same free slot.
-async fn free_slots(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<i64>, Error> {
-    let capacity = sqlx::query_scalar!(
-        r#"
-        select a.capacity from agents a
-        join sessions s on s.agent_id = a.id
-        where a.id = $1 and s.id = $2 and s.state = 'active' and s.paused is null and a.draining_since is null
-        -- Not against those that assign to it meanwhile: these only hold its key.
-        for no key update of a for share of s
-        "#,
-        agent.get(),
-        session.get(),
-    )
-    .fetch_optional(&mut *conn)
-    .await?;
-    let Some(capacity) = capacity else { return Ok(None) };
-    let active = sqlx::query_scalar!(
-        r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
-        agent.get(),
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok(Some(i64::from(capacity) - active))
 }
 
 /// Binds the leases an agent says it holds to its new session: those that are still active, its own, and of the
@@ -349,13 +376,17 @@ mod tests {
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
         assert!(!sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"), "no news");
         let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
-        assert_eq!(waiting, Some(sessions::Waiting { orders: false, revocations: false, leases: false }));
+        assert_eq!(waiting, Some(sessions::Waiting { orders: false, revocations: false, tasks: false, free: 2 }));
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
         assert!(crate::store::loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-        assert_eq!(assignments::withdraw_from_unavailable(&mut tx, 10).await.expect("withdraw"), 1, "another may take it");
+        assert_eq!(
+            assignments::withdraw_from_unavailable(&mut tx, 10).await.expect("withdraw"),
+            1,
+            "another may take it"
+        );
         tx.rollback().await.expect("roll back");
 
         assert!(sessions::pause(&mut conn, session, None).await.expect("go on"));
@@ -386,6 +417,29 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn slots_that_are_known_to_be_free_are_filled_without_counting_them(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none(), "nothing is assigned to it");
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+        }
+        let slots = lock(&mut conn, agent, session).await.expect("lock").expect("an active session");
+        let one = slots.grant(&mut conn, 1).await.expect("grant");
+        assert_eq!(one.iter().map(|grant| grant.name.as_str()).collect::<Vec<_>>(), ["a.cn"]);
+        assert!(slots.grant(&mut conn, 0).await.expect("grant").is_empty());
+        assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
+        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none());
+        let new = fixtures::session(&mut conn, agent).await;
+        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none(), "superseded");
+        let slots = lock(&mut conn, agent, new).await.expect("lock").expect("an active session");
+        assert_eq!(slots.grant(&mut conn, 1).await.expect("grant").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_site_is_leased_once_across_batches(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, "a").await;
@@ -404,7 +458,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, "a").await;
         let session = fixtures::session(&mut conn, agent).await;
-        let waiting = |leases| Some(sessions::Waiting { orders: false, revocations: false, leases });
+        let waiting = |tasks, free| Some(sessions::Waiting { orders: false, revocations: false, tasks, free });
         let mut seen = Vec::new();
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         for host in ["a.cn", "b.cn", "c.cn"] {
@@ -416,7 +470,7 @@ mod tests {
         seen.push(sessions::waiting(&mut conn, agent, session).await.expect("look"));
         assert_eq!(
             seen,
-            [waiting(false), waiting(true), waiting(true), waiting(false)],
+            [waiting(false, 2), waiting(true, 2), waiting(true, 2), waiting(true, 0)],
             "both slots are taken at last"
         );
         fixtures::session(&mut conn, agent).await;

@@ -72,7 +72,8 @@ pub struct Available {
     pub since: DateTime<Utc>,
 }
 
-/// The agents with an active session that neither drain nor have paused.
+/// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
+/// comes back; what it holds is its own until its session expires, and what is new goes to others.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -88,7 +89,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
                greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!",
                paced.crawls as "crawls!", paced.took_ms as "took_ms!"
         from agents a
-        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null
+        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null and s.hung_up_at is null
         cross join lateral (
             select count(*) as crawls, coalesce(sum(greatest(least(newest.duration_ms, $3), 1)), 0)::bigint as took_ms
             from (
@@ -165,7 +166,8 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
         cross join lateral (
             select t.id, t.site_id, t.assignment_id from tasks t
             where t.agent_id = queue.agent_id and t.state = 'assigned'
-              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active')
+              -- `offset 0`: looked up by index, as where leases are granted.
+              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
             order by t.id desc
             limit $2
         ) t

@@ -68,8 +68,13 @@ pub struct Report {
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Recorded, for this site.
-    Accepted(SiteId),
+    /// Recorded.
+    Accepted {
+        /// The task's.
+        site: SiteId,
+        /// Whether its lease was active until now: a slot of the agent has become free.
+        freed: bool,
+    },
     /// Recorded before, as it is.
     Duplicate,
     /// Not recorded, and counted: of a contradiction what was recorded first stays.
@@ -96,10 +101,8 @@ pub async fn record_all(conn: &mut PgConnection, agent: AgentId, reports: &[Repo
 }
 
 /// Records one outcome; see [`record_all`].
-///
-/// # Errors
-/// When the database fails.
-pub async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
+#[cfg(test)]
+pub(super) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
     let answers = record_distinct(conn, agent, std::slice::from_ref(report)).await?;
     Ok(answers.first().copied().unwrap_or(Answer::Refused(Refusal::UnknownTask)))
 }
@@ -109,7 +112,7 @@ async fn record_distinct(conn: &mut PgConnection, agent: AgentId, reports: &[Rep
     let accepted: Vec<&Report> = reports
         .iter()
         .zip(&verdicts)
-        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted(_)))
+        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }))
         .map(|(report, _)| report)
         .collect();
     if !accepted.is_empty() {
@@ -145,7 +148,7 @@ async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> R
     // A statement of its own: whoever held a row until now may have granted, or recorded, meanwhile.
     let rows = sqlx::query!(
         r#"
-        select l.task_id, l.agent_id, o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?",
+        select l.task_id, l.agent_id, l.state = 'active' as "active!", o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?",
                o.bytes as "bytes?", o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
         join leases l on l.task_id = asked.task_id and l.token = asked.token
@@ -177,7 +180,7 @@ async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> R
             }
             _ if task.token != report.token.get() => Answer::Refused(Refusal::OldToken),
             _ if !task.open => Answer::Refused(Refusal::EndedTask),
-            _ => Answer::Accepted(SiteId::new(task.site_id)),
+            _ => Answer::Accepted { site: SiteId::new(task.site_id), freed: known.active },
         }
     };
     Ok(reports.iter().map(verdict).collect())
@@ -339,7 +342,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;
         let first = report(task, 1, Ending::Truncated(Budget::Pages));
-        assert!(matches!(record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted(_)));
+        assert!(matches!(record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted { .. }));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
         assert_eq!(record(&mut conn, agent, &first).await.expect("record"), Answer::Duplicate);
         let contradicting = [
@@ -377,9 +380,9 @@ mod tests {
             report(first, 2, Ending::Complete),
         ];
         let answers = record_all(&mut conn, agent, &reports).await.expect("record");
-        assert_eq!(answers[0], Answer::Accepted(site));
+        assert_eq!(answers[0], Answer::Accepted { site, freed: true });
         assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
-        assert!(matches!(answers[2], Answer::Accepted(_)));
+        assert!(matches!(answers[2], Answer::Accepted { .. }));
         assert_eq!(
             answers[3..],
             [Answer::Duplicate, Answer::Refused(Refusal::Contradiction), Answer::Refused(Refusal::ForgedToken)]
@@ -398,7 +401,7 @@ mod tests {
         leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         let late = record(&mut tx, agent, &report(task, 1, Ending::Complete)).await.expect("record");
-        assert!(matches!(late, Answer::Accepted(_)));
+        assert!(matches!(late, Answer::Accepted { freed: false, .. }), "the slot was free before");
         tx.rollback().await.expect("rollback");
 
         let session = fixtures::session(&mut conn, agent).await;

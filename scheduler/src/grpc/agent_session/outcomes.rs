@@ -53,12 +53,13 @@ impl Session {
         }
         let (reports, origins): (Vec<Report>, Vec<Option<String>>) = converted.into_iter().unzip();
         let answers = self.record(&reports, &origins).await?;
+        let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
         for (report, answer) in reports.iter().zip(answers) {
             self.send(convert::outcome_ack(report, answer)).await?;
         }
         match wrong {
             Some(status) => Err(status),
-            None => self.push().await,
+            None => self.refill(freed).await,
         }
     }
 
@@ -67,11 +68,14 @@ impl Session {
         let answers = outcomes::record_all(&mut tx, self.agent, reports).await.map_err(status::from_store)?;
         let (mut settled, mut crawls) = (Vec::new(), Vec::new());
         for ((report, origin), answer) in reports.iter().zip(origins).zip(&answers) {
-            if let Answer::Accepted(site) = *answer {
+            if let Answer::Accepted { site, .. } = *answer {
                 settled.extend(origin.as_ref().map(|origin| (site, origin)));
                 crawls.extend(report.rtt.map(|rtt| Crawled { site, task: report.task, rtt }));
             }
         }
+        // In one order everywhere: two agents that record at once lock the same origins and sites, and must not wait for each other.
+        settled.sort_unstable_by(|(_, a), (_, b)| a.cmp(b));
+        crawls.sort_unstable_by_key(|crawled| crawled.site);
         if !settled.is_empty() {
             let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
             let unsettled = sites_origin::unsettled(&mut tx, &sites).await.map_err(status::from_store)?;

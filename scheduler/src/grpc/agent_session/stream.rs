@@ -38,10 +38,14 @@ pub(super) struct Session {
     wake: Arc<Notify>,
     /// The agent stops: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
+    /// The stream ended from the agent's side.
+    hung_up: bool,
     /// When its agent was welcomed.
     opened: Instant,
     /// Before this it gets no new leases.
     grants_from: Instant,
+    /// Its slots known to be free: as counted last, less what was granted and with what was freed since.
+    free: i64,
     /// What the agent was told at its welcome.
     contact_url: Option<String>,
     /// Why it takes no lease, as it said last; empty while it does.
@@ -63,8 +67,10 @@ impl Session {
             outbound,
             wake: scheduler.wakes.agent(agent),
             leaving: false,
+            hung_up: false,
             opened: Instant::now(),
             grants_from: Instant::now(),
+            free: 0,
             contact_url,
             paused: String::new(),
         }
@@ -85,7 +91,7 @@ impl Session {
                 let _told = self.outbound.try_send(Err(status.clone()));
             }
         }
-        if self.leaving
+        if (self.leaving || self.hung_up)
             && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
         {
             tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
@@ -99,8 +105,14 @@ impl Session {
         loop {
             tokio::select! {
                 message = inbound.next() => match message {
-                    None => return Ok(()),
-                    Some(Err(status)) => return Err(status),
+                    None => {
+                        self.hung_up = true;
+                        return Ok(());
+                    }
+                    Some(Err(status)) => {
+                        self.hung_up = true;
+                        return Err(status);
+                    }
                     Some(Ok(request)) => self.receive(request, inbound).await?,
                 },
                 () = wake.notified() => self.push().await?,
@@ -120,13 +132,13 @@ impl Session {
         if !reports.is_empty() {
             self.record_outcomes(reports).await?;
         }
-        let Some(request) = next.transpose()? else { return Ok(()) };
+        let Some(request) = next.transpose().inspect_err(|_| self.hung_up = true)? else { return Ok(()) };
         match request.message {
             None => Err(Status::invalid_argument("a session request without a message")),
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
-            // More than are recorded at once.
+            // None comes here: `gather` has taken them.
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Leave(_)) => {
@@ -241,20 +253,43 @@ impl Session {
         // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
         // another's by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
-        let grants = waiting.leases && !self.leaving && Instant::now() >= self.grants_from;
-        if waiting.orders || waiting.revocations || grants { self.hand_out(grants).await } else { Ok(()) }
+        self.free = waiting.free;
+        let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
+        if waiting.orders || waiting.revocations || waiting.leases() { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    async fn hand_out(&self, grants: bool) -> Result<(), Status> {
+    /// Grants leases into slots that outcomes have just freed. Not in the transaction that recorded them: the agent's row would be
+    /// locked for longer, which cost more than the commit saved.
+    pub(super) async fn refill(&mut self, freed: usize) -> Result<(), Status> {
+        self.free = self.free.saturating_add(i64::try_from(freed).unwrap_or(i64::MAX));
+        if freed == 0 || self.free <= 0 || !self.may_grant() {
+            return Ok(());
+        }
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let orders =
-            measurement_orders::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
-        let revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
-        let grants = if grants {
-            leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?
-        } else {
-            Vec::new()
-        };
+        let slots = leases::lock(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        let Some(slots) = slots else { return Ok(()) };
+        let grants = slots.grant(&mut tx, self.free).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        self.send_orders(grants).await
+    }
+
+    fn may_grant(&self) -> bool {
+        !self.leaving && Instant::now() >= self.grants_from
+    }
+
+    async fn hand_out(&mut self, waiting: sessions::Waiting) -> Result<(), Status> {
+        let (mut orders, mut revoked, mut grants) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        if waiting.orders {
+            let unsent = measurement_orders::take_unsent(&mut tx, self.agent, self.session).await;
+            orders = unsent.map_err(status::from_store)?;
+        }
+        if waiting.revocations {
+            revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
+        }
+        if waiting.leases() {
+            grants = leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        }
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         // First: each makes room for what follows.
         for (task, token) in revoked {
@@ -264,6 +299,11 @@ impl Session {
             let config = &self.scheduler.config;
             self.send(convert::measure_order(order, &config.measure, &config.confirm)).await?;
         }
+        self.send_orders(grants).await
+    }
+
+    async fn send_orders(&mut self, grants: Vec<leases::Grant>) -> Result<(), Status> {
+        self.free = self.free.saturating_sub(i64::try_from(grants.len()).unwrap_or(i64::MAX));
         for grant in grants {
             self.send(convert::crawl_order(grant)).await?;
         }
@@ -277,7 +317,11 @@ impl Session {
         Ok(status::from_end(cause))
     }
 
+    /// Ends the session of an agent that said goodbye; of one that did not, takes note.
     async fn close(&self) -> Result<(), store::Error> {
+        if !self.leaving {
+            return sessions::hang_up(&mut *self.scheduler.pool.acquire().await?, self.session).await;
+        }
         let mut tx = store::begin(&self.scheduler.pool).await?;
         sessions::close(&mut tx, self.session).await?;
         leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes).await?;
