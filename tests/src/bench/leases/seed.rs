@@ -27,11 +27,13 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     Ok(credentials)
 }
 
-/// Makes this many tasks, dealt out to the agents, of sites whose origin is known. In bulk, past the triggers and constraints,
-/// on which nothing is measured here.
+/// Makes this many tasks, dealt out to the agents, of sites whose origin is known, and a session of each agent, as there are when a
+/// scheduler comes back. In bulk, past the triggers and constraints, on which nothing is measured here.
 pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
+         update agents set incarnation = 1;
+         insert into sessions (agent_id, incarnation, expires_at) select id, 1, now() + interval '1 hour' from agents;
          insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
          values ('seeded', 'random', 10, 100000, 3, 60000, 1000);
          insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
@@ -55,11 +57,10 @@ pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the agents take no more work, or again.
-pub(super) async fn drain(pool: &PgPool, drained: bool) -> anyhow::Result<()> {
-    let text =
-        if drained { "update agents set draining_since = now()" } else { "update agents set draining_since = null" };
-    pool.execute(text).await.context("drain the agents")?;
+/// Lets the agents take this many leases at once.
+pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
+    let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;
+    changed.context("change the agents' slots")?;
     Ok(())
 }
 
