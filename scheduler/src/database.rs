@@ -2,7 +2,7 @@
 //!
 //! A database that refuses is an error at once. One that says nothing (its machine is gone, the way to it is cut, its process
 //! stands still) would keep everybody waiting who asks it anything, since the limits of its statements are its own to keep. So one
-//! connection asks it every second, and whoever waits is told when it has been silent for [`PATIENCE`]: requests are refused as
+//! connection asks it every second, and whoever waits is told when it has been silent for `PATIENCE`: requests are refused as
 //! they are while it is away, sessions end, and passes of background tasks are given up, until it answers again. What
 //! was under way is unknown then, as after any lost answer: submissions and outcomes carry keys, and may be repeated.
 

@@ -42,7 +42,7 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until `shutdown`.
 ///
-/// After a pass it rests for [`LEAST_REST`], and for as long as the pass took: a task that has much to look at keeps the
+/// After a pass it rests for `LEAST_REST`, and for as long as the pass took: a task that has much to look at keeps the
 /// database busy for half of the time at most. A signal that comes meanwhile is answered after the rest. The first
 /// pass waits a random part of `period / 10`, so that schedulers started together do not work in lockstep.
 pub async fn run_periodic<F, Fut>(

@@ -1,6 +1,6 @@
 //! Benchmarks: each figure beside its target, one line each.
 //!
-//! A section is one module of `bench`, named in [`SECTIONS`]. Machines are noisy: a section that times compares ratios of
+//! A section is one module of `bench`, named in `SECTIONS`. Machines are noisy: a section that times compares ratios of
 //! at least five interleaved runs in one process and prints medians.
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Disagreements: addresses whose sites an agent found to differ although it would have shared a measurement between them.
 //!
-//! Invariants: for [`NOT_SHARED_FOR`] the agent that says so shares nothing there, and nobody does once [`ENOUGH`] agents that
+//! Invariants: for `NOT_SHARED_FOR` the agent that says so shares nothing there, and nobody does once `ENOUGH` agents that
 //! are not quarantined say so. So an agent that lies or is slow costs the sites what it would cost them without sharing, and
 //! makes nobody else cost more; two that lie end the sharing at the addresses they name.
 
