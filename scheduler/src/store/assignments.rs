@@ -28,7 +28,7 @@ pub struct Waiting {
     pub former: Option<(Former, String)>,
 }
 
-/// Located tasks, oldest first, locked for the transaction; another scheduler's are skipped, and so are those of
+/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and so are those of
 /// `gnp-confirmed` whose site has no confirmation that ended `confirmed_within` this time.
 ///
 /// # Errors
@@ -50,7 +50,7 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
               select from confirmations r
               where r.site_id = t.site_id and r.ended_at >= now() - make_interval(secs => $2)
           ))
-        order by t.id
+        order by t.token = 0, t.id
         limit $3
         for update of t skip locked
         "#,
@@ -241,5 +241,50 @@ mod tests {
             sqlx::query("update tasks set state = $1::task_state").bind(state).execute(&mut *conn).await.expect("move");
             assert_eq!(named(&mut conn).await, (state == "assigned").then_some(agents[0]), "{state}");
         }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_at_a_lost_agent_is_withdrawn_in_batches_past_what_somebody_is_at(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (lost, there) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        fixtures::session(&mut conn, there).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let mut tasks = Vec::new();
+        for (host, agent) in [("a.cn", lost), ("b.cn", lost), ("c.cn", lost), ("d.cn", there)] {
+            let site = fixtures::site(&mut conn, host).await;
+            tasks.push(fixtures::assigned(&mut conn, batch, site, agent).await);
+        }
+        let mut held = pool.begin().await.expect("begin");
+        sqlx::query("select from tasks where id = $1 for update")
+            .bind(tasks[1].get())
+            .execute(&mut *held)
+            .await
+            .expect("lock");
+        for withdrawn in [1, 1, 0] {
+            assert_eq!(withdraw_from_unavailable(&mut conn, 1).await.expect("withdraw"), withdrawn);
+        }
+        held.rollback().await.expect("roll back");
+        assert_eq!(withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 1);
+        for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
+            assert_eq!(fixtures::state(&mut conn, task).await, state);
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_whose_lease_was_lost_is_chosen_for_before_those_that_never_had_one(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let mut tasks = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            tasks.push(fixtures::task(&mut conn, batch, site, "located").await);
+        }
+        sqlx::query("update tasks set token = 1 where id = $1")
+            .bind(tasks[2].get())
+            .execute(&mut *conn)
+            .await
+            .expect("a lease that was lost");
+        let chosen = waiting(&mut conn, Duration::ZERO, 2).await.expect("look");
+        assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }
