@@ -303,7 +303,7 @@ impl AgentRow {
         }
     }
 
-    /// Whether it takes work: in a word, or why it paused.
+    /// Whether it takes work: in a word, or why it paused, or that it hung up.
     pub(super) fn service(&self) -> &str {
         match self {
             Self { removed_at: Some(_), .. } => "removed",

@@ -54,7 +54,7 @@ pub struct Agent {
     pub draining_since: Option<DateTime<Utc>>,
     /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,
-    /// Why it takes no lease at this moment, as it said; `None` while it does.
+    /// Why it takes no lease at this moment: as it said, or because its stream has ended; `None` while it does.
     pub paused: Option<String>,
 }
 
@@ -83,7 +83,9 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!",
                s.free_slots as "free_slots?", s.crawls as "crawls?", s.outcomes_waiting as "outcomes_waiting?",
-               s.id is not null as "connected!", s.paused as "paused?",
+               s.id is not null as "connected!",
+               case when s.hung_up_at is null then s.paused else 'hung up: it has until its session expires to come back' end
+                   as "paused?",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at

@@ -265,7 +265,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{agents, fixtures, leases};
+    use crate::store::{agents, fixtures, leases, sessions};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(pool: PgPool) {
@@ -294,6 +294,23 @@ mod tests {
         assert_eq!(level(&mut conn).await, (2, 1));
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.said, Some(said));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_that_hung_up_says_so_and_is_not_chosen_until_it_is_back(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let shown = async |conn: &mut PgConnection| {
+            let there = available(conn).await.expect("look").len();
+            (there, agents::show(conn, "a").await.expect("look").expect("the agent").paused)
+        };
+        assert_eq!(shown(&mut conn).await, (1, None));
+        sessions::hang_up(&mut conn, session).await.expect("hang up");
+        let (there, paused) = shown(&mut conn).await;
+        assert_eq!((there, paused.is_some_and(|paused| paused.starts_with("hung up"))), (0, true));
+        fixtures::session(&mut conn, agent).await;
+        assert_eq!(shown(&mut conn).await, (1, None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -27,8 +27,8 @@ pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
 /// Why sites are not measured while nobody is there.
 pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
 
-/// Why no agent is chosen while all that are there drain or have paused.
-const NOBODY_TAKES_WORK: &str = "every connected agent drains or has paused: see `landfall agents list`";
+/// Why no agent is chosen while all that are there drain, have paused or hung up.
+const NOBODY_TAKES_WORK: &str = "every connected agent drains, has paused or hung up: see `landfall agents list`";
 /// Reasons to wait that pass as soon as somebody can be chosen.
 pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, NOBODY_TAKES_WORK];
 

@@ -38,8 +38,6 @@ pub(super) struct Session {
     wake: Arc<Notify>,
     /// The agent stops: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
-    /// The stream ended from the agent's side.
-    hung_up: bool,
     /// When its agent was welcomed.
     opened: Instant,
     /// Before this it gets no new leases.
@@ -67,7 +65,6 @@ impl Session {
             outbound,
             wake: scheduler.wakes.agent(agent),
             leaving: false,
-            hung_up: false,
             opened: Instant::now(),
             grants_from: Instant::now(),
             free: 0,
@@ -78,10 +75,11 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        let ended = tokio::select! {
-            () = shutdown.cancelled() => Err(Status::unavailable("the scheduler is shutting down")),
-            () = wakes.database.silent() => Err(status::away()),
-            ended = self.serve(&mut inbound) => ended,
+        // Whether the agent is gone: what ends every session here at once says nothing of it.
+        let (ended, gone) = tokio::select! {
+            () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
+            () = wakes.database.silent() => (Err(status::away()), false),
+            ended = self.serve(&mut inbound) => (ended, true),
         };
         match &ended {
             Ok(()) => tracing::info!(agent.id = %self.agent, "an agent hung up"),
@@ -91,7 +89,7 @@ impl Session {
                 let _told = self.outbound.try_send(Err(status.clone()));
             }
         }
-        if (self.leaving || self.hung_up)
+        if (self.leaving || gone)
             && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
         {
             tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
@@ -105,15 +103,8 @@ impl Session {
         loop {
             tokio::select! {
                 message = inbound.next() => match message {
-                    None => {
-                        self.hung_up = true;
-                        return Ok(());
-                    }
-                    Some(Err(status)) => {
-                        self.hung_up = true;
-                        return Err(status);
-                    }
-                    Some(Ok(request)) => self.receive(request, inbound).await?,
+                    None => return Ok(()),
+                    Some(request) => self.receive(request?, inbound).await?,
                 },
                 () = wake.notified() => self.push().await?,
                 _ = poll.tick() => self.push().await?,
@@ -132,7 +123,7 @@ impl Session {
         if !reports.is_empty() {
             self.record_outcomes(reports).await?;
         }
-        let Some(request) = next.transpose().inspect_err(|_| self.hung_up = true)? else { return Ok(()) };
+        let Some(request) = next.transpose()? else { return Ok(()) };
         match request.message {
             None => Err(Status::invalid_argument("a session request without a message")),
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
