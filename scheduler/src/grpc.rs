@@ -9,9 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Server, ServerTlsConfig};
 use tower::layer::layer_fn;
 
@@ -72,11 +72,13 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
 
+    // Here, for the builder's own setting does not reach a listener of ours. Without it an order that follows an acknowledgement waits
+    // until the agent's kernel has confirmed that, 40 ms.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let wakes = Arc::clone(&scheduler.wakes);
     let mut server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .tcp_nodelay(true)
         .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))));
     if let Some(tls) = tls {
         server = server.tls_config(tls).context("configure TLS")?;
@@ -89,7 +91,7 @@ pub async fn serve(
         .add_service(embeddings::server(scheduler.clone()))
         .add_service(events::server(scheduler.clone(), shutdown.child_token()))
         .add_service(reports::server(scheduler))
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown.clone().cancelled_owned());
+        .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
     let drained = async {
         shutdown.cancelled().await;
         tokio::time::sleep(DRAIN).await;
