@@ -50,10 +50,11 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
 
 /// A scheduler on a database of the benchmark's.
 struct Bench {
-    directory: tempfile::TempDir,
-    postgres: SharedPostgres,
     pool: PgPool,
+    postgres: SharedPostgres,
     credentials: Vec<String>,
+    /// The last to go: Postgres writes to it until it has ended.
+    directory: tempfile::TempDir,
 }
 
 async fn measure() -> anyhow::Result<Vec<Line>> {
@@ -102,8 +103,11 @@ async fn measure() -> anyhow::Result<Vec<Line>> {
     ));
     for freed in FREED_A_SECOND {
         agents.iter().for_each(|agent| agent.is_to(Mode::Pause));
-        // What was answered is granted anew, until every slot is taken.
-        let full = || granted.load(Ordering::Relaxed) == answered(&agents) + all;
+        // What was answered is granted anew, until no outcome is under way and every slot is taken.
+        let full = || {
+            let answered = answered(&agents);
+            answered == agents.iter().map(Agent::sent).sum::<u64>() && granted.load(Ordering::Relaxed) == answered + all
+        };
         until("every slot to be taken", PATIENCE, async || Ok(full().then_some(()))).await?;
         lines.extend(latency(&agents, freed).await?);
     }
@@ -138,7 +142,7 @@ impl Bench {
         let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
         let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;
         let credentials = seed::agents(&pool, AGENTS).await?;
-        Ok(Self { directory, postgres, pool, credentials })
+        Ok(Self { pool, postgres, credentials, directory })
     }
 
     /// Starts the real scheduler; returns when it has said where it listens.

@@ -25,13 +25,14 @@ pub(super) enum Mode {
     Pause,
     /// Answers all of them, and each that comes, at once.
     Answer,
-    /// Answers the oldest every so often.
+    /// Answers the oldest every so often on average, at random: a crawl ends when it ends, whatever others do.
     FreeOneEvery(Duration),
 }
 
 /// A running agent; it ends when dropped.
 pub(super) struct Agent {
     mode: watch::Sender<Mode>,
+    sent: Arc<AtomicU64>,
     acknowledged: Arc<AtomicU64>,
     waits: Arc<Mutex<Vec<Duration>>>,
     running: tokio::task::JoinHandle<()>,
@@ -45,6 +46,7 @@ struct Running {
     /// When slots became free that are not filled yet.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
+    sent: Arc<AtomicU64>,
     acknowledged: Arc<AtomicU64>,
     waits: Arc<Mutex<Vec<Duration>>>,
 }
@@ -70,21 +72,28 @@ impl Agent {
         request.metadata_mut().insert("authorization", format!("Bearer {credential}").parse()?);
         let inbound = AgentServiceClient::new(channel).session(request).await.context("open a session")?.into_inner();
         let (mode, told) = watch::channel(Mode::Pause);
-        let (acknowledged, waits) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<Duration>>>::default());
+        let (sent, acknowledged) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let waits = Arc::<Mutex<Vec<Duration>>>::default();
         let running = Running {
             outbound,
             mode: told,
             held: VecDeque::new(),
             freed: VecDeque::new(),
             granted,
+            sent: Arc::clone(&sent),
             acknowledged: Arc::clone(&acknowledged),
             waits: Arc::clone(&waits),
         };
-        Ok(Self { mode, acknowledged, waits, running: tokio::spawn(running.run(inbound)) })
+        Ok(Self { mode, sent, acknowledged, waits, running: tokio::spawn(running.run(inbound)) })
     }
 
     pub(super) fn is_to(&self, mode: Mode) {
         self.mode.send_replace(mode);
+    }
+
+    /// Outcomes that were sent, be they under way still.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Outcomes that were acknowledged.
@@ -134,9 +143,11 @@ impl Running {
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {
-                        next += pause;
+                        // Gaps of a Poisson process.
+                        next += pause.mul_f64(-(1.0 - rand::random::<f64>()).ln());
                         self.freed.push_back(Instant::now());
                     }
+                    self.sent.fetch_add(1, Ordering::Relaxed);
                     permit.send(up(Up::Outcome(outcome(task_id, token))));
                 }
             }
@@ -173,6 +184,9 @@ fn outcome(task_id: i64, token: i64) -> v1::OutcomeReport {
         bytes: 4096,
         started_at: Some(Default::default()),
         duration: Some(Default::default()),
+        // As every crawl has them; what is known of the sites agrees.
+        rtt: Duration::from_millis(20).try_into().ok(),
+        origin: "http://bench.test".to_owned(),
         ..Default::default()
     }
 }
