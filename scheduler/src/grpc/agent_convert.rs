@@ -284,7 +284,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     }
 }
 
-pub(super) fn outcome_ack(report: &outcomes::Report, said: Answer) -> v1::SessionResponse {
+pub(super) fn outcome_ack(task: TaskId, token: LeaseToken, said: Answer) -> v1::SessionResponse {
     let answer = match said {
         Answer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
         // The first one stays, and the agent need not offer this one again.
@@ -293,8 +293,8 @@ pub(super) fn outcome_ack(report: &outcomes::Report, said: Answer) -> v1::Sessio
     };
     let reason = if let Answer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
     respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
-        task_id: report.task.get(),
-        token: report.token.get(),
+        task_id: task.get(),
+        token: token.get(),
         answer: answer.into(),
         reason,
     }))

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::Stream;
 use landfall_proto::v1;
@@ -14,8 +15,9 @@ use tonic::{Request, Response, Status, Streaming};
 mod manners;
 mod outcomes;
 mod stream;
+mod together;
 
-use stream::Session;
+use stream::{Session, Transactions};
 
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, auth, status};
@@ -30,6 +32,7 @@ const OUTBOUND_MESSAGES: usize = 256;
 #[derive(Debug, Clone)]
 pub struct AgentDesk {
     scheduler: Scheduler,
+    transactions: Arc<Transactions>,
     sessions: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -37,7 +40,7 @@ pub struct AgentDesk {
 impl AgentDesk {
     /// Sessions run on `sessions` and end with `shutdown`.
     pub fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
-        Self { scheduler, sessions, shutdown }
+        Self { scheduler, transactions: Arc::default(), sessions, shutdown }
     }
 }
 
@@ -66,7 +69,8 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let opened = self.open(agent, peer, register).await?;
         let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
-        let session = Session::new(&self.scheduler, agent, opened.session, outbound, contact_url.clone());
+        let session =
+            Session::new(&self.scheduler, &self.transactions, agent, opened.session, outbound, contact_url.clone());
         let others = self.scheduler.wakes.others();
         session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url, others)).await?;
         let shutdown = self.shutdown.clone();

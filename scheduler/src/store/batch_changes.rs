@@ -293,7 +293,7 @@ mod tests {
     use crate::model::{LeaseToken, SessionId, TaskId};
     use crate::store::outcomes::{Answer, Ending, Report};
     use crate::store::refusals::Refusal;
-    use crate::store::{batches, fixtures, leases, outcomes, sessions};
+    use crate::store::{batches, fixtures, leases, sessions};
 
     fn names(names: &[&str]) -> Extent {
         Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
@@ -341,7 +341,7 @@ mod tests {
         let revoked = leases::take_revoked(&mut conn, session).await.expect("take");
         assert_eq!(revoked, [(tasks[0], LeaseToken::new(1))]);
         assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
-        let late = outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
         assert_eq!(late, Answer::Refused(Refusal::EndedTask));
         assert!(
             !leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1), None, fixtures::MAX_CRASHES)
@@ -362,8 +362,8 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         leases::grant(&mut conn, agent, session).await.expect("grant");
-        outcomes::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable)).await.expect("record");
-        outcomes::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await.expect("record");
+        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable)).await.expect("record");
+        fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await.expect("record");
         cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
 
         let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");

@@ -12,6 +12,8 @@ use super::{Error, round_trip};
 /// What a crawl saw of its site.
 #[derive(Debug, Clone, Copy)]
 pub struct Crawled {
+    /// Who crawled.
+    pub agent: AgentId,
     /// The site.
     pub site: SiteId,
     /// The task.
@@ -20,23 +22,24 @@ pub struct Crawled {
     pub rtt: Rtt,
 }
 
-/// Compares what an agent's crawls saw with what was known when it was chosen, and doubts a site's measurements once that is
+/// Compares what crawls saw with what was known when their agents were chosen, and doubts a site's measurements once that is
 /// enough; returns the sites that are doubted now.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
-pub async fn note(conn: &mut PgConnection, agent: AgentId, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
-    let tasks: Vec<i64> = crawls.iter().map(|crawled| crawled.task.get()).collect();
+pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
+    let (tasks, agents): (Vec<i64>, Vec<i64>) =
+        crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
     let rows = sqlx::query!(
         r#"
         select t.id, coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as known_us
-        from tasks t
-        join assignments c on c.id = t.assignment_id and c.agent_id = $2
+        from unnest($1::bigint[], $2::bigint[]) as crawled (task_id, agent_id)
+        join tasks t on t.id = crawled.task_id
+        join assignments c on c.id = t.assignment_id and c.agent_id = crawled.agent_id
         cross join lateral (select array_position(c.candidates, c.agent_id) as rank) listed
-        where t.id = any($1)
         "#,
         &tasks,
-        agent.get(),
+        &agents,
     )
     .fetch_all(&mut *conn)
     .await?;
@@ -112,7 +115,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        let crawled = Crawled { site, task, rtt: Rtt::try_from_micros(200_000).expect("a round trip") };
+        let crawled = Crawled { agent, site, task, rtt: Rtt::try_from_micros(200_000).expect("a round trip") };
         for (measured_us, predicted_us, doubted) in
             [(None, None, false), (Some(190_000), Some(10_000), false), (Some(20_000), Some(190_000), true)]
         {
@@ -125,14 +128,17 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a choice");
-            let noted = note(&mut conn, agent, &[crawled]).await.expect("note");
+            let noted = note(&mut conn, &[crawled]).await.expect("note");
             assert_eq!(!noted.is_empty(), doubted, "{measured_us:?} {predicted_us:?}");
         }
-        assert!(note(&mut conn, other, &[crawled]).await.expect("note").is_empty(), "nobody chose it");
+        assert!(
+            note(&mut conn, &[Crawled { agent: other, ..crawled }]).await.expect("note").is_empty(),
+            "nobody chose it"
+        );
         // One that agrees begins the count anew.
         sqlx::query("update sites set contradictions = 1").execute(&mut *conn).await.expect("one contradiction");
         sqlx::query("update assignments set measured_us = array[200000]").execute(&mut *conn).await.expect("agree");
-        assert!(note(&mut conn, agent, &[crawled]).await.expect("note").is_empty());
+        assert!(note(&mut conn, &[crawled]).await.expect("note").is_empty());
         let counted: i32 =
             sqlx::query_scalar("select contradictions::integer from sites").fetch_one(&mut *conn).await.expect("count");
         assert_eq!(counted, 0);

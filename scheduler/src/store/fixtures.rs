@@ -6,6 +6,7 @@ use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use crate::model::{AgentId, BatchId, SessionId, SiteId, TaskId};
 
+use super::outcomes::{self, Answer, Report};
 use super::sessions::{self, Registration, Terms};
 
 /// Long enough that nothing expires by itself during a test.
@@ -47,6 +48,11 @@ pub(crate) fn registration() -> Registration {
 
 pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionId {
     sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
+}
+
+/// Records one outcome.
+pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, super::Error> {
+    Ok(outcomes::record_all(conn, &[(agent, report)]).await?[0])
 }
 
 pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {

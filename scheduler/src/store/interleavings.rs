@@ -10,7 +10,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use super::batch_changes::{self, Extent};
-use super::outcomes::{self, Answer, Ending, Report};
+use super::outcomes::{Answer, Ending, Report};
 use super::refusals::Refusal;
 use super::sessions::{self, OpenError, Registration};
 use super::{drains, fixtures, leases, loads};
@@ -71,7 +71,7 @@ impl Scene {
             rtt: None,
             message: String::new(),
         };
-        outcomes::record(conn, self.agent, &report).await.expect("record")
+        fixtures::record(conn, self.agent, &report).await.expect("record")
     }
 
     async fn cancel(&self, conn: &mut PgConnection) -> batch_changes::Cancelled {

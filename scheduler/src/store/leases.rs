@@ -3,6 +3,7 @@
 //! Invariants: a task's token rises by one per grant and never otherwise; at most one active lease a site (a unique
 //! index); a lease is active only while its task is `leased` with the same token.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -72,107 +73,127 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
         .collect())
 }
 
+/// An agent's session and slots of its that are free.
+#[derive(Debug, Clone, Copy)]
+pub struct Free {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its session.
+    pub session: SessionId,
+    /// How many.
+    pub slots: i64,
+}
+
 /// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
 /// longer active, or to an agent that drains or has paused. The caller commits before it sends.
 ///
 /// # Errors
 /// When the database fails or a stored policy is out of range.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
-    let Some(slots) = lock(conn, agent, session).await? else { return Ok(Vec::new()) };
+    let Some((_, capacity)) = lock(conn, &[(agent, session)]).await?.pop() else { return Ok(Vec::new()) };
     let active = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
     )
     .fetch_one(&mut *conn)
     .await?;
-    slots.grant(conn, i64::from(slots.capacity) - active).await
+    let granted = choose(conn, &[Free { agent, session, slots: i64::from(capacity) - active }]).await?;
+    Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
-/// The slots of an agent whose row is locked for the transaction, so that two grants cannot both take the same free slot.
-#[derive(Debug)]
-pub struct Slots {
-    agent: AgentId,
-    session: SessionId,
-    capacity: i32,
-}
-
-/// Locks the agent's row; `None` when its session has ended, it drains or has paused, or nothing is assigned to it. Of rows
-/// that one transaction locks, this comes before those of tasks.
+/// As [`grant`], for several agents and into slots that the caller knows to be free: an agent of thousands frees one after
+/// another, and counting them each time would be most of the work. Only its own session grants to an agent, so that what was free
+/// stays free. What is granted comes in the order of the agents that ask, each once.
 ///
 /// # Errors
-/// When the database fails.
-pub async fn lock(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Slots>, Error> {
-    let capacity = sqlx::query_scalar!(
+/// When the database fails or a stored policy is out of range.
+pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Grant>>, Error> {
+    let sessions: Vec<_> = asking.iter().map(|free| (free.agent, free.session)).collect();
+    let locked: HashSet<AgentId> = lock(conn, &sessions).await?.into_iter().map(|(agent, _)| agent).collect();
+    let served: Vec<Free> = asking.iter().filter(|free| locked.contains(&free.agent)).copied().collect();
+    let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
+    for (agent, grant) in choose(conn, &served).await? {
+        granted.entry(agent).or_default().push(grant);
+    }
+    Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
+}
+
+/// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
+/// without those whose session has ended, and that drain or have paused. Of rows that one transaction locks, these come before those of
+/// tasks.
+async fn lock(conn: &mut PgConnection, sessions: &[(AgentId, SessionId)]) -> Result<Vec<(AgentId, i32)>, Error> {
+    let (agents, sessions): (Vec<i64>, Vec<i64>) =
+        sessions.iter().map(|(agent, session)| (agent.get(), session.get())).unzip();
+    let rows = sqlx::query!(
         r#"
-        select a.capacity from agents a
-        join sessions s on s.agent_id = a.id
-        where a.id = $1 and s.id = $2 and s.state = 'active' and s.paused is null and a.draining_since is null
-          and (select true from tasks t where t.agent_id = $1 and t.state = 'assigned' limit 1)
+        select a.id, a.capacity from agents a
+        join unnest($1::bigint[], $2::bigint[]) as asking (agent_id, session_id) on asking.agent_id = a.id
+        join sessions s on s.agent_id = a.id and s.id = asking.session_id
+        where s.state = 'active' and s.paused is null and a.draining_since is null
+        order by a.id
         -- Not against those that assign to it meanwhile: these only hold its key.
         for no key update of a for share of s
         "#,
-        agent.get(),
-        session.get(),
+        &agents,
+        &sessions,
     )
-    .fetch_optional(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(capacity.map(|capacity| Slots { agent, session, capacity }))
+    Ok(rows.into_iter().map(|row| (AgentId::new(row.id), row.capacity)).collect())
 }
 
-impl Slots {
-    /// As [`grant`], into slots that the caller knows to be free: an agent of thousands frees one after another, and counting
-    /// them each time would be most of the work. Only its own session grants to an agent, so that what was free stays free.
-    ///
-    /// # Errors
-    /// When the database fails or a stored policy is out of range.
-    pub async fn grant(&self, conn: &mut PgConnection, free: i64) -> Result<Vec<Grant>, Error> {
-        if free <= 0 {
-            return Ok(Vec::new());
-        }
-        choose(conn, self.agent, self.session, free).await
+async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, Grant)>, Error> {
+    let free: Vec<&Free> = free.iter().filter(|free| free.slots > 0).collect();
+    if free.is_empty() {
+        return Ok(Vec::new());
     }
-}
-
-async fn choose(conn: &mut PgConnection, agent: AgentId, session: SessionId, free: i64) -> Result<Vec<Grant>, Error> {
+    let agents: Vec<i64> = free.iter().map(|free| free.agent.get()).collect();
+    let sessions: Vec<i64> = free.iter().map(|free| free.session.get()).collect();
+    let slots: Vec<i64> = free.iter().map(|free| free.slots).collect();
     let rows = sqlx::query!(
         r#"
         with chosen as (
-            select t.id, t.site_id, t.token + 1 as token
-            from tasks t
-            where t.state = 'assigned' and t.agent_id = $1
-              -- `offset 0`: looked up for each task, by index. Else it is joined, and every active lease is read for every task.
-              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
-            -- Those first whose lease was lost: they have waited before.
-            order by t.token = 0, t.id
-            limit $3
-            for update of t skip locked
+            select t.id, t.site_id, t.token + 1 as token, free.agent_id, free.session_id
+            from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as free (agent_id, session_id, slots)
+            -- An array, though rows would do: a limit that differs by row is taken for a tenth of all that wait, and then what follows
+            -- is planned as joins with whole tables.
+            cross join lateral unnest(array(
+                select w from tasks w
+                where w.state = 'assigned' and w.agent_id = free.agent_id
+                  -- `offset 0`: looked up for each task, by index. Else it is joined, and every active lease is read for every task.
+                  and not exists (select from leases l where l.site_id = w.site_id and l.state = 'active' offset 0)
+                -- Those first whose lease was lost: they have waited before.
+                order by w.token = 0, w.id
+                limit free.slots
+                for update skip locked
+            )) t
         ), granted as (
             insert into leases (task_id, token, site_id, agent_id, session_id)
-            select id, token, site_id, $1, $2 from chosen
+            select id, token, site_id, agent_id, session_id from chosen
             -- Another batch's task of the same site may have been granted in between: it waits its turn.
             on conflict (site_id) where state = 'active' do nothing
-            returning task_id, token
+            returning task_id, token, agent_id
         ), moved as (
             update tasks t set state = 'leased', token = g.token, reason = null, state_since = now()
             from granted g where t.id = g.task_id
-            returning t.id, t.batch_id, t.site_id, t.token
+            returning t.id, t.batch_id, t.site_id, t.token, g.agent_id
         )
-        select m.id, m.token, s.id as site_id, s.name, s.origin,
+        select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin,
                b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms
         from moved m
         join sites s on s.id = m.site_id
         join batches b on b.id = m.batch_id
         order by m.id
         "#,
-        agent.get(),
-        session.get(),
-        free,
+        &agents,
+        &sessions,
+        &slots,
     )
     .fetch_all(conn)
     .await?;
     rows.into_iter()
         .map(|row| {
-            Ok(Grant {
+            let grant = Grant {
                 task: TaskId::new(row.id),
                 token: LeaseToken::new(row.token),
                 site: SiteId::new(row.site_id),
@@ -189,7 +210,8 @@ async fn choose(conn: &mut PgConnection, agent: AgentId, session: SessionId, fre
                         row.request_interval_ms,
                     )?),
                 },
-            })
+            };
+            Ok((AgentId::new(row.agent_id), grant))
         })
         .collect()
 }
@@ -307,14 +329,27 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let released = sqlx::query!(
         r#"
-        -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
-        with held as (
-            select t.id, l.token,
-                   -- An agent that said goodbye or was removed did not crash.
-                   case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
-            from tasks t
-            join leases l on l.task_id = t.id and l.state = 'active'
-            join sessions s on s.id = l.session_id and s.state <> 'active'
+        -- From one session that holds leases to the next, by index: of those of active sessions, most often all, none is read.
+        with recursive holding (session_id) as (
+            select min(session_id) from leases where state = 'active'
+            union all
+            select (select min(l.session_id) from leases l where l.state = 'active' and l.session_id > h.session_id)
+            from holding h where h.session_id is not null
+        ), held as (
+            -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
+            select t.id, ended.token, ended.crashed
+            from (
+                select l.task_id, l.token,
+                       -- An agent that said goodbye or was removed did not crash.
+                       case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
+                from holding
+                join sessions s on s.id = holding.session_id and s.state <> 'active'
+                -- `offset 0`: else all active leases are read, and joined.
+                cross join lateral (
+                    select task_id, token from leases where session_id = s.id and state = 'active' offset 0
+                ) l
+            ) ended
+            join tasks t on t.id = ended.task_id
             order by t.id
             for update of t
         ), lost as (
@@ -422,21 +457,50 @@ mod tests {
         let agent = fixtures::agent(&mut conn, "a").await;
         let session = fixtures::session(&mut conn, agent).await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none(), "nothing is assigned to it");
+        let filled = async |conn: &mut PgConnection, asking: &[(AgentId, SessionId)], slots| {
+            let asking: Vec<Free> = asking.iter().map(|&(agent, session)| Free { agent, session, slots }).collect();
+            let granted = fill(conn, &asking).await.expect("fill");
+            granted
+                .iter()
+                .map(|grants| grants.iter().map(|grant| grant.name.clone()).collect())
+                .collect::<Vec<Vec<_>>>()
+        };
+        let nothing: [&[&str]; 1] = [&[]];
+        assert_eq!(filled(&mut conn, &[(agent, session)], 1).await, nothing, "nothing is assigned to it");
         for host in ["a.cn", "b.cn", "c.cn"] {
             let site = fixtures::site(&mut conn, host).await;
             fixtures::assigned(&mut conn, batch, site, agent).await;
         }
-        let slots = lock(&mut conn, agent, session).await.expect("lock").expect("an active session");
-        let one = slots.grant(&mut conn, 1).await.expect("grant");
-        assert_eq!(one.iter().map(|grant| grant.name.as_str()).collect::<Vec<_>>(), ["a.cn"]);
-        assert!(slots.grant(&mut conn, 0).await.expect("grant").is_empty());
+        let other = fixtures::agent(&mut conn, "b").await;
+        let others = fixtures::session(&mut conn, other).await;
+        for host in ["d.cn", "e.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            fixtures::assigned(&mut conn, batch, site, other).await;
+        }
+        assert_eq!(filled(&mut conn, &[(agent, session)], 0).await, nothing);
+        let both = [(other, others), (agent, session)];
+        assert_eq!(filled(&mut conn, &both, 1).await, [["d.cn"], ["a.cn"]], "each its own, in the order asked");
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
-        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none());
+        assert_eq!(filled(&mut conn, &both, 1).await, [&["e.cn"][..], &[]], "one of them has paused");
         let new = fixtures::session(&mut conn, agent).await;
-        assert!(lock(&mut conn, agent, session).await.expect("lock").is_none(), "superseded");
-        let slots = lock(&mut conn, agent, new).await.expect("lock").expect("an active session");
-        assert_eq!(slots.grant(&mut conn, 1).await.expect("grant").len(), 1);
+        assert_eq!(filled(&mut conn, &[(agent, session)], 1).await, nothing, "superseded");
+        assert_eq!(filled(&mut conn, &[(agent, new)], 1).await, [["a.cn"]], "it has forgotten it, and it goes first");
+        assert_eq!(filled(&mut conn, &[(agent, new)], 2).await, [["b.cn", "c.cn"]]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_site_at_two_agents_is_leased_once(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let mut asking = Vec::new();
+        for name in ["a", "b"] {
+            let agent = fixtures::agent(&mut conn, name).await;
+            let batch = fixtures::batch(&mut conn, name, "random").await;
+            fixtures::assigned(&mut conn, batch, site, agent).await;
+            asking.push(Free { agent, session: fixtures::session(&mut conn, agent).await, slots: 2 });
+        }
+        let granted = fill(&mut conn, &asking).await.expect("fill");
+        assert_eq!(granted.iter().map(Vec::len).sum::<usize>(), 1, "{granted:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

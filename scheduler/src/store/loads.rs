@@ -150,7 +150,7 @@ pub struct Waiting {
     pub former: Former,
 }
 
-/// What waits at these agents, the newest first, at most `each`. Tasks whose site another task holds wait for that, and are
+/// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that, and are
 /// left out.
 ///
 /// # Errors
@@ -168,7 +168,8 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
             where t.agent_id = queue.agent_id and t.state = 'assigned'
               -- `offset 0`: looked up by index, as where leases are granted.
               and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
-            order by t.id desc
+            -- The end of its turn, by the index that keeps it.
+            order by t.token = 0 desc, t.id desc
             limit $2
         ) t
         join assignments c on c.id = t.assignment_id

@@ -81,58 +81,36 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// Records outcomes, each once; answers come in the order of the reports. Run in a transaction: the tasks' rows are locked
-/// for its length.
+/// Records outcomes of one agent or several, each once; answers come in the order of the reports. Run in a transaction: the tasks'
+/// rows are locked for its length.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn record_all(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
+pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<Answer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
+    let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
         // One that comes twice is judged by what became of the first.
         let mut tasks = HashSet::new();
-        let distinct = rest.iter().take_while(|report| tasks.insert(report.task)).count();
+        let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);
-        answers.extend(record_distinct(conn, agent, now).await?);
+        answers.extend(record_distinct(conn, &mut locked, now).await?);
         rest = later;
     }
     Ok(answers)
 }
 
-/// Records one outcome; see [`record_all`].
-#[cfg(test)]
-pub(super) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, Error> {
-    let answers = record_distinct(conn, agent, std::slice::from_ref(report)).await?;
-    Ok(answers.first().copied().unwrap_or(Answer::Refused(Refusal::UnknownTask)))
+/// A task that outcomes were reported of, locked.
+struct Locked {
+    site: SiteId,
+    token: LeaseToken,
+    open: bool,
 }
 
-async fn record_distinct(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
-    let verdicts = judge(conn, agent, reports).await?;
-    let accepted: Vec<&Report> = reports
-        .iter()
-        .zip(&verdicts)
-        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }))
-        .map(|(report, _)| report)
-        .collect();
-    if !accepted.is_empty() {
-        insert(conn, agent, &accepted).await?;
-        end_tasks(conn, &accepted).await?;
-    }
-    for (report, verdict) in reports.iter().zip(&verdicts) {
-        if let Answer::Refused(refusal) = *verdict {
-            let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
-            refusals::count(conn, agent, refusal, &detail).await?;
-        }
-    }
-    Ok(verdicts)
-}
-
-/// What outcomes of different tasks deserve. The tasks' rows are locked from here on, in the order of their identifiers, as
-/// whoever takes leases back does.
-async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> Result<Vec<Answer>, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<i64>) =
-        reports.iter().map(|report| (report.task.get(), report.token.get())).unzip();
+/// Locks the tasks' rows, in the order of their identifiers, as whoever takes leases back does.
+async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, Locked>, Error> {
+    let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
         r#"
         select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!"
@@ -142,14 +120,60 @@ async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> R
         "#,
         &ids,
     )
-    .fetch_all(&mut *conn)
+    .fetch_all(conn)
     .await?;
-    let tasks: HashMap<i64, _> = rows.into_iter().map(|row| (row.id, row)).collect();
-    // A statement of its own: whoever held a row until now may have granted, or recorded, meanwhile.
+    let locked = rows.into_iter().map(|row| {
+        let task = Locked { site: SiteId::new(row.site_id), token: LeaseToken::new(row.token), open: row.open };
+        (TaskId::new(row.id), task)
+    });
+    Ok(locked.collect())
+}
+
+/// Records outcomes of different tasks, and ends these.
+async fn record_distinct(
+    conn: &mut PgConnection,
+    locked: &mut HashMap<TaskId, Locked>,
+    reports: &[(AgentId, &Report)],
+) -> Result<Vec<Answer>, Error> {
+    let verdicts = judge(conn, locked, reports).await?;
+    let accepted: Vec<(AgentId, &Report)> = reports
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }))
+        .map(|(reported, _)| *reported)
+        .collect();
+    if !accepted.is_empty() {
+        insert(conn, &accepted).await?;
+        end_tasks(conn, &accepted).await?;
+    }
+    for (_, report) in accepted {
+        if let Some(task) = locked.get_mut(&report.task) {
+            task.open = false;
+        }
+    }
+    for ((agent, report), verdict) in reports.iter().zip(&verdicts) {
+        if let Answer::Refused(refusal) = *verdict {
+            let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
+            refusals::count(conn, *agent, refusal, &detail).await?;
+        }
+    }
+    Ok(verdicts)
+}
+
+/// What outcomes of different tasks deserve.
+async fn judge(
+    conn: &mut PgConnection,
+    locked: &HashMap<TaskId, Locked>,
+    reports: &[(AgentId, &Report)],
+) -> Result<Vec<Answer>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) =
+        reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
+    // A statement of its own: whoever held a row until it was locked may have granted, or recorded, meanwhile.
     let rows = sqlx::query!(
         r#"
-        select l.task_id, l.agent_id, l.state = 'active' as "active!", o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?",
-               o.bytes as "bytes?", o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
+        select l.task_id, l.agent_id, l.state = 'active' as "active!",
+               o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
+               o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
         join leases l on l.task_id = asked.task_id and l.token = asked.token
         left join outcomes o on o.task_id = l.task_id
@@ -160,13 +184,13 @@ async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> R
     .fetch_all(conn)
     .await?;
     let leases: HashMap<i64, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
-    let verdict = |report: &Report| {
-        let Some(task) = tasks.get(&report.task.get()) else { return Answer::Refused(Refusal::UnknownTask) };
+    let verdict = |(agent, report): &(AgentId, &Report)| {
+        let Some(task) = locked.get(&report.task) else { return Answer::Refused(Refusal::UnknownTask) };
         let Some(known) = leases.get(&report.task.get()) else { return Answer::Refused(Refusal::ForgedToken) };
         if known.agent_id != agent.get() {
             return Answer::Refused(Refusal::ForeignLease);
         }
-        let stored = Stored::from(report);
+        let stored = Stored::from(*report);
         match known.accepted {
             Some(token) if token == report.token.get() => {
                 let same = known.kind.as_deref() == Some(stored.kind)
@@ -178,9 +202,9 @@ async fn judge(conn: &mut PgConnection, agent: AgentId, reports: &[Report]) -> R
                     && known.rtt_us == stored.rtt_us;
                 if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
             }
-            _ if task.token != report.token.get() => Answer::Refused(Refusal::OldToken),
+            _ if task.token != report.token => Answer::Refused(Refusal::OldToken),
             _ if !task.open => Answer::Refused(Refusal::EndedTask),
-            _ => Answer::Accepted { site: SiteId::new(task.site_id), freed: known.active },
+            _ => Answer::Accepted { site: task.site, freed: known.active },
         }
     };
     Ok(reports.iter().map(verdict).collect())
@@ -211,7 +235,9 @@ impl From<&Report> for Stored {
     }
 }
 
-async fn insert(conn: &mut PgConnection, agent: AgentId, reports: &[&Report]) -> Result<(), Error> {
+async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
+    let agents: Vec<i64> = reported.iter().map(|(agent, _)| agent.get()).collect();
+    let reports: Vec<&Report> = reported.iter().map(|(_, report)| *report).collect();
     let stored: Vec<Stored> = reports.iter().copied().map(Stored::from).collect();
     let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
@@ -228,11 +254,11 @@ async fn insert(conn: &mut PgConnection, agent: AgentId, reports: &[&Report]) ->
         r#"
         insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
                               message)
-        select $1, reported.*
-        from unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
+        select reported.*
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
                     $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[]) as reported
         "#,
-        agent.get(),
+        &agents,
         &tasks,
         &tokens,
         &kinds as _,
@@ -250,12 +276,12 @@ async fn insert(conn: &mut PgConnection, agent: AgentId, reports: &[&Report]) ->
     Ok(())
 }
 
-async fn end_tasks(conn: &mut PgConnection, reports: &[&Report]) -> Result<(), Error> {
-    let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
-    let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
+async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {
+    let (tasks, tokens): (Vec<i64>, Vec<i64>) =
+        reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
     let failures: Vec<Option<String>> = reports
         .iter()
-        .map(|report| match report.ending {
+        .map(|(_, report)| match report.ending {
             Ending::Complete | Ending::Truncated(_) => None,
             Ending::Blocked | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
         })
@@ -342,9 +368,9 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;
         let first = report(task, 1, Ending::Truncated(Budget::Pages));
-        assert!(matches!(record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted { .. }));
+        assert!(matches!(fixtures::record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted { .. }));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
-        assert_eq!(record(&mut conn, agent, &first).await.expect("record"), Answer::Duplicate);
+        assert_eq!(fixtures::record(&mut conn, agent, &first).await.expect("record"), Answer::Duplicate);
         let contradicting = [
             report(task, 1, Ending::Complete),
             Report { pages: 4, ..first.clone() },
@@ -353,7 +379,7 @@ mod tests {
             Report { rtt: None, ..first.clone() },
         ];
         for contradicting in &contradicting {
-            let answer = record(&mut conn, agent, contradicting).await.expect("record");
+            let answer = fixtures::record(&mut conn, agent, contradicting).await.expect("record");
             assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
         }
         let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
@@ -379,7 +405,7 @@ mod tests {
             report(second, 1, Ending::Complete),
             report(first, 2, Ending::Complete),
         ];
-        let answers = record_all(&mut conn, agent, &reports).await.expect("record");
+        let answers = record_all(&mut conn, &reports.each_ref().map(|report| (agent, report))).await.expect("record");
         assert_eq!(answers[0], Answer::Accepted { site, freed: true });
         assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
         assert!(matches!(answers[2], Answer::Accepted { .. }));
@@ -400,13 +426,13 @@ mod tests {
         sessions::close(&mut conn, session).await.expect("close");
         leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-        let late = record(&mut tx, agent, &report(task, 1, Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut tx, agent, &report(task, 1, Ending::Complete)).await.expect("record");
         assert!(matches!(late, Answer::Accepted { freed: false, .. }), "the slot was free before");
         tx.rollback().await.expect("rollback");
 
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant")[0].token.get(), 2);
-        let late = record(&mut conn, agent, &report(task, 1, Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut conn, agent, &report(task, 1, Ending::Complete)).await.expect("record");
         assert_eq!(late, Answer::Refused(Refusal::OldToken));
         assert_eq!(fixtures::state(&mut conn, task).await, "leased");
     }
@@ -422,7 +448,8 @@ mod tests {
             (task, -1, Refusal::ForgedToken),
             (TaskId::new(999), 1, Refusal::UnknownTask),
         ] {
-            let answer = record(&mut conn, thief, &report(task, token, Ending::Complete)).await.expect("record");
+            let answer =
+                fixtures::record(&mut conn, thief, &report(task, token, Ending::Complete)).await.expect("record");
             assert_eq!(answer, Answer::Refused(refusal));
         }
         let counted = refusals::of_agent(&mut conn, thief).await.expect("read");
@@ -441,7 +468,7 @@ mod tests {
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
             leases::grant(&mut conn, agent, session).await.expect("grant");
             let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, Ending::Complete) };
-            record(&mut conn, agent, &absurd).await.expect("record");
+            fixtures::record(&mut conn, agent, &absurd).await.expect("record");
         }
         let most = i64::MAX.unsigned_abs();
         let progress = crate::store::batches::progress(&mut conn, batch).await.expect("the progress");
@@ -454,7 +481,7 @@ mod tests {
     async fn an_unreachable_site_fails_with_the_reason(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;
-        record(&mut conn, agent, &report(task, 1, Ending::Unreachable)).await.expect("record");
+        fixtures::record(&mut conn, agent, &report(task, 1, Ending::Unreachable)).await.expect("record");
         let (state, reason): (String, String) =
             sqlx::query_as("select state::text, reason from tasks").fetch_one(&mut *conn).await.expect("one row");
         assert_eq!((state.as_str(), reason.as_str()), ("failed", "unreachable: no route"));

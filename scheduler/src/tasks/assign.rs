@@ -62,13 +62,13 @@ impl Assign {
     /// Chooses for one bounded batch; `true` when more may wait.
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let mut agents = loads::available(&mut tx).await.context("read available agents")?;
         let confirmed_within = self.scheduler.config.measure.site_max_age;
         let waiting =
             assignments::waiting(&mut tx, confirmed_within, TASKS_PER_PASS).await.context("read located tasks")?;
         if waiting.is_empty() {
             return Ok(false);
         }
+        let mut agents = loads::available(&mut tx).await.context("read available agents")?;
         if agents.is_empty() {
             explain_nobody(&mut tx).await.context("explain waiting tasks")?;
             tx.commit().await.context("commit reasons")?;

@@ -15,10 +15,12 @@ use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use super::together::{Request, Together};
 use super::{manners, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
 use crate::model::{AgentId, SessionId};
+use crate::store::leases::{Free, Grant};
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, leases, measurement_orders, measurements, sessions};
 
@@ -27,11 +29,35 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the store is looked at without being woken.
 const POLL: Duration = Duration::from_secs(1);
 
+/// Leases granted into freed slots in one transaction with those of other agents; what is free beyond that is found by the next look.
+const FILLED_AT_ONCE: i64 = 512;
+
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
+
+/// The transactions that the sessions of one scheduler share.
+#[derive(Debug, Default)]
+pub(super) struct Transactions {
+    pub(super) recordings: Together<outcomes::Recording>,
+    fillings: Together<Free>,
+}
+
+impl Request for Free {
+    type Answer = Vec<Grant>;
+
+    fn rows(&self) -> usize {
+        usize::try_from(self.slots).unwrap_or(0)
+    }
+
+    async fn run(conn: &mut sqlx::PgConnection, requests: &[&Self]) -> Result<Vec<Vec<Grant>>, store::Error> {
+        let asking: Vec<Self> = requests.iter().map(|free| **free).collect();
+        leases::fill(conn, &asking).await
+    }
+}
 
 /// One connected agent.
 pub(super) struct Session {
     pub(super) scheduler: Scheduler,
+    pub(super) transactions: Arc<Transactions>,
     pub(super) agent: AgentId,
     session: SessionId,
     outbound: Outbound,
@@ -44,6 +70,8 @@ pub(super) struct Session {
     grants_from: Instant,
     /// Its slots known to be free: as counted last, less what was granted and with what was freed since.
     free: i64,
+    /// Whether more than that may wait for it, as far as is known: whoever assigns it something wakes the session.
+    more: bool,
     /// What the agent was told at its welcome.
     contact_url: Option<String>,
     /// Why it takes no lease, as it said last; empty while it does.
@@ -53,6 +81,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         scheduler: &Scheduler,
+        transactions: &Arc<Transactions>,
         agent: AgentId,
         session: SessionId,
         outbound: Outbound,
@@ -60,6 +89,7 @@ impl Session {
     ) -> Self {
         Self {
             scheduler: scheduler.clone(),
+            transactions: Arc::clone(transactions),
             agent,
             session,
             outbound,
@@ -68,6 +98,7 @@ impl Session {
             opened: Instant::now(),
             grants_from: Instant::now(),
             free: 0,
+            more: false,
             contact_url,
             paused: String::new(),
         }
@@ -244,23 +275,25 @@ impl Session {
         // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
         // another's by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
-        self.free = waiting.free;
+        (self.free, self.more) = (waiting.free, waiting.tasks);
         let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
         if waiting.orders || waiting.revocations || waiting.leases() { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    /// Grants leases into slots that outcomes have just freed. Not in the transaction that recorded them: the agent's row would be
-    /// locked for longer, which cost more than the commit saved.
+    /// Grants leases into slots that outcomes have just freed. Not in the transaction that recorded them: agents' rows are locked
+    /// before those of tasks, so that it would hold them for longer, which cost more than the commit saved.
     pub(super) async fn refill(&mut self, freed: usize) -> Result<(), Status> {
         self.free = self.free.saturating_add(i64::try_from(freed).unwrap_or(i64::MAX));
-        if freed == 0 || self.free <= 0 || !self.may_grant() {
+        if freed == 0 || self.free <= 0 || !self.more || !self.may_grant() {
             return Ok(());
         }
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let slots = leases::lock(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
-        let Some(slots) = slots else { return Ok(()) };
-        let grants = slots.grant(&mut tx, self.free).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let free = Free { agent: self.agent, session: self.session, slots: self.free.min(FILLED_AT_ONCE) };
+        let grants = self.transactions.fillings.ask(&self.scheduler.pool, free).await?;
+        let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
+        self.more = granted >= free.slots;
+        if granted == FILLED_AT_ONCE {
+            self.wake.notify_one();
+        }
         self.send_orders(grants).await
     }
 
@@ -293,7 +326,7 @@ impl Session {
         self.send_orders(grants).await
     }
 
-    async fn send_orders(&mut self, grants: Vec<leases::Grant>) -> Result<(), Status> {
+    async fn send_orders(&mut self, grants: Vec<Grant>) -> Result<(), Status> {
         self.free = self.free.saturating_sub(i64::try_from(grants.len()).unwrap_or(i64::MAX));
         for grant in grants {
             self.send(convert::crawl_order(grant)).await?;

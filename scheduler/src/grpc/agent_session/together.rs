@@ -1,0 +1,256 @@
+//! One transaction for what several agents ask for at the same time.
+//!
+//! A statement and a commit cost nearly the same for one agent as for twenty. Who asks while a transaction is under way waits for its
+//! end, and the next one takes everybody who came meanwhile: nobody waits for company, and the more there are the less each costs.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sqlx::{PgConnection, PgPool};
+use tokio::sync::{Semaphore, oneshot};
+use tonic::Status;
+
+use crate::grpc::status;
+use crate::store;
+
+/// What one transaction takes on, in rows: enough that the commit costs each little, few enough that it takes some tens of
+/// milliseconds. Who asks for more goes alone.
+const MOST_ROWS: usize = 1024;
+/// Rows that wait, from which on a second transaction is begun beside the first. Fewer wait for its end: two small transactions cost
+/// more than one of both, and make each other slower.
+const CROWD_ROWS: usize = 256;
+
+/// What can be done for many in one transaction.
+pub(super) trait Request: Sized + Send + Sync {
+    type Answer: Send + std::fmt::Debug;
+
+    /// How many rows it is about.
+    fn rows(&self) -> usize;
+
+    /// Does what is asked for; answers come in the order of the requests. When it fails, each of them is tried by itself.
+    fn run(
+        conn: &mut PgConnection,
+        requests: &[&Self],
+    ) -> impl Future<Output = Result<Vec<Self::Answer>, store::Error>> + Send;
+}
+
+/// Where requests of one kind meet. It holds one at most of each session, which waits for its answer.
+#[derive(Debug)]
+pub(super) struct Together<R: Request> {
+    waiting: Mutex<VecDeque<Waiting<R>>>,
+    /// Of whoever runs the transaction.
+    turn: Semaphore,
+    /// Of whoever runs another beside it.
+    second: Semaphore,
+}
+
+#[derive(Debug)]
+struct Waiting<R: Request> {
+    request: R,
+    answer: oneshot::Sender<Result<R::Answer, Status>>,
+}
+
+impl<R: Request> Default for Together<R> {
+    fn default() -> Self {
+        Self { waiting: Mutex::default(), turn: Semaphore::new(1), second: Semaphore::new(1) }
+    }
+}
+
+impl<R: Request> Together<R> {
+    /// Returns what came of the request, once that is committed.
+    pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
+        let (answer, mut answered) = oneshot::channel();
+        let crowded = {
+            let mut queue = self.queue();
+            queue.push_back(Waiting { request, answer });
+            queue.iter().map(|waiting| waiting.request.rows()).sum::<usize>() >= CROWD_ROWS
+        };
+        loop {
+            let second = async { if crowded { self.second.acquire().await } else { std::future::pending().await } };
+            tokio::select! {
+                biased;
+                answer = &mut answered => return given_up(answer),
+                turn = async { tokio::select! { turn = self.turn.acquire() => turn, turn = second => turn } } => {
+                    let batch = self.take();
+                    if batch.is_empty() {
+                        // Another transaction has it.
+                        drop(turn);
+                        return given_up(answered.await);
+                    }
+                    serve(pool, batch).await;
+                }
+            }
+        }
+    }
+
+    /// The requests of the next transaction, those first that came first; none of those that nobody waits for any more.
+    fn take(&self) -> Vec<Waiting<R>> {
+        let mut queue = self.queue();
+        let (mut batch, mut rows) = (Vec::new(), 0);
+        while let Some(next) = queue.pop_front() {
+            if next.answer.is_closed() {
+                continue;
+            }
+            rows += next.request.rows();
+            if rows > MOST_ROWS && !batch.is_empty() {
+                queue.push_front(next);
+                break;
+            }
+            batch.push(next);
+        }
+        batch
+    }
+
+    /// Never held across an await.
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting<R>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whoever ran the transaction went away in the middle of it, as all sessions do when the scheduler stops or the database is away.
+fn given_up<A>(answer: Result<Result<A, Status>, oneshot::error::RecvError>) -> Result<A, Status> {
+    answer.unwrap_or_else(|_| Err(status::away()))
+}
+
+/// Runs the requests in one transaction; when Postgres refuses that, each in one of its own, so that nobody fails for another.
+async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
+    let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
+    match attempt(pool, &requests).await {
+        Ok(answers) => {
+            for (waiting, answer) in batch.into_iter().zip(answers) {
+                // Whoever has gone meanwhile learns of it when it is back.
+                let _heard = waiting.answer.send(Ok(answer));
+            }
+        }
+        Err(Failed::Refused(error)) if batch.len() > 1 => {
+            tracing::info!(error = &error as &dyn std::error::Error, requests = batch.len(), "each goes by itself");
+            for waiting in batch {
+                let outcome = attempt(pool, &[&waiting.request]).await;
+                let answer =
+                    outcome.map(|mut answers| answers.pop()).map_err(|failed| status::from_store(failed.into()));
+                let _heard = waiting.answer.send(answer.and_then(|answer| answer.ok_or_else(status::away)));
+            }
+        }
+        Err(failed) => {
+            let status = status::from_store(failed.into());
+            for waiting in batch {
+                let _heard = waiting.answer.send(Err(status.clone()));
+            }
+        }
+    }
+}
+
+/// A transaction that failed.
+enum Failed {
+    /// For something in it: nothing was done.
+    Refused(store::Error),
+    /// Because the database went away, and perhaps while it committed: what is not idempotent must not be tried again.
+    Broken(store::Error),
+}
+
+impl From<Failed> for store::Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Refused(error) | Failed::Broken(error) => error,
+        }
+    }
+}
+
+async fn attempt<R: Request>(pool: &PgPool, requests: &[&R]) -> Result<Vec<R::Answer>, Failed> {
+    let mut tx = store::begin(pool).await.map_err(Failed::Broken)?;
+    let answers = R::run(&mut tx, requests).await.map_err(|error| match error {
+        store::Error::Database(ref cause) if cause.as_database_error().is_none() => Failed::Broken(error),
+        _ => Failed::Refused(error),
+    })?;
+    tx.commit().await.map_err(|error| Failed::Broken(error.into()))?;
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tonic::Code;
+
+    use super::*;
+
+    /// Divides by a number; answers with the transaction that did.
+    #[derive(Debug)]
+    struct Divide(i32);
+
+    impl Request for Divide {
+        type Answer = i64;
+
+        fn rows(&self) -> usize {
+            usize::try_from(self.0).unwrap_or(0)
+        }
+
+        async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<i64>, store::Error> {
+            let mut answers = Vec::new();
+            for divide in requests {
+                let by = sqlx::query_scalar("select pg_current_xact_id()::text::bigint + 0 / $1").bind(divide.0);
+                answers.push(by.fetch_one(&mut *conn).await?);
+            }
+            Ok(answers)
+        }
+    }
+
+    /// Has all of these asked while a transaction is under way.
+    async fn asked(pool: &PgPool, together: &Arc<Together<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
+        let under_way = together.turn.acquire().await.expect("a turn");
+        let mut asking = Vec::new();
+        for (number, &by) in by.iter().enumerate() {
+            let (pool, together) = (pool.clone(), Arc::clone(together));
+            let queue = Arc::clone(&together);
+            asking.push(tokio::spawn(async move { together.ask(&pool, Divide(by)).await }));
+            while queue.queue().len() <= number {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(under_way);
+        let mut answers = Vec::new();
+        for asking in asking {
+            answers.push(asking.await.expect("no panic"));
+        }
+        answers
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn who_asks_while_a_transaction_is_under_way_shares_the_next(pool: PgPool) {
+        let together = Arc::new(Together::default());
+        let answers: Vec<i64> =
+            asked(&pool, &together, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
+        assert!(answers.iter().all(|transaction| *transaction == answers[0]), "{answers:?}");
+        let next = together.ask(&pool, Divide(1)).await.expect("divided");
+        assert!(next > answers[0], "nobody waits for company");
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn nobody_fails_for_another(pool: PgPool) {
+        let together = Arc::new(Together::default());
+        let answers = asked(&pool, &together, &[1, 0, 2]).await;
+        let codes: Vec<Code> =
+            answers.iter().map(|answer| answer.as_ref().map_or_else(Status::code, |_| Code::Ok)).collect();
+        assert_eq!(codes, [Code::Ok, Code::Internal, Code::Ok]);
+        assert_ne!(answers[0].as_ref().ok(), answers[2].as_ref().ok(), "each by itself");
+    }
+
+    #[tokio::test]
+    async fn a_transaction_takes_on_so_many_rows_and_nobody_who_has_gone() {
+        let together = Together::<Divide>::default();
+        let most = i32::try_from(MOST_ROWS).expect("a number");
+        let ask = |rows| {
+            let (answer, answered) = oneshot::channel();
+            together.queue().push_back(Waiting { request: Divide(rows), answer });
+            answered
+        };
+        let _waiting = [ask(most + 1), ask(most - 1)];
+        drop(ask(1));
+        let _more = [ask(1), ask(1)];
+        let taken = || together.take().iter().map(|waiting| waiting.request.0).collect::<Vec<_>>();
+        assert_eq!(taken(), [most + 1], "more than that goes alone");
+        assert_eq!(taken(), [most - 1, 1]);
+        assert_eq!(taken(), [1]);
+        assert!(taken().is_empty());
+    }
+}
