@@ -36,6 +36,17 @@ const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Agents enrolled at once.
 const ENROLLED_AT_ONCE: usize = 6;
 
+/// A scheduler's configuration for tests: shorter than an operator would have it, so that a dead agent is found in seconds and sites are
+/// measured in no more; the rules are the same.
+pub const HURRIED: &str = "
+[measure]
+site_interval = '200ms'
+[lease]
+heartbeat_interval = '500ms'
+life = '3s'
+grace = '500ms'
+";
+
 /// How a cluster is set up.
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use landfall_lab::check::{self, Evidence, Expect};
-use landfall_lab::cluster::{Cluster, Options};
+use landfall_lab::cluster::{Cluster, HURRIED, Options};
 use landfall_lab::figures::Figures;
 use landfall_lab::layout::{Layout, SMALL};
 use landfall_lab::process::until;
@@ -25,15 +25,6 @@ const MAX_DEPTH: u32 = 8;
 const MESH_PATIENCE: Duration = Duration::from_secs(60);
 const LEASE_PATIENCE: Duration = Duration::from_secs(60);
 const BATCH_PATIENCE: Duration = Duration::from_secs(90);
-/// The lease times are short so that a dead agent is found in seconds.
-const SCHEDULER: &str = "
-[measure]
-site_interval = '200ms'
-[lease]
-heartbeat_interval = '500ms'
-life = '3s'
-grace = '500ms'
-";
 
 /// Held by the test whose cluster runs.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -46,7 +37,7 @@ async fn cluster(agents: usize, sites: usize) -> Cluster {
 async fn cluster_of(layout: &str, agents: usize, sites: usize, more: &str) -> Cluster {
     let layout = Layout::parse(layout, "small.toml").unwrap();
     let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: format!("{SCHEDULER}{more}"), capacity: 8, logs: None, sharing: 0 };
+    let options = Options { scheduler: format!("{HURRIED}{more}"), capacity: 8, logs: None, sharing: 0 };
     Cluster::start(world, &options).await.unwrap()
 }
 

@@ -5,22 +5,13 @@
 
 use std::time::Duration;
 
-use landfall_lab::cluster::{Cluster, Options};
+use landfall_lab::cluster::{Cluster, HURRIED, Options};
 use landfall_lab::layout::{Layout, SMALL};
 use landfall_lab::process::until;
 use landfall_lab::world::World;
 use tokio::sync::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Short, so that a dead agent is found in seconds.
-const SCHEDULER: &str = "
-[measure]
-site_interval = '200ms'
-[lease]
-heartbeat_interval = '500ms'
-life = '3s'
-grace = '500ms'
-";
 
 /// Held by the test whose cluster runs.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -29,7 +20,7 @@ static TURN: Mutex<()> = Mutex::const_new(());
 async fn cluster(agents: usize, sites: usize) -> Cluster {
     let layout = Layout::parse(SMALL, "small.toml").unwrap();
     let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
+    let options = Options { scheduler: HURRIED.to_owned(), capacity: 1, logs: None, sharing: 0 };
     Cluster::start(world, &options).await.unwrap()
 }
 

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use landfall_lab::check::{self, Evidence, Expect};
-use landfall_lab::cluster::{Cluster, Options};
+use landfall_lab::cluster::{Cluster, HURRIED, Options};
 use landfall_lab::figures::Figures;
 use landfall_lab::layout::{Layout, SMALL};
 use landfall_lab::process::until;
@@ -20,14 +20,6 @@ const SESSION_PATIENCE: Duration = Duration::from_secs(60);
 /// Probes of one site are this far apart; an operator's are a second apart.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_DEPTH: u32 = 8;
-const SCHEDULER: &str = "
-[measure]
-site_interval = '200ms'
-[lease]
-heartbeat_interval = '500ms'
-life = '3s'
-grace = '500ms'
-";
 
 /// Held by the test whose cluster runs.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -40,7 +32,7 @@ async fn cluster(agents: usize, sites: usize) -> Option<Cluster> {
     }
     let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap();
     let world = World::start_on(Grade::Tun, scenario).await.unwrap();
-    let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 8, logs: None, sharing: 0 };
+    let options = Options { scheduler: HURRIED.to_owned(), capacity: 8, logs: None, sharing: 0 };
     Some(Cluster::start(world, &options).await.unwrap())
 }
 

@@ -28,8 +28,8 @@ pub struct Waiting {
     pub former: Option<(Former, String)>,
 }
 
-/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and so are those of
-/// `gnp-confirmed` whose site has no confirmation that ended `confirmed_within` this time.
+/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped,
+/// and so are those of `gnp-confirmed` whose site has no confirmation that ended `confirmed_within` this time.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.

@@ -150,8 +150,8 @@ pub struct Waiting {
     pub former: Former,
 }
 
-/// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that, and are
-/// left out.
+/// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that,
+/// and are left out.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.

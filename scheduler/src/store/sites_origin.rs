@@ -2,7 +2,8 @@
 //!
 //! Invariants: an origin once set stays; the site that was settled first at an origin stays itself, so that nothing
 //! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
-//! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on the origin until the transaction ends.
+//! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on
+//! the origin until the transaction ends.
 
 use std::collections::HashSet;
 
