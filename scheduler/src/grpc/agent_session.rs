@@ -17,7 +17,7 @@ mod outcomes;
 mod stream;
 mod together;
 
-use stream::{Session, Transactions};
+use stream::{Recordings, Session};
 
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, auth, status};
@@ -32,7 +32,7 @@ const OUTBOUND_MESSAGES: usize = 256;
 #[derive(Debug, Clone)]
 pub struct AgentDesk {
     scheduler: Scheduler,
-    transactions: Arc<Transactions>,
+    recordings: Arc<Recordings>,
     sessions: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -40,7 +40,7 @@ pub struct AgentDesk {
 impl AgentDesk {
     /// Sessions run on `sessions` and end with `shutdown`.
     pub fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
-        Self { scheduler, transactions: Arc::default(), sessions, shutdown }
+        Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }
 }
 
@@ -70,7 +70,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
         let session =
-            Session::new(&self.scheduler, &self.transactions, agent, opened.session, outbound, contact_url.clone());
+            Session::new(&self.scheduler, &self.recordings, agent, opened.session, outbound, contact_url.clone());
         let others = self.scheduler.wakes.others();
         session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url, others)).await?;
         let shutdown = self.shutdown.clone();

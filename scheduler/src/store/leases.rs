@@ -3,7 +3,7 @@
 //! Invariants: a task's token rises by one per grant and never otherwise; at most one active lease a site (a unique
 //! index); a lease is active only while its task is `leased` with the same token.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -90,7 +90,8 @@ pub struct Free {
 /// # Errors
 /// When the database fails or a stored policy is out of range.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
-    let Some((_, capacity)) = lock(conn, &[(agent, session)]).await?.pop() else { return Ok(Vec::new()) };
+    let asking = Free { agent, session, slots: 0 };
+    let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
     let active = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
@@ -103,16 +104,13 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 
 /// As [`grant`], for several agents and into slots that the caller knows to be free: an agent of thousands frees one after
 /// another, and counting them each time would be most of the work. Only its own session grants to an agent, so that what was free
-/// stays free. What is granted comes in the order of the agents that ask, each once.
+/// stays free. What is granted comes in the order of the agents that ask, each once and [locked](lock) before.
 ///
 /// # Errors
 /// When the database fails or a stored policy is out of range.
 pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Grant>>, Error> {
-    let sessions: Vec<_> = asking.iter().map(|free| (free.agent, free.session)).collect();
-    let locked: HashSet<AgentId> = lock(conn, &sessions).await?.into_iter().map(|(agent, _)| agent).collect();
-    let served: Vec<Free> = asking.iter().filter(|free| locked.contains(&free.agent)).copied().collect();
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
-    for (agent, grant) in choose(conn, &served).await? {
+    for (agent, grant) in choose(conn, asking).await? {
         granted.entry(agent).or_default().push(grant);
     }
     Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
@@ -121,9 +119,15 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
 /// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
 /// without those whose session has ended, and that drain or have paused. Of rows that one transaction locks, these come before those of
 /// tasks.
-async fn lock(conn: &mut PgConnection, sessions: &[(AgentId, SessionId)]) -> Result<Vec<(AgentId, i32)>, Error> {
+///
+/// # Errors
+/// When the database fails.
+pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, i32>, Error> {
+    if asking.is_empty() {
+        return Ok(HashMap::new());
+    }
     let (agents, sessions): (Vec<i64>, Vec<i64>) =
-        sessions.iter().map(|(agent, session)| (agent.get(), session.get())).unzip();
+        asking.iter().map(|free| (free.agent.get(), free.session.get())).unzip();
     let rows = sqlx::query!(
         r#"
         select a.id, a.capacity from agents a
@@ -459,11 +463,12 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let filled = async |conn: &mut PgConnection, asking: &[(AgentId, SessionId)], slots| {
             let asking: Vec<Free> = asking.iter().map(|&(agent, session)| Free { agent, session, slots }).collect();
-            let granted = fill(conn, &asking).await.expect("fill");
-            granted
-                .iter()
-                .map(|grants| grants.iter().map(|grant| grant.name.clone()).collect())
-                .collect::<Vec<Vec<_>>>()
+            let locked = lock(conn, &asking).await.expect("lock");
+            let (served, refused): (Vec<Free>, Vec<Free>) =
+                asking.iter().partition(|free| locked.contains_key(&free.agent));
+            let granted = fill(conn, &served).await.expect("fill");
+            let named = granted.iter().map(|grants| grants.iter().map(|grant| grant.name.clone()).collect());
+            named.chain(refused.iter().map(|_| Vec::new())).collect::<Vec<Vec<_>>>()
         };
         let nothing: [&[&str]; 1] = [&[]];
         assert_eq!(filled(&mut conn, &[(agent, session)], 1).await, nothing, "nothing is assigned to it");

@@ -1,5 +1,5 @@
 //! Outcomes, recorded together: those that wait on an agent's stream go into one transaction, with those of the agents that come at
-//! the same time, and are answered after its commit, one by one.
+//! the same time. It fills the slots they free as well. They are answered after its commit, one by one.
 
 use futures::FutureExt as _;
 use landfall_proto::v1;
@@ -8,11 +8,12 @@ use sqlx::PgConnection;
 use tokio_stream::StreamExt as _;
 use tonic::{Status, Streaming};
 
-use super::stream::Session;
+use super::stream::{FILLED_AT_ONCE, Session};
 use super::together::Request;
 use crate::grpc::agent_convert as convert;
 use crate::model::{AgentId, SiteId};
 use crate::store::contradictions::{self, Crawled};
+use crate::store::leases::{self, Free, Grant};
 use crate::store::outcomes::{self, Answer, Report};
 use crate::store::{self, sites_origin};
 
@@ -55,16 +56,14 @@ impl Session {
             }
         }
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
-        let recording = Recording { agent: self.agent, reports: converted };
-        let answers = self.transactions.recordings.ask(&self.scheduler.pool, recording).await?;
-        let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
+        let recording = Recording { agent: self.agent, reports: converted, free: self.fillable() };
+        let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
+        self.freed(&answers);
         for ((task, token), answer) in keys.into_iter().zip(answers) {
             self.send(convert::outcome_ack(task, token, answer)).await?;
         }
-        match wrong {
-            Some(status) => Err(status),
-            None => self.refill(freed).await,
-        }
+        self.filled(grants, slots).await?;
+        wrong.map_or(Ok(()), Err)
     }
 }
 
@@ -74,16 +73,37 @@ pub(super) struct Recording {
     agent: AgentId,
     /// Each with the origin that its site was found at.
     reports: Vec<(Report, Option<String>)>,
+    /// Its slots that are free already, where those are to be filled and what it frees now.
+    free: Option<Free>,
+}
+
+/// What became of them.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    /// In the order of the reports.
+    answers: Vec<Answer>,
+    /// Leases granted into free slots, and how many of these there were.
+    grants: Vec<Grant>,
+    slots: i64,
+}
+
+/// Outcomes whose lease was active until now: slots of the agent have become free.
+pub(super) fn freed(answers: &[Answer]) -> i64 {
+    let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
+    i64::try_from(freed).unwrap_or(i64::MAX)
 }
 
 impl Request for Recording {
-    type Answer = Vec<Answer>;
+    type Answer = Recorded;
 
     fn rows(&self) -> usize {
         self.reports.len()
     }
 
-    async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<Vec<Answer>>, store::Error> {
+    async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<Recorded>, store::Error> {
+        // Before any task: so does whoever else locks both.
+        let asking: Vec<Free> = requests.iter().filter_map(|asked| asked.free).collect();
+        let locked = leases::lock(conn, &asking).await?;
         let reported: Vec<(AgentId, &Report, Option<&str>)> = requests
             .iter()
             .flat_map(|asked| asked.reports.iter().map(|(report, origin)| (asked.agent, report, origin.as_deref())))
@@ -100,8 +120,38 @@ impl Request for Recording {
         settle(conn, settled).await?;
         note(conn, crawls).await?;
         let mut answers = answers.into_iter();
-        Ok(requests.iter().map(|asked| answers.by_ref().take(asked.reports.len()).collect()).collect())
+        let mut recorded: Vec<Recorded> = requests
+            .iter()
+            .map(|asked| Recorded {
+                answers: answers.by_ref().take(asked.reports.len()).collect(),
+                grants: Vec::new(),
+                slots: 0,
+            })
+            .collect();
+        let free = requests.iter().map(|asked| asked.free.filter(|free| locked.contains_key(&free.agent)));
+        fill(conn, free.zip(&mut recorded)).await?;
+        Ok(recorded)
     }
+}
+
+/// Grants leases into the slots of those agents that freed some.
+async fn fill(
+    conn: &mut PgConnection,
+    recorded: impl Iterator<Item = (Option<Free>, &mut Recorded)>,
+) -> Result<(), store::Error> {
+    let (mut filled, mut asking) = (Vec::new(), Vec::new());
+    for (free, recorded) in recorded {
+        let freed = freed(&recorded.answers);
+        if let Some(free) = free.filter(|_| freed > 0) {
+            recorded.slots = free.slots.saturating_add(freed).min(FILLED_AT_ONCE);
+            asking.push(Free { slots: recorded.slots, ..free });
+            filled.push(recorded);
+        }
+    }
+    for (recorded, grants) in filled.into_iter().zip(leases::fill(conn, &asking).await?) {
+        recorded.grants = grants;
+    }
+    Ok(())
 }
 
 async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Result<(), store::Error> {

@@ -15,12 +15,13 @@ use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::together::{Request, Together};
+use super::together::Together;
 use super::{manners, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
 use crate::model::{AgentId, SessionId};
 use crate::store::leases::{Free, Grant};
+use crate::store::outcomes::Answer;
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, leases, measurement_orders, measurements, sessions};
 
@@ -30,34 +31,17 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_secs(1);
 
 /// Leases granted into freed slots in one transaction with those of other agents; what is free beyond that is found by the next look.
-const FILLED_AT_ONCE: i64 = 512;
+pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
-/// The transactions that the sessions of one scheduler share.
-#[derive(Debug, Default)]
-pub(super) struct Transactions {
-    pub(super) recordings: Together<outcomes::Recording>,
-    fillings: Together<Free>,
-}
-
-impl Request for Free {
-    type Answer = Vec<Grant>;
-
-    fn rows(&self) -> usize {
-        usize::try_from(self.slots).unwrap_or(0)
-    }
-
-    async fn run(conn: &mut sqlx::PgConnection, requests: &[&Self]) -> Result<Vec<Vec<Grant>>, store::Error> {
-        let asking: Vec<Self> = requests.iter().map(|free| **free).collect();
-        leases::fill(conn, &asking).await
-    }
-}
+/// Where the sessions of one scheduler record outcomes.
+pub(super) type Recordings = Together<outcomes::Recording>;
 
 /// One connected agent.
 pub(super) struct Session {
     pub(super) scheduler: Scheduler,
-    pub(super) transactions: Arc<Transactions>,
+    pub(super) recordings: Arc<Recordings>,
     pub(super) agent: AgentId,
     session: SessionId,
     outbound: Outbound,
@@ -81,7 +65,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         scheduler: &Scheduler,
-        transactions: &Arc<Transactions>,
+        recordings: &Arc<Recordings>,
         agent: AgentId,
         session: SessionId,
         outbound: Outbound,
@@ -89,7 +73,7 @@ impl Session {
     ) -> Self {
         Self {
             scheduler: scheduler.clone(),
-            transactions: Arc::clone(transactions),
+            recordings: Arc::clone(recordings),
             agent,
             session,
             outbound,
@@ -280,19 +264,24 @@ impl Session {
         if waiting.orders || waiting.revocations || waiting.leases() { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    /// Grants leases into slots that outcomes have just freed. Not in the transaction that recorded them: agents' rows are locked
-    /// before those of tasks, so that it would hold them for longer, which cost more than the commit saved.
-    pub(super) async fn refill(&mut self, freed: usize) -> Result<(), Status> {
-        self.free = self.free.saturating_add(i64::try_from(freed).unwrap_or(i64::MAX));
-        if freed == 0 || self.free <= 0 || !self.more || !self.may_grant() {
-            return Ok(());
-        }
-        let free = Free { agent: self.agent, session: self.session, slots: self.free.min(FILLED_AT_ONCE) };
-        let grants = self.transactions.fillings.ask(&self.scheduler.pool, free).await?;
-        let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
-        self.more = granted >= free.slots;
-        if granted == FILLED_AT_ONCE {
-            self.wake.notify_one();
+    /// The slots to be filled when outcomes free more, where something waits for them as far as is known.
+    pub(super) fn fillable(&self) -> Option<Free> {
+        (self.more && self.may_grant()).then_some(Free { agent: self.agent, session: self.session, slots: self.free })
+    }
+
+    /// Takes note of the slots that outcomes freed.
+    pub(super) fn freed(&mut self, answers: &[Answer]) {
+        self.free = self.free.saturating_add(outcomes::freed(answers));
+    }
+
+    /// Sends what was granted into this many free slots.
+    pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
+        if slots > 0 {
+            let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
+            self.more = granted >= slots;
+            if granted == FILLED_AT_ONCE {
+                self.wake.notify_one();
+            }
         }
         self.send_orders(grants).await
     }
