@@ -129,6 +129,17 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
+/// Begins a transaction that fails (class 55) when it has waited so long for a lock.
+///
+/// # Errors
+/// When no connection can be had.
+pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
+    let mut tx = begin(pool).await?;
+    let patience = format!("{}ms", patience.as_millis());
+    sqlx::query_scalar!("select set_config('lock_timeout', $1, true)", patience).fetch_one(&mut *tx).await?;
+    Ok(tx)
+}
+
 /// A moment for people, to the minute.
 fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[path = "session/several.rs"]
 mod several;
+#[path = "session/together.rs"]
+mod together;
 
 /// A scheduler with its tasks running, on a port of its own.
 struct Running {

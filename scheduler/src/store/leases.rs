@@ -98,7 +98,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     )
     .fetch_one(&mut *conn)
     .await?;
-    let granted = choose(conn, &[Free { agent, session, slots: i64::from(capacity) - active }]).await?;
+    let granted = choose(conn, &[Free { slots: i64::from(capacity) - active, ..asking }]).await?;
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
@@ -117,7 +117,7 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
 }
 
 /// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
-/// without those whose session has ended, and that drain or have paused. Of rows that one transaction locks, these come before those of
+/// without those whose session has ended, or that drain or have paused. Of rows that one transaction locks, these come before those of
 /// tasks.
 ///
 /// # Errors

@@ -56,7 +56,9 @@ impl Session {
             }
         }
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
-        let recording = Recording { agent: self.agent, reports: converted, free: self.fillable() };
+        // Nothing more for one whose session ends.
+        let free = if wrong.is_none() { self.fillable() } else { None };
+        let recording = Recording { agent: self.agent, reports: converted, free };
         let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
         self.freed(&answers);
         for ((task, token), answer) in keys.into_iter().zip(answers) {

@@ -54,8 +54,8 @@ pub(super) struct Session {
     grants_from: Instant,
     /// Its slots known to be free: as counted last, less what was granted and with what was freed since.
     free: i64,
-    /// Whether more than that may wait for it, as far as is known: whoever assigns it something wakes the session.
-    more: bool,
+    /// Whether a task waits for it, as far as is known: whoever assigns it one wakes the session.
+    waits: bool,
     /// What the agent was told at its welcome.
     contact_url: Option<String>,
     /// Why it takes no lease, as it said last; empty while it does.
@@ -82,7 +82,7 @@ impl Session {
             opened: Instant::now(),
             grants_from: Instant::now(),
             free: 0,
-            more: false,
+            waits: false,
             contact_url,
             paused: String::new(),
         }
@@ -259,14 +259,14 @@ impl Session {
         // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
         // another's by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
-        (self.free, self.more) = (waiting.free, waiting.tasks);
+        (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
         if waiting.orders || waiting.revocations || waiting.leases() { self.hand_out(waiting).await } else { Ok(()) }
     }
 
     /// The slots to be filled when outcomes free more, where something waits for them as far as is known.
     pub(super) fn fillable(&self) -> Option<Free> {
-        (self.more && self.may_grant()).then_some(Free { agent: self.agent, session: self.session, slots: self.free })
+        (self.waits && self.may_grant()).then_some(Free { agent: self.agent, session: self.session, slots: self.free })
     }
 
     /// Takes note of the slots that outcomes freed.
@@ -278,7 +278,7 @@ impl Session {
     pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
-            self.more = granted >= slots;
+            self.waits = granted >= slots;
             if granted == FILLED_AT_ONCE {
                 self.wake.notify_one();
             }

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Semaphore, oneshot};
 use tonic::Status;
 
@@ -19,6 +20,10 @@ const MOST_ROWS: usize = 1024;
 /// Rows that wait, from which on a second transaction is begun beside the first. Fewer wait for its end: two small transactions cost
 /// more than one of both, and make each other slower.
 const CROWD_ROWS: usize = 256;
+/// How long a shared transaction waits for a lock: longer than others of its kind take, which is some tens of milliseconds, and
+/// nothing against a heartbeat. Somebody may hold a task for a minute, as who cancels a large batch does; the agents of other tasks
+/// must not wait for that.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// What can be done for many in one transaction.
 pub(super) trait Request: Sized + Send + Sync {
@@ -27,7 +32,7 @@ pub(super) trait Request: Sized + Send + Sync {
     /// How many rows it is about.
     fn rows(&self) -> usize;
 
-    /// Does what is asked for; answers come in the order of the requests. When it fails, each of them is tried by itself.
+    /// Does what is asked for; answers come in the order of the requests. When it fails, it is run for each of them by itself.
     fn run(
         conn: &mut PgConnection,
         requests: &[&Self],
@@ -47,7 +52,16 @@ pub(super) struct Together<R: Request> {
 #[derive(Debug)]
 struct Waiting<R: Request> {
     request: R,
-    answer: oneshot::Sender<Result<R::Answer, Status>>,
+    verdict: oneshot::Sender<Verdict<R>>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+enum Verdict<R: Request> {
+    /// It was done, or will not be.
+    Answered(Result<R::Answer, Status>),
+    /// Nothing was: whoever asks is to do it in a transaction of its own, however long that takes.
+    Alone(R),
 }
 
 impl<R: Request> Default for Together<R> {
@@ -59,23 +73,23 @@ impl<R: Request> Default for Together<R> {
 impl<R: Request> Together<R> {
     /// Returns what came of the request, once that is committed.
     pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
-        let (answer, mut answered) = oneshot::channel();
+        let (verdict, mut judged) = oneshot::channel();
         let crowded = {
             let mut queue = self.queue();
-            queue.push_back(Waiting { request, answer });
+            queue.push_back(Waiting { request, verdict });
             queue.iter().map(|waiting| waiting.request.rows()).sum::<usize>() >= CROWD_ROWS
         };
         loop {
             let second = async { if crowded { self.second.acquire().await } else { std::future::pending().await } };
             tokio::select! {
                 biased;
-                answer = &mut answered => return given_up(answer),
+                verdict = &mut judged => return conclude(pool, verdict).await,
                 turn = async { tokio::select! { turn = self.turn.acquire() => turn, turn = second => turn } } => {
                     let batch = self.take();
                     if batch.is_empty() {
                         // Another transaction has it.
                         drop(turn);
-                        return given_up(answered.await);
+                        return conclude(pool, judged.await).await;
                     }
                     serve(pool, batch).await;
                 }
@@ -88,7 +102,7 @@ impl<R: Request> Together<R> {
         let mut queue = self.queue();
         let (mut batch, mut rows) = (Vec::new(), 0);
         while let Some(next) = queue.pop_front() {
-            if next.answer.is_closed() {
+            if next.verdict.is_closed() {
                 continue;
             }
             rows += next.request.rows();
@@ -107,36 +121,45 @@ impl<R: Request> Together<R> {
     }
 }
 
-/// Whoever ran the transaction went away in the middle of it, as all sessions do when the scheduler stops or the database is away.
-fn given_up<A>(answer: Result<Result<A, Status>, oneshot::error::RecvError>) -> Result<A, Status> {
-    answer.unwrap_or_else(|_| Err(status::away()))
-}
-
-/// Runs the requests in one transaction; when Postgres refuses that, each in one of its own, so that nobody fails for another.
+/// Runs the requests in one transaction. When Postgres refuses that, each is given back, so that nobody fails or waits for another.
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
-    match attempt(pool, &requests).await {
+    let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
+    // Whoever has gone meanwhile learns of it when it is back.
+    match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
-                // Whoever has gone meanwhile learns of it when it is back.
-                let _heard = waiting.answer.send(Ok(answer));
+                let _heard = waiting.verdict.send(Verdict::Answered(Ok(answer)));
             }
         }
-        Err(Failed::Refused(error)) if batch.len() > 1 => {
+        Err(Failed::Refused(error)) => {
             tracing::info!(error = &error as &dyn std::error::Error, requests = batch.len(), "each goes by itself");
             for waiting in batch {
-                let outcome = attempt(pool, &[&waiting.request]).await;
-                let answer =
-                    outcome.map(|mut answers| answers.pop()).map_err(|failed| status::from_store(failed.into()));
-                let _heard = waiting.answer.send(answer.and_then(|answer| answer.ok_or_else(status::away)));
+                let _heard = waiting.verdict.send(Verdict::Alone(waiting.request));
             }
         }
-        Err(failed) => {
-            let status = status::from_store(failed.into());
+        Err(Failed::Broken(error)) => {
+            let status = status::from_store(error);
             for waiting in batch {
-                let _heard = waiting.answer.send(Err(status.clone()));
+                let _heard = waiting.verdict.send(Verdict::Answered(Err(status.clone())));
             }
         }
+    }
+}
+
+/// Ends as the verdict says. Without one, whoever ran the transaction went away in the middle of it, as all sessions do when the
+/// scheduler stops or the database is away.
+async fn conclude<R: Request>(
+    pool: &PgPool,
+    verdict: Result<Verdict<R>, oneshot::error::RecvError>,
+) -> Result<R::Answer, Status> {
+    match verdict {
+        Ok(Verdict::Answered(answer)) => answer,
+        Ok(Verdict::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
+            Ok(mut answers) => answers.pop().ok_or_else(status::away),
+            Err(Failed::Refused(error) | Failed::Broken(error)) => Err(status::from_store(error)),
+        },
+        Err(_) => Err(status::away()),
     }
 }
 
@@ -148,22 +171,28 @@ enum Failed {
     Broken(store::Error),
 }
 
-impl From<Failed> for store::Error {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Refused(error) | Failed::Broken(error) => error,
+async fn attempt<R: Request>(
+    begun: Result<Transaction<'static, Postgres>, store::Error>,
+    requests: &[&R],
+) -> Result<Vec<R::Answer>, Failed> {
+    let mut tx = begun.map_err(Failed::Broken)?;
+    match R::run(&mut tx, requests).await {
+        Ok(answers) => {
+            tx.commit().await.map_err(|error| Failed::Broken(error.into()))?;
+            Ok(answers)
+        }
+        Err(error) if !refused(&error) => Err(Failed::Broken(error)),
+        Err(error) => {
+            // Before anybody tries again, so as not to wait for these very locks.
+            tx.rollback().await.map_err(|error| Failed::Broken(error.into()))?;
+            Err(Failed::Refused(error))
         }
     }
 }
 
-async fn attempt<R: Request>(pool: &PgPool, requests: &[&R]) -> Result<Vec<R::Answer>, Failed> {
-    let mut tx = store::begin(pool).await.map_err(Failed::Broken)?;
-    let answers = R::run(&mut tx, requests).await.map_err(|error| match error {
-        store::Error::Database(ref cause) if cause.as_database_error().is_none() => Failed::Broken(error),
-        _ => Failed::Refused(error),
-    })?;
-    tx.commit().await.map_err(|error| Failed::Broken(error.into()))?;
-    Ok(answers)
+/// Whether Postgres is there, and refused something; or something stored contradicts the domain.
+const fn refused(error: &store::Error) -> bool {
+    !matches!(error, store::Error::Database(cause) if !matches!(cause, sqlx::Error::Database(_)))
 }
 
 #[cfg(test)]
@@ -240,9 +269,9 @@ mod tests {
         let together = Together::<Divide>::default();
         let most = i32::try_from(MOST_ROWS).expect("a number");
         let ask = |rows| {
-            let (answer, answered) = oneshot::channel();
-            together.queue().push_back(Waiting { request: Divide(rows), answer });
-            answered
+            let (verdict, judged) = oneshot::channel();
+            together.queue().push_back(Waiting { request: Divide(rows), verdict });
+            judged
         };
         let _waiting = [ask(most + 1), ask(most - 1)];
         drop(ask(1));

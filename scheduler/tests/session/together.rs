@@ -1,0 +1,50 @@
+//! Agents whose outcomes come at the same time.
+
+use super::*;
+
+/// Returns when somebody waits for another's lock.
+async fn somebody_waits(pool: &PgPool) {
+    let look = async {
+        loop {
+            let waits: bool = sqlx::query_scalar(
+                "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')",
+            )
+            .fetch_one(pool)
+            .await
+            .expect("look");
+            if waits {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, look).await.expect("somebody waits");
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let mut agents = Vec::new();
+    for (name, host) in [("a", "a.cn"), ("b", "b.cn")] {
+        let credential = running.enrol(name).await.credential;
+        let mut agent = Agent::connect(&running, &credential, Vec::new()).await.expect("connect");
+        agent.welcome().await;
+        // The former has no slot left.
+        submit(&pool, host).await;
+        let order = agent.crawl_order().await;
+        agents.push((agent, order));
+    }
+    let mut held = pool.begin().await.expect("begin");
+    sqlx::query("select from tasks where id = $1 for update")
+        .bind(agents[0].1.task_id)
+        .execute(&mut *held)
+        .await
+        .expect("hold a task");
+    let [(first, held_order), (second, order)] = &mut agents[..] else { panic!("two agents") };
+    first.say(outcome(held_order)).await;
+    somebody_waits(&pool).await;
+    second.say(outcome(order)).await;
+    assert_eq!(second.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    held.rollback().await.expect("let go");
+    assert_eq!(first.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    running.stop().await;
+}
