@@ -65,6 +65,9 @@ pub struct Config {
     /// Outcomes that wait to be acknowledged.
     #[serde(default)]
     pub outbox: OutboxConfig,
+    /// Crawls that are under way.
+    #[serde(default)]
+    pub crawls: CrawlsConfig,
 }
 
 /// The beacon, which other agents measure.
@@ -100,6 +103,20 @@ pub struct OutboxConfig {
 impl Default for OutboxConfig {
     fn default() -> Self {
         Self { folder: PathBuf::from("outbox"), min_free_bytes: 64 << 20 }
+    }
+}
+
+/// Crawls that are under way: their queues, and from where they go on after a restart.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CrawlsConfig {
+    /// Where they are; made if need be. No two agents may share it. A crawl takes some hundred bytes for every path it has seen.
+    pub folder: PathBuf,
+}
+
+impl Default for CrawlsConfig {
+    fn default() -> Self {
+        Self { folder: PathBuf::from("crawls") }
     }
 }
 
@@ -150,8 +167,10 @@ impl Config {
         let mut config: Self = toml::from_str(&text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(&text, &error) })?;
         let folder = path.parent().unwrap_or(Path::new("."));
-        let (always, perhaps) =
-            ([&mut config.credential, &mut config.outbox.folder], [config.ca.as_mut(), config.extra_ca.as_mut()]);
+        let (always, perhaps) = (
+            [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
+            [config.ca.as_mut(), config.extra_ca.as_mut()],
+        );
         for file in always.into_iter().chain(perhaps.into_iter().flatten()) {
             *file = folder.join(&*file);
         }

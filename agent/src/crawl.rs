@@ -14,6 +14,8 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
+pub use frontier::seen::Seen;
+pub use keep::{Checkpoint, Keep, Offer};
 
 use crate::clock;
 use crate::context::Context;
@@ -23,18 +25,21 @@ use crate::probe::settle::settle;
 use budget::Ledger;
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
+use keep::Keeper;
 use politeness::Pacer;
 use robots::Robots;
 use site_path::Site;
-use walk::{End, Walk};
+use walk::{End, Stopwatch, Walk};
 
 mod budget;
 mod fetch;
 mod frontier;
+mod keep;
 mod links;
 mod politeness;
 mod robots;
 mod site_path;
+mod sitemap;
 mod walk;
 
 /// A site to be crawled.
@@ -74,6 +79,10 @@ pub struct Outcome {
     /// Requests that failed: no answer, a status of 400 and above, a body that broke off or was too large, redirects
     /// without end.
     pub errors: u32,
+    /// Pages fetched once more, because the agent that had fetched them could not hand everything over.
+    pub refetched: u32,
+    /// Links left out because they lead into a trap: paths that repeat themselves, calendars without end.
+    pub trapped: u32,
     /// When it began.
     pub started_at: SystemTime,
     /// How long it took.
@@ -86,50 +95,71 @@ pub struct Outcome {
     pub message: String,
 }
 
-/// Crawls a site. `None` when it was stopped before it ended.
-pub async fn run(job: Job, context: Arc<Context>, stop: CancellationToken) -> Option<Outcome> {
-    run_within(Timeouts::default(), job, context, stop).await
+/// How a crawl ended, or did not.
+#[derive(Debug)]
+pub enum Ended {
+    /// It did.
+    Outcome(Outcome),
+    /// It was stopped before, and may be gone on with from here.
+    Stopped(Option<Checkpoint>),
+    /// It cannot go on here, for this reason, which is none of the site's.
+    Broken(String),
 }
 
-async fn run_within(timeouts: Timeouts, job: Job, context: Arc<Context>, stop: CancellationToken) -> Option<Outcome> {
-    let mut crawl = Crawl::new(job, timeouts);
-    let (started_at, began) = (clock::wall(), crawl.began);
+/// Crawls a site, or goes on with a crawl of it that was stopped.
+pub async fn run(job: Job, keep: Keep, context: Arc<Context>, stop: CancellationToken) -> Ended {
+    run_within(Timeouts::default(), job, keep, context, stop).await
+}
+
+async fn run_within(timeouts: Timeouts, job: Job, keep: Keep, context: Arc<Context>, stop: CancellationToken) -> Ended {
+    let Policy { max_depth, max_pages, .. } = job.policy;
+    let (frontier, mut keeper) = match keep.open(&job.name, max_depth, max_pages).await {
+        Ok(opened) => opened,
+        Err(error) => return Ended::Broken(format!("the crawl's file: {error}")),
+    };
+    let mut crawl = Crawl::new(job, timeouts, frontier);
     let ended = tokio::select! {
         biased;
-        () = stop.cancelled() => return None,
-        ended = timeout_at(crawl.deadline, crawl.walk(&context)) => ended,
+        () = stop.cancelled() => None,
+        ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
     };
-    let end = ended.unwrap_or(End::Cut(Budget::Duration));
-    Some(crawl.into_outcome(end, started_at, began.elapsed()))
+    match ended {
+        None => Ended::Stopped(crawl.frontier.checkpoint().await.ok().filter(|checkpoint| checkpoint.pages > 0)),
+        Some(ended) => crawl.end(ended.unwrap_or(End::Cut(Budget::Duration))),
+    }
 }
 
 /// A crawl under way. It owns what the outcome reports, so that a walk may be dropped at any moment.
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
-    began: Instant,
+    started_at: SystemTime,
+    watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
     fetcher: Option<Fetcher>,
+    frontier: Frontier,
     ledger: Ledger,
 }
 
 impl Crawl {
-    fn new(job: Job, timeouts: Timeouts) -> Self {
-        let began = Instant::now();
+    fn new(job: Job, timeouts: Timeouts, frontier: Frontier) -> Self {
         // A deadline beyond what the clock can hold is as good as a year.
         let year = Duration::from_secs(365 * 86_400);
-        let deadline = began + job.policy.max_duration.min(year);
-        Self { job, timeouts, began, deadline, origin: None, fetcher: None, ledger: Ledger::default() }
+        let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
+        let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
+        let ledger = Ledger::after(frontier.spent());
+        let (origin, fetcher, started_at) = (None, None, clock::wall());
+        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger }
     }
 
-    async fn walk(&mut self, context: &Context) -> End {
+    async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
         let mut pacer = Pacer::new(self.job.policy.request_interval);
         let site = match self.settle(context, &mut pacer).await {
             Ok(site) => site,
             Err(end) => return end,
         };
-        self.ledger.answered = self.job.origin.is_none();
+        self.ledger.answered |= self.job.origin.is_none();
         let fetcher = match Fetcher::new(context, self.timeouts, pacer, self.deadline) {
             Ok(fetcher) => self.fetcher.insert(fetcher),
             Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
@@ -145,9 +175,8 @@ impl Crawl {
         if let Some(delay) = rules.crawl_delay() {
             fetcher.slow_down(delay);
         }
-        let policy = self.job.policy;
-        let frontier = Frontier::new(policy.max_depth, policy.max_pages);
-        Walk { site, rules, frontier, fetcher, ledger: &mut self.ledger, policy }.run().await
+        let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
+        Walk { site, rules, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
     }
 
     /// Finds where the site answers, when that is not known yet.
@@ -164,8 +193,8 @@ impl Crawl {
         Site::new(&origin).ok_or_else(|| End::Unreachable(format!("{origin} is not a URL's origin")))
     }
 
-    fn into_outcome(self, end: End, started_at: SystemTime, duration: Duration) -> Outcome {
-        let Self { ledger, origin, fetcher, job, .. } = self;
+    fn end(self, end: End) -> Ended {
+        let Self { ledger, origin, fetcher, job, frontier, started_at, watch, .. } = self;
         let first_error = ledger.first_error.unwrap_or_default();
         let (kind, message) = match end {
             End::Blocked(reason) => (Kind::Blocked, reason),
@@ -175,18 +204,21 @@ impl Crawl {
             }
             End::Cut(budget) => (Kind::Truncated(budget), first_error),
             End::Exhausted => (Kind::Complete, first_error),
+            End::Broken(reason) => return Ended::Broken(reason),
         };
-        Outcome {
+        Ended::Outcome(Outcome {
             kind,
             pages: ledger.pages,
             bytes: ledger.bytes,
             errors: ledger.errors,
-            started_at,
-            duration,
+            refetched: frontier.spent().refetched,
+            trapped: frontier.spent().trapped,
+            started_at: started_at.checked_sub(watch.before).unwrap_or(started_at),
+            duration: watch.elapsed(),
             rtt: fetcher.and_then(|fetcher| fetcher.median_round_trip()),
             origin: origin.map(|origin| origin.to_string()),
             message,
-        }
+        })
     }
 }
 

@@ -19,7 +19,7 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::config::{BadSchedulerUrl, BeaconConfig, Config, FILE, OutboxConfig, SchedulerUrl};
+use crate::config::{BadSchedulerUrl, BeaconConfig, Config, CrawlsConfig, FILE, OutboxConfig, SchedulerUrl};
 use crate::schedulers::Schedulers;
 
 /// The name the scheduler's certificate is issued to, whatever address it is reached by.
@@ -167,6 +167,7 @@ fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> 
         extra_ca: None,
         beacon: BeaconConfig::default(),
         outbox: OutboxConfig::default(),
+        crawls: CrawlsConfig::default(),
     }
 }
 

@@ -8,9 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
 use crate::config::Config;
+use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::schedulers::Schedulers;
-use crate::session::work::{Means, Work};
+use crate::session::means::Means;
+use crate::session::work::Work;
 
 pub mod backoff;
 pub mod beacon;
@@ -22,6 +24,7 @@ pub mod crawl;
 pub mod dns;
 pub mod enrol;
 pub mod guard;
+pub mod kept_crawls;
 pub mod origin;
 pub mod outbox;
 pub mod probe;
@@ -49,7 +52,8 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         "agent started"
     );
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
-    let work = Work::new(means, config.capacity, Outbox::open(&config.outbox)?);
+    let outbox = Outbox::open(&config.outbox)?;
+    let work = Work::new(means, config.capacity, outbox, KeptCrawls::open(&config.crawls.folder)?);
     session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     if let Some(serving) = serving {
         serving.await.context("the beacon failed")?;

@@ -26,6 +26,8 @@ use crate::schedulers::Schedulers;
 use opening::{Ended, connect, refused_or_broken};
 use work::{Finished, Work};
 
+mod crawling;
+pub mod means;
 mod opening;
 pub mod wire;
 pub mod work;
@@ -251,7 +253,12 @@ impl Serving {
     fn tell(&mut self, finished: Finished) {
         match finished {
             Finished::Outcome(report) => self.pending.push_back(up(Up::Outcome(report))),
-            Finished::Unfinished(key) => self.pending.push_back(up(wire::release(key))),
+            Finished::Unfinished(key, checkpoint) => {
+                // Before the lease goes: afterwards nobody may speak for its task.
+                self.pending.extend(checkpoint.map(|checkpoint| up(Up::Checkpoint(checkpoint))));
+                self.pending.push_back(up(wire::release(key)));
+            }
+            Finished::Checkpoint(checkpoint) => self.pending.push_back(up(Up::Checkpoint(checkpoint))),
             Finished::Crashed(key, crash) => self.pending.push_back(up(wire::crashed(key, &crash))),
             Finished::Measured(report) => self.pending.push_back(up(Up::Measurement(report))),
             Finished::DeadlinePassed => {}

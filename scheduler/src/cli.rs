@@ -28,6 +28,7 @@ mod output;
 mod reports;
 mod sightings;
 mod simulate;
+mod site_tasks;
 mod sites;
 mod submit;
 mod watch;

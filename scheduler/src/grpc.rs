@@ -33,9 +33,9 @@ pub mod status;
 #[cfg(test)]
 mod operator_tests;
 
-/// The largest message taken from an agent; the largest there is (a report with a message for people) is under 4 KiB,
-/// a registration with ten thousand held leases under 256 KiB.
-const MAX_AGENT_MESSAGE: usize = 1 << 20;
+/// The largest message taken from an agent; the largest there is, a crawl's checkpoint, holds at most 1 MiB; a registration with ten
+/// thousand held leases takes under 256 KiB, any other message under 4 KiB.
+const MAX_AGENT_MESSAGE: usize = 2 << 20;
 /// Dead connections are noticed after interval + time-out without an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,6 +7,7 @@ pub mod agents;
 pub mod assignments;
 pub mod batch_changes;
 pub mod batches;
+pub mod checkpoints;
 pub mod confirmations;
 pub mod contradictions;
 pub mod disagreements;

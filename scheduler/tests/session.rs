@@ -28,6 +28,8 @@ use tonic::{Request, Status, Streaming};
 /// Longer than anything here takes; a hang fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+#[path = "session/checkpoints.rs"]
+mod checkpoints;
 #[path = "session/several.rs"]
 mod several;
 #[path = "session/together.rs"]

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use landfall_lab::cluster::{Cluster, HURRIED, Options};
@@ -93,5 +94,33 @@ async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
           and not exists (select from assignments m where m.task_id = n.task_id and m.id > f.id and m.id < n.id)";
     assert_eq!(count(&cluster, strangers).await, 0, "each was a candidate of the choice before");
     assert_eq!(count(&cluster, LEASED_ONCE).await, 18, "nothing was cut or crawled twice");
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leaving_agent_had_begun_is_gone_on_with_by_another() {
+    let _turn = TURN.lock().await;
+    let mut cluster = cluster(2, 6).await;
+    submit(&cluster, "random").await;
+    let crawled = "select count(*) from leases l join agents a on a.id = l.agent_id where l.state = 'active'";
+    cluster.await_count("both agents to crawl", crawled, 2, PATIENCE).await.unwrap();
+    let fetched = cluster.world.log.entries().len() + 4;
+    let log = cluster.world.log.clone();
+    until("pages to be fetched", PATIENCE, async || Ok((log.entries().len() >= fetched).then_some(()))).await.unwrap();
+    cluster.agent(0).terminate();
+    cluster.agent(0).wait(PATIENCE).await.unwrap().expect("it leaves in time");
+    cluster.await_count("every task to end", ENDED, 6, PATIENCE).await.unwrap();
+    let changed_hands = count(&cluster, "select count(*) from tasks where state = 'done' and token > 1").await;
+    assert!(changed_hands >= 1, "the agent that left had begun none");
+    let mut asked: HashMap<(usize, String), i64> = HashMap::new();
+    for access in cluster.world.log.entries() {
+        if access.get && access.path != "/robots.txt" {
+            *asked.entry((access.site, access.path)).or_default() += 1;
+        }
+    }
+    // What was under way when the agent left, and a start page that was asked for while the origin was looked for.
+    let again: i64 = asked.values().map(|times| times - 1).sum();
+    assert!(again <= changed_hands, "{again} pages were fetched again, {changed_hands} crawls changed hands");
+    assert_eq!(count(&cluster, "select count(*) from checkpoints").await, 0);
     cluster.stop().await.unwrap();
 }

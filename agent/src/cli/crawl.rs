@@ -8,7 +8,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
-use crate::crawl::{self, Job, Kind, Outcome, Policy};
+use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Policy};
 
 /// What to crawl, and how far.
 #[derive(Debug, Args)]
@@ -30,6 +30,9 @@ pub(super) struct CrawlArgs {
     /// The least time between the starts of two requests; robots.txt may ask for more.
     #[arg(long, default_value = "1s", value_parser = duration)]
     request_interval: Duration,
+    /// Do not read the sitemaps that robots.txt names.
+    #[arg(long)]
+    no_sitemaps: bool,
     #[command(flatten)]
     request: RequestArgs,
 }
@@ -37,11 +40,13 @@ pub(super) struct CrawlArgs {
 /// Crawls, and prints.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let context = Arc::new(args.request.context()?);
-    let CrawlArgs { site, max_pages, max_bytes, max_depth, max_duration, request_interval, .. } = args;
-    let policy = Policy { max_pages, max_bytes, max_depth, max_duration, request_interval };
+    let CrawlArgs { site, max_pages, max_bytes, max_depth, max_duration, request_interval, no_sitemaps, .. } = args;
+    let policy = Policy { max_pages, max_bytes, max_depth, max_duration, request_interval, sitemaps: !no_sitemaps };
     let job = Job { name: site, origin: None, policy };
-    let Some(outcome) = crawl::run(job, context, CancellationToken::new()).await else {
-        bail!("the crawl was stopped")
+    let outcome = match crawl::run(job, Keep::default(), context, CancellationToken::new()).await {
+        Ended::Outcome(outcome) => outcome,
+        Ended::Stopped(_) => bail!("the crawl was stopped"),
+        Ended::Broken(reason) => bail!(reason),
     };
     match outcome.kind {
         Kind::Blocked => bail!("blocked: {}", outcome.message),
@@ -56,6 +61,10 @@ fn line(how: &str, outcome: &Outcome) -> String {
     let Outcome { pages, bytes, errors, duration, origin, message, .. } = outcome;
     let first = if message.is_empty() { String::new() } else { format!("; the first: {message}") };
     let rtt = outcome.rtt.map_or_else(String::new, |rtt| format!(", round trip {:.2} ms", rtt.as_secs_f64() * 1e3));
+    let trapped = match outcome.trapped {
+        0 => String::new(),
+        links => format!("; {links} links lead into traps and were left out"),
+    };
     let (origin, seconds) = (origin.as_deref().unwrap_or_default(), duration.as_secs_f64());
-    format!("{origin}: {how}: {pages} pages, {bytes} bytes in {seconds:.1} s{rtt}, {errors} errors{first}")
+    format!("{origin}: {how}: {pages} pages, {bytes} bytes in {seconds:.1} s{rtt}, {errors} errors{first}{trapped}")
 }

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use super::frontier::Spent;
+
 /// How far a crawl may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
@@ -18,6 +20,8 @@ pub struct Policy {
     pub max_duration: Duration,
     /// The least time between the starts of two requests to the site; robots.txt may ask for more.
     pub request_interval: Duration,
+    /// Whether the sitemaps that robots.txt names are read.
+    pub sitemaps: bool,
 }
 
 /// The budget that cut a crawl.
@@ -53,6 +57,28 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
+    /// The ledger of a crawl that goes on after it had spent so much.
+    pub(super) fn after(spent: &Spent) -> Self {
+        Self {
+            pages: spent.pages,
+            bytes: spent.bytes,
+            unwanted_bytes: spent.unwanted_bytes,
+            errors: spent.errors,
+            page_cut: spent.page_cut,
+            answered: spent.pages > 0,
+            first_error: None,
+        }
+    }
+
+    /// Writes down what was spent.
+    pub(super) const fn write_to(&self, spent: &mut Spent) {
+        spent.pages = self.pages;
+        spent.bytes = self.bytes;
+        spent.unwanted_bytes = self.unwanted_bytes;
+        spent.errors = self.errors;
+        spent.page_cut = self.page_cut;
+    }
+
     pub(super) const fn receive(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
@@ -98,6 +124,7 @@ mod tests {
         max_depth: 1,
         max_duration: Duration::from_secs(1),
         request_interval: Duration::ZERO,
+        sitemaps: true,
     };
 
     #[test]

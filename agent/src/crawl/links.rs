@@ -108,7 +108,7 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
 }
 
 /// Where the page's rewritten text goes: nowhere, only its links are wanted.
-struct Discard;
+pub(super) struct Discard;
 
 impl OutputSink for Discard {
     fn handle_chunk(&mut self, _chunk: &[u8]) {}
@@ -186,7 +186,7 @@ fn encoder(encoding: Option<&'static Encoding>) -> impl Fn(&str) -> Cow<'_, [u8]
 }
 
 /// Replaces the character references that occur in links; the parser leaves attributes as they were written.
-fn decode_references(text: &str) -> String {
+pub(super) fn decode_references(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('&') {

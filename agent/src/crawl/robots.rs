@@ -59,6 +59,11 @@ impl Rules {
         self.robot.as_ref().is_none_or(|robot| robot.allowed(path.as_str()))
     }
 
+    /// The sitemaps it names, as they are written.
+    pub(super) fn sitemaps(&self) -> &[String] {
+        self.robot.as_ref().map_or(&[], |robot| &robot.sitemaps)
+    }
+
     /// The pause between requests that the site asks for.
     pub(super) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.robot.as_ref()?.delay?;

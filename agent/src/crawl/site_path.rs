@@ -31,10 +31,30 @@ impl SitePath {
         &self.0
     }
 
+    /// A path that was written down by [`SitePath::as_str`]; `None` for anything else. That it is in normal form is not looked at.
+    pub(super) fn stored(text: &str) -> Option<Self> {
+        (text.starts_with('/') && text.len() <= MAX_PATH_BYTES).then(|| Self(text.into()))
+    }
+
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        let digest = Sha256::digest(self.0.as_bytes());
+        Self::fingerprint_of(&self.0)
+    }
+
+    /// The fingerprint of the path of that text.
+    pub(super) fn fingerprint_of(text: &str) -> Fingerprint {
+        let digest = Sha256::digest(text.as_bytes());
         let half = digest.iter().take(16).fold(0_u128, |sum, byte| (sum << 8) | u128::from(*byte));
         Fingerprint(half)
+    }
+}
+
+impl Fingerprint {
+    pub(super) const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    pub(super) const fn from_u128(bits: u128) -> Self {
+        Self(bits)
     }
 }
 

@@ -7,7 +7,9 @@ use super::*;
 use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
+mod resume;
 mod server;
+mod sitemaps;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -30,6 +32,7 @@ fn policy() -> Policy {
         max_depth: 100,
         max_duration: Duration::from_secs(30),
         request_interval: Duration::ZERO,
+        sitemaps: true,
     }
 }
 
@@ -37,9 +40,16 @@ fn job(origin: &str, policy: Policy) -> Job {
     Job { name: origin.to_owned(), origin: Some(origin.parse().unwrap()), policy }
 }
 
+async fn outcome_of(job: Job, context: Arc<Context>) -> Outcome {
+    match run(job, Keep::default(), context, CancellationToken::new()).await {
+        Ended::Outcome(outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
 async fn crawl_with(site: &TestSite, policy: Policy) -> Outcome {
     let context = context(&["127.0.0.1/32"], None);
-    run(job(&site.origin(), policy), context, CancellationToken::new()).await.unwrap()
+    outcome_of(job(&site.origin(), policy), context).await
 }
 
 async fn crawl(site: &TestSite) -> Outcome {
@@ -244,7 +254,8 @@ async fn a_page_that_hangs_is_given_up() {
     let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300) };
     let job = job(&site.origin(), policy());
     let context = context(&["127.0.0.1/32"], None);
-    let outcome = run_within(timeouts, job, context, CancellationToken::new()).await.unwrap();
+    let ended = run_within(timeouts, job, Keep::default(), context, CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
     assert_eq!(outcome.message, format!("{}/silent: no answer within 200ms", site.origin()));
     assert!(outcome.duration >= MS(500) && outcome.duration < MS(2000), "{:?}", outcome.duration);
@@ -290,7 +301,7 @@ async fn a_start_page_that_leads_away_is_no_crawl() {
 async fn a_private_address_is_refused_before_any_request() {
     let site = TestSite::start(|_| html("secret")).await;
     let job = job(&site.origin(), policy());
-    let outcome = run(job, context(&["127.0.0.2/32"], None), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked, 0));
     assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(site.seen().is_empty());
@@ -303,7 +314,7 @@ async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawle
     let origin = format!("http://site.example:{}", site.port());
     for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked), ("127.0.0.1/32", Kind::Complete)] {
         let job = job(&origin, policy());
-        let outcome = run(job, context(&[allowed], Some(dns)), CancellationToken::new()).await.unwrap();
+        let outcome = outcome_of(job, context(&[allowed], Some(dns))).await;
         assert_eq!(outcome.kind, kind, "{}", outcome.message);
         assert_eq!(site.seen().is_empty(), kind == Kind::Blocked);
     }
@@ -363,7 +374,7 @@ async fn a_closed_port_is_unreachable() {
     let origin = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let job = job(&origin, policy());
-    let outcome = run(job, context(&["127.0.0.0/8"], None), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job, context(&["127.0.0.0/8"], None)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Unreachable, 0, None));
     assert!(outcome.message.contains("Connection refused"), "{}", outcome.message);
 }
@@ -390,11 +401,11 @@ async fn a_stopped_crawl_has_no_outcome() {
     let stop = CancellationToken::new();
     let job = job(&site.origin(), policy());
     // Spawned, as the session does it: the crawl must be able to move between threads.
-    let crawl = tokio::spawn(run(job, context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl = tokio::spawn(run(job, Keep::default(), context(&["127.0.0.1/32"], None), stop.clone()));
     site.wait_for("/").await;
     let asked = Instant::now();
     stop.cancel();
-    assert_eq!(crawl.await.unwrap(), None);
+    assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
     assert!(asked.elapsed() < MS(500), "{:?}", asked.elapsed());
 }
 
@@ -420,11 +431,11 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
 async fn a_submitted_name_is_settled_first() {
     let site = TestSite::start(|path| chain(path, 2)).await;
     let job = Job { name: site.addr().to_string(), origin: None, policy: policy() };
-    let outcome = run(job, context(&["127.0.0.1/32"], None), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job, context(&["127.0.0.1/32"], None)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Complete, 2, Some(site.origin())));
 
     let job = Job { name: "no such host".to_owned(), origin: None, policy: policy() };
-    let outcome = run(job, context(&[], None), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job, context(&[], None)).await;
     assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
     assert!(outcome.message.contains("no such host"), "{}", outcome.message);
 }
@@ -445,13 +456,12 @@ async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
         ..(*context(&["127.0.0.1/32"], None)).clone()
     };
     let origin = format!("https://{}", server.addr);
-    let outcome = run(job(&origin, policy()), Arc::new(trusting), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job(&origin, policy()), Arc::new(trusting)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 0, 0]);
 
-    let outcome =
-        run(job(&origin, policy()), context(&["127.0.0.1/32"], None), CancellationToken::new()).await.unwrap();
+    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.1/32"], None)).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
     assert!(outcome.message.contains("certificate"), "{}", outcome.message);
 }

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
+use super::keep::Keeper;
 use super::links::LinkExtractor;
 use super::robots::Rules;
 use super::site_path::{Fingerprint, Site, SitePath};
+
+mod sitemaps;
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
@@ -31,6 +34,14 @@ pub(super) enum End {
     Blocked(String),
     /// Nothing can be fetched: why.
     Unreachable(String),
+    /// What was found cannot be kept: why.
+    Broken(String),
+}
+
+impl From<std::io::Error> for End {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(format!("the crawl's queue: {error}"))
+    }
 }
 
 /// What came of a body.
@@ -44,10 +55,31 @@ enum Body {
 pub(super) struct Walk<'a> {
     pub(super) site: Site,
     pub(super) rules: Rules,
-    pub(super) frontier: Frontier,
+    pub(super) frontier: &'a mut Frontier,
+    pub(super) keeper: &'a mut Keeper,
     pub(super) fetcher: &'a mut Fetcher,
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
+    pub(super) watch: Stopwatch,
+}
+
+/// How long a crawl has taken, its former parts included.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stopwatch {
+    pub(super) began: tokio::time::Instant,
+    /// What former parts took.
+    pub(super) before: Duration,
+}
+
+impl Stopwatch {
+    /// Begins now, after parts that took so long.
+    pub(super) fn after(before: Duration) -> Self {
+        Self { began: tokio::time::Instant::now(), before }
+    }
+
+    pub(super) fn elapsed(self) -> Duration {
+        self.before.saturating_add(self.began.elapsed())
+    }
 }
 
 impl Walk<'_> {
@@ -57,20 +89,48 @@ impl Walk<'_> {
         if !self.rules.allow(&root) {
             return End::Blocked(format!("robots.txt forbids {}", self.site.root()));
         }
-        self.frontier.offer(root, 0);
-        while let Some(entry) = self.frontier.next() {
-            if let Some(budget) = self.ledger.exhausted(&self.policy) {
-                return End::Cut(budget);
-            }
-            if let Err(end) = self.visit(entry).await {
-                return end;
-            }
+        match self.visit_all(root).await {
+            Ok(()) => self.end_of_frontier(),
+            Err(end) => end,
         }
-        self.end_of_frontier()
+    }
+
+    async fn visit_all(&mut self, root: SitePath) -> Result<(), End> {
+        if self.frontier.is_new() {
+            self.frontier.offer(&root, 0);
+            self.end_step();
+        }
+        if self.policy.sitemaps && !self.frontier.spent().sitemaps_read {
+            self.read_sitemaps().await?;
+            self.frontier.spent_mut().sitemaps_read = true;
+            self.end_step();
+        }
+        while let Some(entry) = self.frontier.next().await? {
+            if let Some(budget) = self.ledger.exhausted(&self.policy) {
+                return Err(End::Cut(budget));
+            }
+            self.visit(entry).await?;
+            self.note_spent();
+            self.frontier.visited();
+            self.keeper.step(self.frontier).await?;
+        }
+        Ok(())
+    }
+
+    /// What was found since the last step belongs to no page.
+    fn end_step(&mut self) {
+        self.note_spent();
+        self.frontier.end_step();
+    }
+
+    fn note_spent(&mut self) {
+        let spent = self.frontier.spent_mut();
+        self.ledger.write_to(spent);
+        spent.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
     }
 
     /// Nothing waits any more; was that all?
-    fn end_of_frontier(self) -> End {
+    fn end_of_frontier(&self) -> End {
         if self.ledger.page_cut {
             End::Cut(Budget::Bytes)
         } else if self.frontier.has_dropped() {
@@ -191,10 +251,15 @@ impl Walk<'_> {
         if links.cut {
             self.frontier.note_dropped();
         }
+        self.offer_all(links.paths, depth).await;
+    }
+
+    /// Queues what robots.txt allows of these paths.
+    async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
-        for path in links.paths {
-            if self.frontier.is_new(&path) && self.rules.allow(&path) {
-                self.frontier.offer(path, depth);
+        for path in paths {
+            if self.frontier.is_unseen(&path) && self.rules.allow(&path) {
+                self.frontier.offer(&path, depth);
             }
             if turn.elapsed() >= TURN {
                 tokio::task::yield_now().await;

@@ -10,12 +10,13 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
 
-use super::work::Means;
+use super::means::Means;
 use super::*;
 use crate::config::OutboxConfig;
 use crate::context::tls_config;
 use crate::dns::Resolver;
 use crate::guard::Guard;
+use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
@@ -60,7 +61,9 @@ impl TestAgent {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
-            let work = Work::new(means, 2, outbox);
+            let crawls = tempfile::tempdir().unwrap();
+            let kept = KeptCrawls::open(crawls.path()).unwrap();
+            let work = Work::new(means, 2, outbox, kept);
             run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await;
         });
         Self { stop, running, _folder: None }
@@ -98,6 +101,7 @@ fn crawl_order(server: &TestServer) -> CrawlOrder {
             max_duration: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
             request_interval: Some(prost_types::Duration::default()),
         }),
+        checkpoint: Vec::new(),
     }
 }
 

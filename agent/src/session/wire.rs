@@ -6,8 +6,8 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    Budget, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement, MeasurementFailure, MeasurementReport,
-    OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
+    Budget, CrawlCheckpoint, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement, MeasurementFailure,
+    MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
 };
 
 use crate::crawl;
@@ -198,8 +198,15 @@ pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
             max_depth: policy.max_depth?,
             max_duration: duration(policy.max_duration)?,
             request_interval: duration(policy.request_interval)?,
+            sitemaps: true,
         },
     })
+}
+
+/// Tells how far a crawl has come.
+pub(super) fn checkpoint(key: LeaseKey, checkpoint: crawl::Checkpoint) -> CrawlCheckpoint {
+    let crawl::Checkpoint { bytes: state, pages } = checkpoint;
+    CrawlCheckpoint { task_id: key.task_id, token: key.token, pages, state }
 }
 
 /// Reports the end of a crawl.
@@ -226,6 +233,8 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         rtt: outcome.rtt.and_then(to_wire),
         origin: outcome.origin.unwrap_or_default(),
         message: sentence(&outcome.message),
+        refetched: outcome.refetched,
+        trapped: outcome.trapped,
     }
 }
 

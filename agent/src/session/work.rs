@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::session_request::Message as Up;
-use landfall_proto::v1::{CrawlOrder, Heartbeat, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome};
-use tokio::sync::Semaphore;
+use landfall_proto::v1::{
+    CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome,
+};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::crawling::{CrawlEnd, Crawling};
+use super::means::Means;
 use super::wire::{self, Failure};
 use crate::clock::BootTime;
 use crate::context::Context;
-use crate::crawl;
-use crate::dns::Resolver;
-use crate::guard::Guard;
+use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
 use crate::probe::addresses::Addresses;
 use crate::user_agent::UserAgent;
@@ -32,44 +34,20 @@ const BEACON_ORDERS: usize = 4;
 const MAX_ORDERS: usize = 2048;
 /// Outcomes that may wait for their answer beside one for every slot: answers lag behind the grants that follow them.
 const SPARE_OUTCOMES: usize = 64;
+/// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
+const CHECKPOINTS: usize = 4;
 /// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
-
-/// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
-#[derive(Debug, Clone)]
-pub struct Means {
-    /// Vets addresses.
-    pub guard: Guard,
-    /// Resolves names.
-    pub resolver: Resolver,
-    /// The source address.
-    pub bind: Option<std::net::IpAddr>,
-    /// Whom TLS trusts.
-    pub tls: Arc<rustls::ClientConfig>,
-    /// The configured user agent, which goes before the scheduler's.
-    pub user_agent: Option<UserAgent>,
-}
-
-impl Means {
-    /// The context of requests that carry `user_agent`.
-    pub fn context(&self, user_agent: UserAgent) -> Context {
-        Context {
-            guard: self.guard.clone(),
-            resolver: self.resolver.clone(),
-            user_agent,
-            bind: self.bind,
-            tls: Arc::clone(&self.tls),
-        }
-    }
-}
 
 /// Something ended.
 #[derive(Debug)]
 pub(super) enum Finished {
     /// A crawl, with an outcome; it is in the outbox too.
     Outcome(OutcomeReport),
-    /// A crawl that was stopped.
-    Unfinished(LeaseKey),
+    /// A crawl that was stopped, and how far it had come.
+    Unfinished(LeaseKey, Option<CrawlCheckpoint>),
+    /// How far a crawl has come that goes on.
+    Checkpoint(CrawlCheckpoint),
     /// A crawl that panicked, and with what.
     Crashed(LeaseKey, String),
     /// A measurement.
@@ -85,7 +63,7 @@ pub struct Work {
     capacity: usize,
     context: Option<Arc<Context>>,
     running: HashMap<LeaseKey, CancellationToken>,
-    crawls: JoinSet<Option<OutcomeReport>>,
+    crawls: JoinSet<CrawlEnd>,
     /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
     keys: HashMap<tokio::task::Id, LeaseKey>,
     measures: JoinSet<MeasurementReport>,
@@ -96,6 +74,10 @@ pub struct Work {
     /// What was measured where; the next session's orders are answered from it too.
     addresses: Arc<Addresses>,
     outbox: Outbox,
+    /// Crawls on the disk, from where they go on.
+    kept: KeptCrawls,
+    /// Checkpoints of crawls that go on.
+    checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     /// Why no lease is taken, as it was seen last.
     paused: Option<String>,
     /// The agent stops: nothing is waited for any more.
@@ -105,7 +87,7 @@ pub struct Work {
 
 impl Work {
     /// No work yet.
-    pub fn new(means: Means, capacity: u32, outbox: Outbox) -> Self {
+    pub fn new(means: Means, capacity: u32, outbox: Outbox, kept: KeptCrawls) -> Self {
         Self {
             context: means.user_agent.clone().map(|user_agent| Arc::new(means.context(user_agent))),
             means,
@@ -119,6 +101,8 @@ impl Work {
             beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
             addresses: Arc::default(),
             outbox,
+            kept,
+            checkpoints: mpsc::channel(CHECKPOINTS),
             paused: None,
             closing: CancellationToken::new(),
             deadline: None,
@@ -138,6 +122,7 @@ impl Work {
                         return finished;
                     }
                 }
+                Some(checkpoint) = self.checkpoints.1.recv() => return Finished::Checkpoint(checkpoint),
                 Some(joined) = self.measures.join_next_with_id() => {
                     if let Some(report) = self.measurement_ended(joined) {
                         return Finished::Measured(report);
@@ -169,15 +154,20 @@ impl Work {
         }
     }
 
-    fn crawl_ended(&mut self, id: tokio::task::Id, report: Option<OutcomeReport>) -> Option<Finished> {
+    fn crawl_ended(&mut self, id: tokio::task::Id, end: CrawlEnd) -> Option<Finished> {
         let key = self.keys.remove(&id)?;
         self.running.remove(&key);
-        Some(match report {
-            Some(report) => {
+        Some(match end {
+            CrawlEnd::Outcome(report) => {
                 self.outbox.put(report.clone());
                 Finished::Outcome(report)
             }
-            None => Finished::Unfinished(key),
+            CrawlEnd::Stopped(checkpoint) => Finished::Unfinished(key, checkpoint),
+            // Not for a reason of the task's: another agent may have no trouble with it.
+            CrawlEnd::Broken(reason) => {
+                tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot go on here");
+                Finished::Unfinished(key, None)
+            }
         })
     }
 
@@ -347,7 +337,7 @@ impl Work {
     }
 
     /// Begins the crawl of a granted lease; answers at once what cannot be begun, or was crawled before.
-    pub(super) fn crawl(&mut self, order: CrawlOrder) -> Option<Up> {
+    pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
         let key = LeaseKey { task_id: order.task_id, token: order.token };
         if let Some(outcome) = self.outbox.get(key) {
             return Some(Up::Outcome(outcome.clone()));
@@ -355,6 +345,7 @@ impl Work {
         if self.running.contains_key(&key) {
             return None;
         }
+        let checkpoint = std::mem::take(&mut order.checkpoint);
         let (Some(context), Some(job)) = (self.context.clone(), wire::job(order)) else {
             tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site in it");
             return Some(wire::release(key));
@@ -364,11 +355,16 @@ impl Work {
         }
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let (disk, closing) = (self.outbox.disk(), self.closing.clone());
-        let crawling = self.crawls.spawn(async move {
-            let outcome = crawl::run(job, context, stopped).await?;
-            disk.keep(wire::outcome(key, outcome), &closing).await
-        });
+        let crawling = Crawling {
+            key,
+            job,
+            checkpoint,
+            context,
+            disk: self.outbox.disk(),
+            kept: self.kept.clone(),
+            checkpoints: self.checkpoints.0.clone(),
+        };
+        let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));
         self.keys.insert(crawling.id(), key);
         self.running.insert(key, stop);
         None
@@ -401,6 +397,8 @@ mod tests {
 
     use super::*;
     use crate::config::OutboxConfig;
+    use crate::dns::Resolver;
+    use crate::guard::Guard;
 
     fn work() -> (Work, tempfile::TempDir) {
         let means = Means {
@@ -412,7 +410,8 @@ mod tests {
         };
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
-        (Work::new(means, 1, outbox), folder)
+        let kept = KeptCrawls::open(&folder.path().join("crawls")).unwrap();
+        (Work::new(means, 1, outbox, kept), folder)
     }
 
     #[tokio::test]

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::parse_duration;
-use landfall_proto::v1::{
-    Candidate, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteTask, SiteVerdict,
-};
+use landfall_proto::v1::{ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteVerdict};
 use serde::Serialize;
 
 use super::ConnectionArgs;
@@ -16,6 +14,7 @@ use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
 use super::output::{self, Row, ShowFormat};
 use super::sightings::{Order, Sighting};
+use super::site_tasks::TaskRow;
 use super::{submit, watch};
 use crate::exit::print;
 use crate::model::Strategy;
@@ -167,28 +166,6 @@ struct MeasurementRow {
     confirming: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct TaskRow {
-    batch: String,
-    round: u32,
-    state: String,
-    reason: String,
-    agent: String,
-    strategy: String,
-    note: String,
-    candidates: Vec<CandidateRow>,
-    outcome: String,
-    pages: u32,
-    bytes: u64,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct CandidateRow {
-    agent: String,
-    predicted_ms: Option<f64>,
-    measured_ms: Option<f64>,
-}
-
 impl From<ShowSiteResponse> for Site {
     fn from(site: ShowSiteResponse) -> Self {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
@@ -238,34 +215,6 @@ impl From<SiteMeasurement> for MeasurementRow {
     }
 }
 
-impl From<SiteTask> for TaskRow {
-    fn from(task: SiteTask) -> Self {
-        Self {
-            batch: task.batch,
-            round: task.round,
-            state: task.state,
-            reason: task.reason,
-            agent: task.agent,
-            strategy: task.strategy,
-            note: task.note,
-            candidates: task.candidates.into_iter().map(CandidateRow::from).collect(),
-            outcome: task.outcome,
-            pages: task.pages,
-            bytes: task.bytes,
-        }
-    }
-}
-
-impl From<Candidate> for CandidateRow {
-    fn from(candidate: Candidate) -> Self {
-        Self {
-            agent: candidate.agent,
-            predicted_ms: output::millis(candidate.predicted.as_ref()),
-            measured_ms: output::millis(candidate.measured.as_ref()),
-        }
-    }
-}
-
 impl Row for MeasurementRow {
     const COLUMNS: &'static [&'static str] = &[
         "prober",
@@ -297,14 +246,6 @@ impl Row for MeasurementRow {
             output::text_cell(&self.shared_from),
             self.failure.clone(),
         ]
-    }
-}
-
-impl Row for CandidateRow {
-    const COLUMNS: &'static [&'static str] = &["candidate", ">predicted ms", ">measured ms"];
-
-    fn cells(&self) -> Vec<String> {
-        vec![self.agent.clone(), output::millis_cell(self.predicted_ms), output::millis_cell(self.measured_ms)]
     }
 }
 
@@ -373,24 +314,5 @@ impl Site {
         let requests: u64 = self.measurements.iter().map(|row| row.requests).sum();
         text.push_str(&format!("; {requests} requests so far, warm-ups and former measurements included"));
         text
-    }
-}
-
-impl TaskRow {
-    fn sentence(&self) -> String {
-        let mut parts = vec![format!("batch {} round {}: {}", self.batch, self.round, self.state)];
-        if !self.outcome.is_empty() {
-            parts.push(format!("{}, {} pages, {}", self.outcome, self.pages, output::bytes_cell(self.bytes)));
-        }
-        if !self.agent.is_empty() {
-            parts.push(format!("agent {} by {}", self.agent, self.strategy));
-        }
-        if !self.note.is_empty() {
-            parts.push(self.note.clone());
-        }
-        if !self.reason.is_empty() {
-            parts.push(self.reason.clone());
-        }
-        parts.join("; ")
     }
 }

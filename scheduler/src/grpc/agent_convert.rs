@@ -12,6 +12,7 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
+use crate::store::checkpoints::{self, Checkpoint};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
@@ -162,7 +163,8 @@ pub(super) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionRespon
     respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
 }
 
-pub(super) fn crawl_order(grant: Grant) -> v1::SessionResponse {
+/// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun.
+pub(super) fn crawl_order(grant: Grant, checkpoint: Vec<u8>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),
         token: grant.token.get(),
@@ -172,6 +174,7 @@ pub(super) fn crawl_order(grant: Grant) -> v1::SessionResponse {
             origin: grant.origin.unwrap_or_default(),
         }),
         policy: Some(crawl_policy(&grant.policy)),
+        checkpoint,
     }))
 }
 
@@ -264,8 +267,20 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Op
         duration,
         rtt: report_rtt,
         message: clip(report.message),
+        refetched: report.refetched,
+        trapped: report.trapped,
     };
     Ok((report, origin))
+}
+
+pub(super) fn checkpoint(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
+    let v1::CrawlCheckpoint { task_id, token, pages, state } = checkpoint;
+    if state.len() > checkpoints::MOST_BYTES {
+        let most = checkpoints::MOST_BYTES;
+        return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
+    }
+    let (task, token) = lease_key(task_id, token);
+    Ok(Checkpoint { task, token, pages, state })
 }
 
 fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {

@@ -324,6 +324,8 @@ mod tests {
             duration: Duration::from_secs(1),
             rtt: None,
             message: "no route".into(),
+            refetched: 0,
+            trapped: 0,
         }
     }
 

@@ -70,6 +70,8 @@ impl Scene {
             duration: Duration::from_secs(1),
             rtt: None,
             message: String::new(),
+            refetched: 0,
+            trapped: 0,
         };
         fixtures::record(conn, self.agent, &report).await.expect("record")
     }

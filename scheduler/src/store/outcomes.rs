@@ -63,6 +63,10 @@ pub struct Report {
     pub rtt: Option<Rtt>,
     /// One sentence, or empty.
     pub message: String,
+    /// Pages fetched once more, because the agent that had fetched them before could not hand over all it knew.
+    pub refetched: u32,
+    /// Links left out because they lead into traps.
+    pub trapped: u32,
 }
 
 /// What became of a report.
@@ -250,13 +254,16 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     let durations: Vec<i64> = stored.iter().map(|stored| stored.duration_ms).collect();
     let rtts: Vec<Option<i64>> = stored.iter().map(|stored| stored.rtt_us).collect();
     let messages: Vec<&str> = reports.iter().map(|report| report.message.as_str()).collect();
+    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let refetched: Vec<i32> = reports.iter().map(|report| whole(report.refetched)).collect();
+    let trapped: Vec<i32> = reports.iter().map(|report| whole(report.trapped)).collect();
     sqlx::query!(
         r#"
         insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
-                              message)
+                              message, refetched, trapped)
         select reported.*
         from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
-                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[]) as reported
+                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[]) as reported
         "#,
         &agents,
         &tasks,
@@ -270,6 +277,8 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
         &durations,
         &rtts as _,
         &messages as _,
+        &refetched,
+        &trapped,
     )
     .execute(conn)
     .await?;
@@ -292,6 +301,8 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
             update leases l set state = 'completed', ended_at = now()
             from unnest($1::bigint[], $2::bigint[]) as reported (task_id, token)
             where l.task_id = reported.task_id and l.token = reported.token
+        ), forgotten as (
+            delete from checkpoints where task_id = any($1)
         )
         update tasks t
         set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
@@ -350,6 +361,8 @@ mod tests {
             duration: Duration::from_secs(2),
             rtt: Rtt::try_from_micros(20_000).ok(),
             message: "no route".into(),
+            refetched: 0,
+            trapped: 0,
         }
     }
 

@@ -85,8 +85,36 @@ pub struct SiteTask {
     pub note: Option<String>,
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
-    /// The outcome's kind, pages and bytes.
-    pub outcome: Option<(String, u32, u64)>,
+    /// The outcome.
+    pub outcome: Option<Outcome>,
+    /// How far the crawl under way has come, as far as another agent would know.
+    pub progress: Option<Progress>,
+}
+
+/// How a crawl ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Its kind.
+    pub kind: String,
+    /// Pages fetched.
+    pub pages: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Pages fetched once more by an agent that took the crawl over.
+    pub refetched: u32,
+    /// Links left out because they lead into traps.
+    pub trapped: u32,
+}
+
+/// How far a crawl has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Pages fetched.
+    pub pages: u32,
+    /// Bytes of the state that another agent would go on from.
+    pub state_bytes: u64,
+    /// When it was told.
+    pub saved_at: DateTime<Utc>,
 }
 
 /// One agent that was considered.
@@ -203,12 +231,15 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         r#"
         select t.id, b.name as batch, t.round, t.state::text as "state!",
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
-               a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?"
+               a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               o.refetched as "refetched?", o.trapped as "trapped?",
+               k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?"
         from tasks t
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
         left join agents a on a.id = c.agent_id
         left join outcomes o on o.task_id = t.id
+        left join checkpoints k on k.task_id = t.id
         where t.site_id = any($1)
         order by t.id desc
         "#,
@@ -218,10 +249,22 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     .await?;
     rows.into_iter()
         .map(|row| {
-            let outcome = match (row.kind, row.pages, row.bytes) {
-                (Some(kind), Some(pages), Some(bytes)) => {
-                    Some((kind, unsigned("outcomes", "pages", pages)?, unsigned("outcomes", "bytes", bytes)?))
-                }
+            let outcome = match (row.kind, row.pages, row.bytes, row.refetched, row.trapped) {
+                (Some(kind), Some(pages), Some(bytes), Some(refetched), Some(trapped)) => Some(Outcome {
+                    kind,
+                    pages: unsigned("outcomes", "pages", pages)?,
+                    bytes: unsigned("outcomes", "bytes", bytes)?,
+                    refetched: unsigned("outcomes", "refetched", refetched)?,
+                    trapped: unsigned("outcomes", "trapped", trapped)?,
+                }),
+                _ => None,
+            };
+            let progress = match (row.kept_pages, row.kept_bytes, row.saved_at) {
+                (Some(pages), Some(bytes), Some(saved_at)) => Some(Progress {
+                    pages: unsigned("checkpoints", "pages", pages)?,
+                    state_bytes: unsigned("checkpoints", "state", bytes)?,
+                    saved_at,
+                }),
                 _ => None,
             };
             Ok(SiteTask {
@@ -234,6 +277,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 note: row.note,
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
+                progress,
             })
         })
         .collect()

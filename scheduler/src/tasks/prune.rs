@@ -1,8 +1,9 @@
-//! Pruning: events older than the operator wants to keep them go, so that the log is bounded.
+//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints of tasks that ended
+//! without an outcome.
 
 use anyhow::Context;
 
-use crate::store::events;
+use crate::store::{checkpoints, events};
 
 use super::duty::OnDuty;
 
@@ -34,6 +35,9 @@ impl Prune {
                 break;
             }
         }
+        let mut tx = self.scheduler.begin().await?;
+        checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
+        tx.commit().await.context("commit pruned checkpoints")?;
         if pruned > 0 {
             tracing::debug!(pruned, "old events are gone");
         }

@@ -5,6 +5,7 @@
 //! session is superseded or expired, or the scheduler shuts down; nothing is lost by that, since the store knows what was
 //! promised and the agent repeats what was not acknowledged.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,16 +20,19 @@ use super::together::Together;
 use super::{manners, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
-use crate::model::{AgentId, SessionId};
+use crate::model::{AgentId, SessionId, TaskId};
 use crate::store::leases::{Free, Grant};
 use crate::store::outcomes::Answer;
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, leases, measurement_orders, measurements, sessions};
+use crate::store::{self, checkpoints, leases, measurement_orders, measurements, sessions};
 
 /// How long one message may wait for room.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the store is looked at without being woken.
 const POLL: Duration = Duration::from_secs(1);
+
+/// Grants whose crawls' states are in memory at once, each of up to a megabyte.
+const CHECKPOINTS_AT_ONCE: usize = 8;
 
 /// Leases granted into freed slots in one transaction with those of other agents; what is free beyond that is found by the next look.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
@@ -147,6 +151,7 @@ impl Session {
             // None comes here: `gather` has taken them.
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
+            Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
             Some(Message::Leave(_)) => {
                 self.leaving = true;
                 Ok(())
@@ -251,6 +256,18 @@ impl Session {
         Ok(())
     }
 
+    /// Keeps how far a crawl has come. Of a lease that is not the agent's any more that is of no use.
+    async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
+        let checkpoint = convert::checkpoint(checkpoint)?;
+        let mut conn = self.connection().await?;
+        let saved = checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await;
+        if !saved.map_err(status::from_store)? {
+            let (task, token) = (checkpoint.task, checkpoint.token);
+            tracing::debug!(agent.id = %self.agent, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
+        }
+        Ok(())
+    }
+
     /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
@@ -317,10 +334,25 @@ impl Session {
 
     async fn send_orders(&mut self, grants: Vec<Grant>) -> Result<(), Status> {
         self.free = self.free.saturating_sub(i64::try_from(grants.len()).unwrap_or(i64::MAX));
-        for grant in grants {
-            self.send(convert::crawl_order(grant)).await?;
+        let mut grants = grants.into_iter().peekable();
+        while grants.peek().is_some() {
+            let some: Vec<Grant> = grants.by_ref().take(CHECKPOINTS_AT_ONCE).collect();
+            let mut states = self.checkpoints(&some).await?;
+            for grant in some {
+                let state = states.remove(&grant.task).unwrap_or_default();
+                self.send(convert::crawl_order(grant, state)).await?;
+            }
         }
         Ok(())
+    }
+
+    /// How far the crawls of granted tasks have come. Nobody else holds these leases, so nobody writes there meanwhile.
+    async fn checkpoints(&self, grants: &[Grant]) -> Result<HashMap<TaskId, Vec<u8>>, Status> {
+        let again: Vec<TaskId> = grants.iter().filter(|grant| grant.token.get() > 1).map(|grant| grant.task).collect();
+        if again.is_empty() {
+            return Ok(HashMap::new());
+        }
+        checkpoints::of(&mut *self.connection().await?, &again).await.map_err(status::from_store)
     }
 
     /// What the agent of a session that has ended is told.

@@ -315,7 +315,12 @@ impl From<SitePlacement> for v1::SitePlacement {
 
 impl From<SiteTask> for v1::SiteTask {
     fn from(task: SiteTask) -> Self {
-        let (outcome, pages, bytes) = task.outcome.unwrap_or_default();
+        let progress = task.progress.map(|progress| v1::CrawlProgress {
+            pages: progress.pages,
+            state_bytes: progress.state_bytes,
+            saved_at: Some(timestamp(progress.saved_at)),
+        });
+        let outcome = task.outcome.as_ref();
         Self {
             batch: task.batch,
             round: task.round,
@@ -324,10 +329,13 @@ impl From<SiteTask> for v1::SiteTask {
             agent: task.agent.unwrap_or_default(),
             strategy: task.strategy.unwrap_or_default(),
             candidates: task.candidates.into_iter().map(Into::into).collect(),
-            outcome,
-            pages,
-            bytes,
+            outcome: outcome.map(|outcome| outcome.kind.clone()).unwrap_or_default(),
+            pages: outcome.map_or(0, |outcome| outcome.pages),
+            bytes: outcome.map_or(0, |outcome| outcome.bytes),
             note: task.note.unwrap_or_default(),
+            refetched: outcome.map_or(0, |outcome| outcome.refetched),
+            trapped: outcome.map_or(0, |outcome| outcome.trapped),
+            progress,
         }
     }
 }

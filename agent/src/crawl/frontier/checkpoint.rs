@@ -1,0 +1,166 @@
+//! A crawl's state, small enough to travel: with it another agent goes on where this one stopped.
+//!
+//! Pure but for the reader it is given. A checkpoint is one frame, deflated: the paths that wait, and the fingerprints of those that
+//! do not have to be fetched again. It takes at most [`MAX_BYTES`]. Where more was visited than fits, the oldest fingerprints are
+//! left out, and those pages may be fetched again. Where the queue itself does not fit, the checkpoint is of an *earlier* moment
+//! of the same crawl, whose queue did: what was visited since is visited again, and everything that was found by it is found again.
+//! So never is a page skipped; in the worst case the crawl begins anew.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use prost::Message as _;
+
+use super::super::site_path::SitePath;
+use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
+use super::log::{Frame, MAX_FRAME, Place, Reader};
+
+/// The most bytes of a checkpoint.
+pub(crate) const MAX_BYTES: usize = 1 << 20;
+/// What of them the queue may take; the rest is for fingerprints, which nothing compresses.
+const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
+/// Bytes of paths that are tried first: they are deflated to a tenth of that as a rule.
+const RAW_QUEUE_BYTES: u64 = 8 << 20;
+/// What the encodings around the fingerprints may take.
+const SLACK: usize = 4 << 10;
+/// The first byte: the format.
+const VERSION: u8 = 1;
+
+/// A crawl's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The state itself.
+    pub bytes: Vec<u8>,
+    /// Pages fetched so far.
+    pub pages: u32,
+}
+
+/// Bytes that are no checkpoint.
+#[derive(Debug, thiserror::Error)]
+#[error("not a checkpoint: {0}")]
+pub(in crate::crawl) struct BadCheckpoint(String);
+
+/// A moment of a crawl: between two frames.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    end: Place,
+    visited: u64,
+}
+
+/// The newest state whose queue fits, of the crawl that `reader` reads from `start` on.
+pub(super) fn encode(reader: &Reader, start: Place) -> io::Result<Checkpoint> {
+    let mut most = RAW_QUEUE_BYTES;
+    loop {
+        let (moment, visited) = newest_moment(reader, start, most)?;
+        let (mut frame, fingerprints) = state_at(reader, start, moment)?;
+        frame.spent.refetched =
+            frame.spent.refetched.saturating_add(u32::try_from(visited - moment.visited).unwrap_or(u32::MAX));
+        let queue_bytes = deflate(&frame)?.len();
+        // A queue of nothing always fits.
+        if queue_bytes > MAX_QUEUE_BYTES && most > 0 {
+            most /= 2;
+            continue;
+        }
+        let kept = (MAX_BYTES - SLACK).saturating_sub(queue_bytes) / FINGERPRINT;
+        let kept = fingerprints.len().saturating_sub(kept);
+        frame.known = fingerprints.iter().skip(kept).flat_map(|print| print.to_le_bytes()).collect();
+        return Ok(Checkpoint { bytes: deflate(&frame)?, pages: frame.spent.pages });
+    }
+}
+
+/// Reads a checkpoint.
+pub(super) fn decode(bytes: &[u8]) -> Result<Frame, BadCheckpoint> {
+    let bad = |what: &str| BadCheckpoint(what.to_owned());
+    let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;
+    if *version != VERSION {
+        return Err(bad("it is of another version"));
+    }
+    let limit = u64::try_from(MAX_FRAME).expect("a length");
+    let mut body = Vec::new();
+    DeflateDecoder::new(deflated).take(limit + 1).read_to_end(&mut body).map_err(|error| bad(&error.to_string()))?;
+    if body.len() > MAX_FRAME {
+        return Err(bad("it is too long"));
+    }
+    let frame = Frame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
+    if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
+        return Err(bad("a path in it is none"));
+    }
+    Ok(frame)
+}
+
+/// The pages fetched before a checkpoint; `None` when it is none.
+pub(in crate::crawl) fn pages(bytes: &[u8]) -> Option<u32> {
+    decode(bytes).ok().map(|frame| frame.spent.pages)
+}
+
+fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
+    let mut encoder = DeflateEncoder::new(vec![VERSION], Compression::fast());
+    encoder.write_all(&frame.encode_to_vec())?;
+    encoder.finish()
+}
+
+/// Calls `look` with every frame and the place after it, up to `end`.
+fn each(reader: &Reader, start: Place, end: Place, mut look: impl FnMut(&Frame, Place)) -> io::Result<()> {
+    let mut at = start;
+    while at < end
+        && let Some((frame, next)) = reader.read(at)?
+    {
+        look(&frame, next);
+        at = next;
+    }
+    Ok(())
+}
+
+/// The last moment at which the paths that waited took no more than `most` bytes, and how many were visited in all.
+fn newest_moment(reader: &Reader, start: Place, most: u64) -> io::Result<(Moment, u64)> {
+    let mut newest = Moment { end: start, visited: 0 };
+    let (mut lengths, mut bytes, mut visited) = (VecDeque::new(), 0_u64, 0_u64);
+    each(reader, start, Place::MAX, |frame, end| {
+        for queued in &frame.queued {
+            let length = u16::try_from(queued.path.len()).unwrap_or(u16::MAX);
+            lengths.push_back(length);
+            bytes += u64::from(length);
+        }
+        if frame.visited {
+            visited += 1;
+            bytes -= lengths.pop_front().map_or(0, u64::from);
+        }
+        if bytes <= most {
+            newest = Moment { end, visited };
+        }
+    })?;
+    Ok((newest, visited))
+}
+
+/// What was known at a moment: a frame with the queue, and the fingerprints of what was visited, oldest first; of those only as
+/// many as can fit.
+fn state_at(reader: &Reader, start: Place, moment: Moment) -> io::Result<(Frame, VecDeque<u128>)> {
+    let (mut state, mut known, mut index) = (Frame::default(), VecDeque::new(), 0_u64);
+    let remember = |known: &mut VecDeque<u128>, print: u128| {
+        if known.len() == MAX_BYTES / FINGERPRINT {
+            known.pop_front();
+        }
+        known.push_back(print);
+    };
+    each(reader, start, moment.end, |frame, _| {
+        for queued in &frame.queued {
+            if index < moment.visited {
+                remember(&mut known, SitePath::fingerprint_of(&queued.path).as_u128());
+            } else {
+                state.queued.push(queued.clone());
+            }
+            index += 1;
+        }
+        fingerprints(&frame.known).for_each(|print| remember(&mut known, print.as_u128()));
+        if state.beyond.len() < MAX_BEYOND / 10 * FINGERPRINT {
+            state.beyond.extend(&frame.beyond);
+        } else {
+            state.spent.beyond |= !frame.beyond.is_empty();
+        }
+        state.spent = super::Spent { beyond: state.spent.beyond | frame.spent.beyond, ..frame.spent };
+    })?;
+    Ok((state, known))
+}

@@ -1,0 +1,160 @@
+//! What is known of a site's paths, and what the crawl has spent: what a frontier is without its queue.
+//!
+//! Pure. The frames of a crawl, applied in order, make it again.
+
+use std::collections::HashSet;
+
+use super::super::site_path::{Fingerprint, SitePath};
+use super::log::{Frame, Spent};
+use super::seen::Seen;
+use super::trap::Traps;
+
+/// The most paths that wait at once, whatever the page budget: some hundred bytes of disk and 22 of memory each.
+const MAX_WAITING: u64 = 4_000_000;
+/// The most paths beyond the depth that are remembered one by one.
+pub(super) const MAX_BEYOND: usize = 10_000;
+/// The bytes of a fingerprint.
+pub(super) const FINGERPRINT: usize = 16;
+
+/// What was seen, and how much of it was visited.
+#[derive(Debug)]
+pub(super) struct Known {
+    max_depth: u32,
+    capacity: u64,
+    seen: Seen,
+    beyond: HashSet<Fingerprint>,
+    traps: Traps,
+    queued: u64,
+    visited: u64,
+    spent: Spent,
+}
+
+/// What became of a path that was offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// It is to be queued.
+    New,
+    /// It is to be remembered as lying beyond the depth.
+    Beyond,
+    /// Nothing is to be done.
+    LeftOut,
+}
+
+impl Known {
+    /// Nothing yet, for a crawl of `max_pages`.
+    pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
+        // Pages that fail do not count as pages, so more may have to be asked for than the budget says.
+        let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
+        Self {
+            max_depth,
+            capacity: wanted.min(MAX_WAITING),
+            seen: Seen::default(),
+            beyond: HashSet::new(),
+            traps: Traps::default(),
+            queued: 0,
+            visited: 0,
+            spent: Spent::default(),
+        }
+    }
+
+    /// Repeats a step.
+    pub(super) fn apply(&mut self, frame: &Frame) {
+        for queued in &frame.queued {
+            self.mark_seen(SitePath::fingerprint_of(&queued.path));
+            // Only what it counts matters: it was let through when it was found.
+            self.traps.allow(&queued.path);
+            self.queued += 1;
+        }
+        fingerprints(&frame.known).for_each(|known| {
+            self.mark_seen(known);
+        });
+        fingerprints(&frame.beyond).for_each(|beyond| {
+            self.remember_beyond(beyond);
+        });
+        self.visited += u64::from(frame.visited);
+        self.spent = frame.spent;
+    }
+
+    pub(super) fn is_seen(&self, path: &SitePath) -> bool {
+        self.seen.contains(path.fingerprint().as_u128())
+    }
+
+    /// Decides on a path that was found `depth` links away from the start page.
+    pub(super) fn offer(&mut self, path: &SitePath, depth: u32) -> Offered {
+        let fingerprint = path.fingerprint();
+        if self.seen.contains(fingerprint.as_u128()) {
+            return Offered::LeftOut;
+        }
+        if depth > self.max_depth {
+            return if self.remember_beyond(fingerprint) { Offered::Beyond } else { Offered::LeftOut };
+        }
+        if self.waiting() >= self.capacity {
+            self.spent.dropped = true;
+            return Offered::LeftOut;
+        }
+        self.mark_seen(fingerprint);
+        if !self.traps.allow(path.as_str()) {
+            self.spent.trapped = self.spent.trapped.saturating_add(1);
+            return Offered::LeftOut;
+        }
+        self.queued += 1;
+        Offered::New
+    }
+
+    /// Notes a path that is not queued; `false` when it was seen.
+    pub(super) fn claim(&mut self, path: &SitePath) -> bool {
+        self.mark_seen(path.fingerprint())
+    }
+
+    /// The path at the head of the queue was visited.
+    pub(super) const fn visit(&mut self) {
+        self.visited += 1;
+    }
+
+    pub(super) const fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// Paths that are queued and not visited.
+    pub(super) const fn waiting(&self) -> u64 {
+        self.queued.saturating_sub(self.visited)
+    }
+
+    pub(super) const fn spent(&self) -> &Spent {
+        &self.spent
+    }
+
+    pub(super) const fn spent_mut(&mut self) -> &mut Spent {
+        &mut self.spent
+    }
+
+    /// Whether there are paths beyond the depth that were not reached another way.
+    pub(super) fn has_beyond(&self) -> bool {
+        self.spent.beyond || !self.beyond.is_empty()
+    }
+
+    fn mark_seen(&mut self, fingerprint: Fingerprint) -> bool {
+        self.beyond.remove(&fingerprint);
+        self.seen.insert(fingerprint.as_u128())
+    }
+
+    /// `false` when there is nothing more to remember.
+    fn remember_beyond(&mut self, fingerprint: Fingerprint) -> bool {
+        if self.beyond.len() < MAX_BEYOND {
+            return self.beyond.insert(fingerprint);
+        }
+        self.spent.beyond |= !self.beyond.contains(&fingerprint);
+        false
+    }
+}
+
+/// Fingerprints as frames hold them.
+pub(super) fn fingerprints(bytes: &[u8]) -> impl Iterator<Item = Fingerprint> {
+    let (whole, _) = bytes.as_chunks::<FINGERPRINT>();
+    whole.iter().map(|bytes| Fingerprint::from_u128(u128::from_le_bytes(*bytes)))
+}
+
+/// Adds a path's fingerprint to those a frame holds.
+pub(super) fn note(path: &SitePath, fingerprints: &mut Vec<u8>) {
+    fingerprints.extend(path.fingerprint().as_u128().to_le_bytes());
+}

@@ -1,0 +1,361 @@
+//! What happened to a frontier, as a file: the queue that does not fit into memory, and what a restart reads.
+//!
+//! The file begins with a line that says whose it is, and then only grows, by frames: what one visit found and spent. A frame
+//! counts whole or not at all, by its length and checksum; whatever a crash left after the last whole one is cut off. Frames that
+//! are not written yet are in memory and are read from there, so reading and writing never wait for each other.
+//!
+//! All of it blocks: whoever calls [`Log::write`] or [`Log::read`] is on a thread that may.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flate2::Crc;
+use prost::Message as _;
+
+/// Begins every file; the number is that of the format.
+const MAGIC: &[u8] = b"landfall crawl 1\n";
+/// Before every frame: its length and its checksum, both little-endian.
+const HEADER: usize = 8;
+/// No frame is longer: what a crawl finds at once is bounded far below.
+pub(super) const MAX_FRAME: usize = 64 << 20;
+
+/// A path that waits.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Queued {
+    #[prost(string, tag = "1")]
+    pub(super) path: String,
+    #[prost(uint32, tag = "2")]
+    pub(super) depth: u32,
+}
+
+/// What a crawl has spent and seen in all, up to some visit.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(in crate::crawl) struct Spent {
+    /// Pages received whole.
+    #[prost(uint32, tag = "1")]
+    pub(in crate::crawl) pages: u32,
+    /// Their bytes.
+    #[prost(uint64, tag = "2")]
+    pub(in crate::crawl) bytes: u64,
+    /// Bytes of answers that are no pages.
+    #[prost(uint64, tag = "3")]
+    pub(in crate::crawl) unwanted_bytes: u64,
+    /// Requests that failed.
+    #[prost(uint32, tag = "4")]
+    pub(in crate::crawl) errors: u32,
+    /// Time, in milliseconds.
+    #[prost(uint64, tag = "5")]
+    pub(in crate::crawl) millis: u64,
+    /// Pages fetched though an agent had fetched them before.
+    #[prost(uint32, tag = "6")]
+    pub(in crate::crawl) refetched: u32,
+    /// Links left out because they lead into a trap.
+    #[prost(uint32, tag = "7")]
+    pub(in crate::crawl) trapped: u32,
+    /// Whether a page was larger than one may be.
+    #[prost(bool, tag = "8")]
+    pub(in crate::crawl) page_cut: bool,
+    /// Whether paths were lost for want of room.
+    #[prost(bool, tag = "9")]
+    pub(in crate::crawl) dropped: bool,
+    /// Whether more paths beyond the depth were found than are remembered one by one.
+    #[prost(bool, tag = "10")]
+    pub(in crate::crawl) beyond: bool,
+    /// Whether the site's sitemaps were read.
+    #[prost(bool, tag = "11")]
+    pub(in crate::crawl) sitemaps_read: bool,
+}
+
+/// One step of a crawl.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(super) struct Frame {
+    /// Whether the path at the head of the queue was visited by it. Otherwise it only adds to the queue, as a sitemap does.
+    #[prost(bool, tag = "1")]
+    pub(super) visited: bool,
+    /// Paths that were queued.
+    #[prost(message, repeated, tag = "2")]
+    pub(super) queued: Vec<Queued>,
+    /// Paths to be known without being queued, by fingerprint, 16 bytes each: where redirects led, and what another agent visited.
+    #[prost(bytes = "vec", tag = "3")]
+    pub(super) known: Vec<u8>,
+    /// Paths beyond the depth, likewise.
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) beyond: Vec<u8>,
+    /// What was spent in all when it ended.
+    #[prost(message, required, tag = "5")]
+    pub(super) spent: Spent,
+}
+
+/// The frames of one crawl.
+#[derive(Debug)]
+pub(super) struct Log {
+    file: Arc<File>,
+    /// Where the file ends, in bytes.
+    written: u64,
+    /// What comes after that.
+    unwritten: Vec<u8>,
+}
+
+/// Why a file cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::crawl) enum OpenError {
+    /// The file system refuses.
+    #[error("use {0}")]
+    Io(PathBuf, #[source] io::Error),
+    /// Another crawl writes to it.
+    #[error("{0} is being written by another crawl")]
+    Taken(PathBuf),
+}
+
+/// A place between two frames, in bytes.
+pub(super) type Place = u64;
+
+impl Log {
+    /// A log without a name, gone with the process.
+    pub(super) fn temporary() -> io::Result<Self> {
+        Self::begin(tempfile::tempfile()?, "")
+    }
+
+    /// The log at `path`, which is made if need be. What it holds is given frame by frame to `replay`, if it was `owner`'s; whatever
+    /// else is there is overwritten.
+    pub(super) fn open(path: &Path, owner: &str, mut replay: impl FnMut(Frame)) -> Result<Self, OpenError> {
+        let refused = |source| OpenError::Io(path.to_owned(), source);
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+        let mut file = options.open(path).map_err(refused)?;
+        file.try_lock().map_err(|error| match error {
+            std::fs::TryLockError::WouldBlock => OpenError::Taken(path.to_owned()),
+            std::fs::TryLockError::Error(source) => refused(source),
+        })?;
+        let head = head(owner);
+        let mut found = vec![0; head.len()];
+        let is_ours = file.read_exact(&mut found).is_ok() && found == head;
+        if !is_ours {
+            return Self::begin(file, owner).map_err(refused);
+        }
+        let length = file.metadata().map_err(refused)?.len();
+        let mut log = Self { file: Arc::new(file), written: length, unwritten: Vec::new() };
+        let mut at = first(owner);
+        while let Some((frame, next)) = log.reader().read(at).map_err(refused)? {
+            replay(frame);
+            at = next;
+        }
+        log.file.set_len(at).map_err(refused)?;
+        log.written = at;
+        Ok(log)
+    }
+
+    fn begin(mut file: File, owner: &str) -> io::Result<Self> {
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&head(owner))?;
+        Ok(Self { file: Arc::new(file), written: first(owner), unwritten: Vec::new() })
+    }
+
+    /// Adds a frame, in memory.
+    pub(super) fn push(&mut self, frame: &Frame) {
+        let body = frame.encode_to_vec();
+        let length = u32::try_from(body.len()).expect("frames are far shorter than 4 GiB");
+        self.unwritten.extend(length.to_le_bytes());
+        self.unwritten.extend(checksum(&body).to_le_bytes());
+        self.unwritten.extend(body);
+    }
+
+    /// Bytes that are not on the disk yet.
+    pub(super) const fn unwritten(&self) -> usize {
+        self.unwritten.len()
+    }
+
+    /// What is to be written, and where. [`Log::wrote`] says that it was; before, it may be asked for again.
+    pub(super) fn to_write(&self) -> Write {
+        Write { file: Arc::clone(&self.file), at: self.written, bytes: self.unwritten.clone() }
+    }
+
+    /// Notes that so many bytes are in the file.
+    pub(super) fn wrote(&mut self, bytes: usize) {
+        self.unwritten.drain(..bytes);
+        self.written += u64::try_from(bytes).expect("a length");
+    }
+
+    /// Reads what is in the file.
+    pub(super) fn reader(&self) -> Reader {
+        Reader { file: Arc::clone(&self.file), end: self.written }
+    }
+
+    /// The frame at `at` where it is in memory still, and the place after it; `None` when it is in the file, or not there yet.
+    pub(super) fn in_memory(&self, at: Place) -> Option<(Frame, Place)> {
+        let from = usize::try_from(at.checked_sub(self.written)?).ok()?;
+        let rest = self.unwritten.get(from..)?;
+        let (body, length) = split(rest)?;
+        Some((Frame::decode(body).ok()?, at + u64::try_from(length).expect("a length")))
+    }
+
+    /// Whether a place is in the file.
+    pub(super) const fn is_written(&self, at: Place) -> bool {
+        at < self.written
+    }
+}
+
+/// Bytes for the file.
+#[derive(Debug)]
+pub(super) struct Write {
+    file: Arc<File>,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Write {
+    /// Writes them; returns how many there were.
+    pub(super) fn run(&self) -> io::Result<usize> {
+        self.file.write_all_at(&self.bytes, self.at)?;
+        Ok(self.bytes.len())
+    }
+}
+
+/// Reads frames from the file.
+#[derive(Debug)]
+pub(super) struct Reader {
+    file: Arc<File>,
+    end: u64,
+}
+
+impl Reader {
+    /// The frame at `at`, and the place after it; `None` at the end, and where no whole frame is.
+    pub(super) fn read(&self, at: Place) -> io::Result<Option<(Frame, Place)>> {
+        let mut header = [0; HEADER];
+        if at + 8 > self.end {
+            return Ok(None);
+        }
+        self.file.read_exact_at(&mut header, at)?;
+        let (length, checked) = header_of(header);
+        let end = at + 8 + u64::try_from(length).expect("a length");
+        if length > MAX_FRAME || end > self.end {
+            return Ok(None);
+        }
+        let mut body = vec![0; length];
+        self.file.read_exact_at(&mut body, at + 8)?;
+        if checksum(&body) != checked {
+            return Ok(None);
+        }
+        Ok(Frame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
+    }
+}
+
+/// The place of the first frame.
+pub(super) fn first(owner: &str) -> Place {
+    u64::try_from(head(owner).len()).expect("a length")
+}
+
+fn head(owner: &str) -> Vec<u8> {
+    // A line, whatever the owner is called.
+    let owner = owner.replace(['\n', '\r'], " ");
+    [MAGIC, owner.as_bytes(), b"\n"].concat()
+}
+
+fn header_of(header: [u8; HEADER]) -> (usize, u32) {
+    let [a, b, c, d, e, f, g, h] = header;
+    let length = u32::from_le_bytes([a, b, c, d]);
+    (usize::try_from(length).unwrap_or(usize::MAX), u32::from_le_bytes([e, f, g, h]))
+}
+
+/// The body of the frame that `bytes` begin with, and the length of both.
+fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+    let (length, _) = header_of(*header);
+    Some((rest.get(..length)?, HEADER + length))
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(number: u32) -> Frame {
+        let queued = (0..number % 5).map(|depth| Queued { path: format!("/{number}/{depth}"), depth }).collect();
+        Frame { visited: true, queued, spent: Spent { pages: number, ..Spent::default() }, ..Frame::default() }
+    }
+
+    fn write(log: &mut Log) {
+        let wrote = log.to_write().run().unwrap();
+        log.wrote(wrote);
+    }
+
+    fn replayed(path: &Path, owner: &str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        Log::open(path, owner, |frame| frames.push(frame)).unwrap();
+        frames
+    }
+
+    #[test]
+    fn frames_are_read_back_from_memory_and_from_the_file() {
+        let mut log = Log::temporary().unwrap();
+        let mut at = first("");
+        for number in 0..20 {
+            log.push(&frame(number));
+            if number == 11 {
+                write(&mut log);
+            }
+        }
+        for number in 0..20 {
+            let found = if log.is_written(at) { log.reader().read(at).unwrap() } else { log.in_memory(at) };
+            let (found, next) = found.unwrap();
+            assert_eq!(found, frame(number));
+            at = next;
+        }
+        assert!(!log.is_written(at) && log.in_memory(at).is_none());
+    }
+
+    #[test]
+    fn a_restart_finds_every_whole_frame_of_the_same_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1-1.crawl");
+        let mut log = Log::open(&path, "a.cn", |_| panic!("it is new")).unwrap();
+        (0..3).for_each(|number| log.push(&frame(number)));
+        write(&mut log);
+        assert!(matches!(Log::open(&path, "a.cn", |_| ()), Err(OpenError::Taken(_))));
+        drop(log);
+        assert_eq!(replayed(&path, "a.cn"), [frame(0), frame(1), frame(2)]);
+        assert_eq!(replayed(&path, "b.cn"), []);
+        assert_eq!(replayed(&path, "b.cn"), []);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_crash_leaves_the_whole_frames_before_it_count(
+            cut in 0_usize..400,
+            rubbish in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("1-1.crawl");
+            let mut log = Log::open(&path, "a.cn", |_| ()).unwrap();
+            (0..9).for_each(|number| log.push(&frame(number)));
+            write(&mut log);
+            drop(log);
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes.truncate(bytes.len().saturating_sub(cut).max(usize::try_from(first("a.cn")).unwrap()));
+            bytes.extend(&rubbish);
+            std::fs::write(&path, &bytes).unwrap();
+            let frames = replayed(&path, "a.cn");
+            for (number, found) in (0..).zip(&frames) {
+                prop_assert_eq!(found, &frame(number));
+            }
+            prop_assert!(cut > 0 || frames.len() == 9);
+            // And goes on from there.
+            let mut log = Log::open(&path, "a.cn", |_| ()).unwrap();
+            log.push(&frame(77));
+            write(&mut log);
+            drop(log);
+            let frames = replayed(&path, "a.cn");
+            prop_assert_eq!(frames.last(), Some(&frame(77)));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The queue of a crawl: its log, and the end of it that is being read.
+
+use std::collections::VecDeque;
+use std::io;
+
+use super::log::{Frame, Log, Place, Queued, Reader};
+
+/// Bytes of frames that wait in memory at most before they are written.
+const MAX_UNWRITTEN: usize = 256 << 10;
+
+/// A queue. Its paths come out in the order in which frames brought them.
+#[derive(Debug)]
+pub(super) struct Queue {
+    log: Log,
+    start: Place,
+    /// What of it was read, and from where on it was not.
+    front: VecDeque<Queued>,
+    unread: Place,
+    /// Paths at its beginning that were visited before it was opened: they are read over.
+    skip: u64,
+}
+
+impl Queue {
+    /// Goes on with a log, of whose paths `visited` were visited.
+    pub(super) const fn new(log: Log, start: Place, visited: u64) -> Self {
+        Self { log, start, front: VecDeque::new(), unread: start, skip: visited }
+    }
+
+    /// The path that waits longest.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Queued>> {
+        loop {
+            if let Some(queued) = self.front.pop_front() {
+                return Ok(Some(queued));
+            }
+            let frame = if self.log.is_written(self.unread) {
+                let (reader, at) = (self.log.reader(), self.unread);
+                blocking(move || reader.read(at)).await?
+            } else {
+                self.log.in_memory(self.unread)
+            };
+            let Some((Frame { queued, .. }, next)) = frame else { return Ok(None) };
+            self.unread = next;
+            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(queued.len());
+            self.skip -= u64::try_from(skipped).expect("no more than there are to skip");
+            self.front.extend(queued.into_iter().skip(skipped));
+        }
+    }
+
+    /// Adds what a step found.
+    pub(super) fn push(&mut self, frame: &Frame) {
+        self.log.push(frame);
+    }
+
+    /// Whether so much waits to be written that it should be.
+    pub(super) const fn is_due(&self) -> bool {
+        self.log.unwritten() >= MAX_UNWRITTEN
+    }
+
+    /// Writes what is not written yet. Dropped half way or failed, it may be called again.
+    pub(super) async fn write(&mut self) -> io::Result<()> {
+        if self.log.unwritten() == 0 {
+            return Ok(());
+        }
+        let write = self.log.to_write();
+        let wrote = blocking(move || write.run()).await?;
+        self.log.wrote(wrote);
+        Ok(())
+    }
+
+    /// Reads the frames that are written, and the place of the first.
+    pub(super) fn reader(&self) -> (Reader, Place) {
+        (self.log.reader(), self.start)
+    }
+}
+
+/// Does what waits for the disk where nobody else has to wait for it.
+pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
+}

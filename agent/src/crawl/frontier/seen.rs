@@ -1,0 +1,198 @@
+//! The set of fingerprints of a site's known paths: exact, small, and deletable.
+//!
+//! Pure. Open addressing with linear probing, in parts that grow by a quarter, one at a time: a slot holds a fingerprint and
+//! nothing else, and 72 to 90 in a hundred slots are taken, so that a path costs 17.8 to 22.3 bytes once there are some
+//! thousands of them. A table that doubles would cost up to 39, and while it grows half as much again. Fingerprints are
+//! halves of a cryptographic digest, so their bits serve as the hash; two paths of ten million share one with probability 1.5 * 10^-25.
+
+/// Parts of a set; each grows by itself, so that never more than a 64th of it exists twice.
+const PARTS: usize = 64;
+/// The least slots of a part that holds anything.
+const LEAST_SLOTS: usize = 4;
+
+/// A set of fingerprints.
+#[derive(Debug)]
+pub struct Seen {
+    parts: Vec<Part>,
+}
+
+/// One part. The fingerprint 0 stands for a free slot; a path of that fingerprint nobody has seen yet, and it would only be
+/// taken for the one next to it.
+#[derive(Debug, Default)]
+struct Part {
+    slots: Vec<u128>,
+    taken: usize,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { parts: std::iter::repeat_with(Part::default).take(PARTS).collect() }
+    }
+}
+
+impl Seen {
+    /// Adds a fingerprint; `false` when it was there.
+    pub fn insert(&mut self, fingerprint: u128) -> bool {
+        let key = key(fingerprint);
+        self.parts[part(key)].insert(key)
+    }
+
+    /// Whether a fingerprint is in it.
+    pub fn contains(&self, fingerprint: u128) -> bool {
+        let key = key(fingerprint);
+        self.parts[part(key)].find(key).is_ok()
+    }
+
+    /// Takes a fingerprint out; `false` when it was not there.
+    pub fn remove(&mut self, fingerprint: u128) -> bool {
+        let key = key(fingerprint);
+        self.parts[part(key)].remove(key)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.taken).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.taken == 0)
+    }
+
+    /// The bytes it takes in memory.
+    pub fn bytes(&self) -> usize {
+        let slots: usize = self.parts.iter().map(|part| part.slots.capacity()).sum();
+        size_of::<Self>() + self.parts.capacity() * size_of::<Part>() + slots * size_of::<u128>()
+    }
+}
+
+fn key(fingerprint: u128) -> u128 {
+    fingerprint.max(1)
+}
+
+/// The part of a fingerprint: by its lowest bits, which nothing else is taken from.
+fn part(key: u128) -> usize {
+    low_bits(key) % PARTS
+}
+
+fn low_bits(key: u128) -> usize {
+    usize::try_from(key & 0xffff_ffff).expect("32 bits")
+}
+
+impl Part {
+    /// Where a fingerprint would best be among `slots` slots: its highest 64 bits, as a fraction of 2^64, times the slots.
+    fn home(key: u128, slots: usize) -> usize {
+        let fraction = key >> 64;
+        let slots = u128::try_from(slots).expect("a number of slots");
+        usize::try_from((fraction * slots) >> 64).expect("less than the slots")
+    }
+
+    /// The slot of a fingerprint, or the free one where it belongs.
+    fn find(&self, key: u128) -> Result<usize, usize> {
+        if self.slots.is_empty() {
+            return Err(0);
+        }
+        let mut at = Self::home(key, self.slots.len());
+        loop {
+            match self.slots[at] {
+                0 => return Err(at),
+                found if found == key => return Ok(at),
+                _ => at = self.after(at),
+            }
+        }
+    }
+
+    const fn after(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    fn insert(&mut self, key: u128) -> bool {
+        let Err(mut free) = self.find(key) else { return false };
+        // Never quite full: a search ends at a free slot.
+        if (self.taken + 1) * 10 > self.slots.len() * 9 {
+            self.grow();
+            free = self.find(key).unwrap_or_else(|free| free);
+        }
+        self.slots[free] = key;
+        self.taken += 1;
+        true
+    }
+
+    fn grow(&mut self) {
+        let slots = (self.slots.len() + self.slots.len() / 4).max(LEAST_SLOTS).max(self.slots.len() + 1);
+        let former = std::mem::replace(&mut self.slots, vec![0; slots]);
+        for key in former.into_iter().filter(|key| *key != 0) {
+            let free = self.find(key).unwrap_or_else(|free| free);
+            self.slots[free] = key;
+        }
+    }
+
+    fn remove(&mut self, key: u128) -> bool {
+        let Ok(mut hole) = self.find(key) else { return false };
+        // What was pushed on by the one that goes moves back, so that no search ends too early.
+        let mut at = self.after(hole);
+        while self.slots[at] != 0 {
+            let home = Self::home(self.slots[at], self.slots.len());
+            if !self.lies_between(home, hole, at) {
+                self.slots[hole] = self.slots[at];
+                hole = at;
+            }
+            at = self.after(at);
+        }
+        self.slots[hole] = 0;
+        self.taken -= 1;
+        true
+    }
+
+    /// Whether `home` lies after `hole` and not after `at`, round the end: then what is at `at` is not looked for at `hole`.
+    const fn lies_between(&self, home: usize, hole: usize, at: usize) -> bool {
+        if hole < at { hole < home && home <= at } else { hole < home || home <= at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    /// Few enough to meet often, and some that crowd into the last slots and go round the end.
+    fn crowded(number: u16) -> u128 {
+        let high = if number.is_multiple_of(2) { u128::from(u64::MAX) << 64 } else { u128::from(number) << 112 };
+        high | (u128::from(number) << 6)
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_plain_set_would(steps in prop::collection::vec((0_u8..3, 0_u16..200), 0..600)) {
+            let (mut seen, mut plain) = (Seen::default(), HashSet::new());
+            for (step, number) in steps {
+                let fingerprint = crowded(number);
+                match step {
+                    0 => prop_assert_eq!(seen.remove(fingerprint), plain.remove(&number)),
+                    _ => prop_assert_eq!(seen.insert(fingerprint), plain.insert(number)),
+                }
+                prop_assert_eq!(seen.len(), plain.len());
+            }
+            for number in 0..200 {
+                prop_assert_eq!(seen.contains(crowded(number)), plain.contains(&number));
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_costs_no_more_than_24_bytes_from_ten_thousand_on_at_any_moment() {
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
+        let mut seen = Seen::default();
+        for number in 1..=200_000_u32 {
+            assert!(seen.insert(rng.random()));
+            if number >= 10_000 && number % 997 == 0 {
+                let bytes = seen.bytes() / usize::try_from(number).unwrap();
+                assert!(bytes <= 24, "{bytes} bytes for each of {number}");
+            }
+        }
+    }
+}

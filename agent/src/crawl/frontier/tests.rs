@@ -1,0 +1,257 @@
+use std::collections::{HashMap, HashSet};
+
+use proptest::prelude::*;
+
+use super::super::site_path::tests::site;
+use super::*;
+
+fn path(text: &str) -> SitePath {
+    let site = site("http://example.cn");
+    site.path(&site.root().join(text).unwrap()).unwrap()
+}
+
+/// Runs on a runtime of its own, for properties.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn entry(text: &str, depth: u32) -> Entry {
+    Entry { path: path(text), depth }
+}
+
+#[tokio::test]
+async fn a_path_comes_once() {
+    let mut frontier = Frontier::temporary(3, 10).unwrap();
+    frontier.offer(&path("/a"), 1);
+    frontier.offer(&path("/a"), 2);
+    assert!(!frontier.claim(&path("/a")));
+    assert!(frontier.claim(&path("/b")));
+    frontier.offer(&path("/b"), 1);
+    frontier.end_step();
+    assert_eq!(frontier.next().await.unwrap(), Some(entry("/a", 1)));
+    frontier.visited();
+    assert_eq!(frontier.next().await.unwrap(), None);
+}
+
+#[test]
+fn only_unreached_paths_count_as_beyond_the_depth() {
+    let mut frontier = Frontier::temporary(1, 10).unwrap();
+    frontier.offer(&path("/a"), 1);
+    frontier.offer(&path("/a"), 2);
+    assert!(!frontier.has_beyond());
+    frontier.offer(&path("/far"), 2);
+    assert!(frontier.has_beyond());
+    assert!(frontier.claim(&path("/far")));
+    assert!(!frontier.has_beyond());
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_dropped_and_noted() {
+    let mut frontier = Frontier::temporary(1, 1).unwrap();
+    for number in 0..1004 {
+        frontier.offer(&path(&format!("/{number}")), 1);
+    }
+    assert!(!frontier.has_dropped());
+    frontier.offer(&path("/0"), 1);
+    assert!(!frontier.has_dropped());
+    frontier.offer(&path("/one-too-many"), 1);
+    assert!(frontier.has_dropped());
+    frontier.end_step();
+    for number in 0..1004 {
+        assert_eq!(frontier.next().await.unwrap(), Some(entry(&format!("/{number}"), 1)));
+        frontier.visited();
+    }
+    assert_eq!(frontier.next().await.unwrap(), None);
+}
+
+#[test]
+fn traps_are_left_out_and_counted() {
+    let mut frontier = Frontier::temporary(9, 1000).unwrap();
+    frontier.offer(&path("/a/b/a/b/a/b"), 1);
+    frontier.offer(&path("/a/b/a/b/a/b"), 1);
+    frontier.offer(&path("/a/b"), 1);
+    assert_eq!((frontier.waiting(), frontier.spent().trapped, frontier.has_dropped()), (1, 1, false));
+}
+
+/// A site of up to 60 pages: which links to which.
+type Links = Vec<(u32, u32)>;
+
+/// Visits pages until `stop` of them were visited here; returns them, in order.
+async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String> {
+    if frontier.is_new() {
+        frontier.offer(&path("/0"), 0);
+        frontier.end_step();
+    }
+    let mut visited = Vec::new();
+    while visited.len() < stop
+        && let Some(entry) = frontier.next().await.unwrap()
+    {
+        let text = entry.path.as_str().to_owned();
+        for (_, to) in links.iter().filter(|(from, _)| text == format!("/{from}")) {
+            frontier.offer(&path(&format!("/{to}")), entry.depth + 1);
+        }
+        frontier.spent_mut().pages += 1;
+        frontier.visited();
+        visited.push(text);
+    }
+    visited
+}
+
+fn links() -> impl Strategy<Value = Links> {
+    prop::collection::vec((0_u32..60, 0_u32..60), 0..300)
+}
+
+proptest! {
+    // Walked as the crawler does, in one go, and by Bellman and Ford.
+    #[test]
+    fn a_walk_is_breadth_first_and_visits_each_reachable_page_once(links in links(), max_depth in 0_u32..6) {
+        let mut frontier = Frontier::temporary(max_depth, 1000).unwrap();
+        let visited = block_on(walk(&mut frontier, &links, usize::MAX));
+        let mut distance = [u32::MAX; 60];
+        distance[0] = 0;
+        for _ in 0..60 {
+            for (from, to) in &links {
+                let next = distance[*from as usize].saturating_add(1);
+                let known = &mut distance[*to as usize];
+                *known = next.min(*known);
+            }
+        }
+        let depths: Vec<u32> = visited.iter().map(|text| distance[text[1..].parse::<usize>().unwrap()]).collect();
+        prop_assert!(depths.is_sorted() && depths.iter().all(|depth| *depth <= max_depth));
+        prop_assert_eq!(visited.iter().collect::<HashSet<_>>().len(), visited.len());
+        prop_assert_eq!(visited.len(), distance.iter().filter(|depth| **depth <= max_depth).count());
+        let further = distance.iter().any(|depth| *depth > max_depth && *depth != u32::MAX);
+        prop_assert_eq!(frontier.has_beyond(), further);
+    }
+
+    // However often it is interrupted, and whether it was written just before or not, nothing is skipped; what was visited twice
+    // is only what was not written.
+    #[test]
+    fn a_crawl_goes_on_after_a_restart_where_it_was_written_last(
+        links in links(),
+        runs in prop::collection::vec((1_usize..20, any::<bool>()), 0..6),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("1-1.crawl");
+        let open = || Frontier::open(&file, "a.cn", 9, 1000).unwrap();
+        let whole = block_on(walk(&mut Frontier::temporary(9, 1000).unwrap(), &links, usize::MAX));
+        let mut kept: Vec<String> = Vec::new();
+        for (stop, written) in runs {
+            let mut frontier = open();
+            let visited = block_on(walk(&mut frontier, &links, stop));
+            if written {
+                block_on(frontier.write()).unwrap();
+                kept.extend(visited);
+                prop_assert_eq!(frontier.spent().pages as usize, kept.len());
+            }
+        }
+        let mut frontier = open();
+        kept.extend(block_on(walk(&mut frontier, &links, usize::MAX)));
+        prop_assert_eq!(kept, whole);
+    }
+
+    #[test]
+    fn another_agent_goes_on_from_a_checkpoint(links in links(), stops in prop::collection::vec(1_usize..20, 0..6)) {
+        let whole = block_on(walk(&mut Frontier::temporary(9, 1000).unwrap(), &links, usize::MAX));
+        let mut frontier = Frontier::temporary(9, 1000).unwrap();
+        let mut visited = Vec::new();
+        for stop in stops {
+            visited.extend(block_on(walk(&mut frontier, &links, stop)));
+            let checkpoint = block_on(frontier.checkpoint()).unwrap();
+            prop_assert_eq!(checkpoint.pages as usize, visited.len());
+            frontier = Frontier::temporary(9, 1000).unwrap();
+            frontier.resume(&checkpoint.bytes).unwrap();
+            prop_assert_eq!(frontier.spent().refetched, 0);
+        }
+        visited.extend(block_on(walk(&mut frontier, &links, usize::MAX)));
+        prop_assert_eq!(visited, whole);
+    }
+
+    #[test]
+    fn any_bytes_are_no_reason_to_fail(bytes in prop::collection::vec(any::<u8>(), 0..300), deflated in any::<bool>()) {
+        let mut frontier = Frontier::temporary(9, 1000).unwrap();
+        let bytes = if deflated {
+            let mut encoder = flate2::write::DeflateEncoder::new(vec![1], flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &bytes).unwrap();
+            encoder.finish().unwrap()
+        } else {
+            bytes
+        };
+        if frontier.resume(&bytes).is_err() {
+            prop_assert!(frontier.is_new());
+        }
+    }
+}
+
+/// A path that deflates badly: digits of a multiplicative sequence.
+fn long_path(page: u32, link: u32) -> String {
+    let mut state = u64::from(page) << 32 | u64::from(link) | 1;
+    let noise: String = (0..60)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            format!("{:08x}", state >> 32)
+        })
+        .collect();
+    format!("/{page}/{link}/{noise}")
+}
+
+/// Every page links to twenty others, each with a path of some 500 bytes.
+async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32> {
+    if frontier.is_new() {
+        frontier.offer(&path("/"), 0);
+        frontier.end_step();
+    }
+    let mut visited = HashMap::new();
+    for _ in 0..visits {
+        let Some(entry) = frontier.next().await.unwrap() else { break };
+        let page = u32::from_be_bytes(*entry.path.fingerprint().as_u128().to_be_bytes().first_chunk().unwrap());
+        (0..20).for_each(|link| frontier.offer(&path(&long_path(page, link)), entry.depth + 1));
+        *visited.entry(entry.path.as_str().to_owned()).or_default() += 1;
+        frontier.spent_mut().pages += 1;
+        frontier.visited();
+    }
+    visited
+}
+
+#[tokio::test]
+async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_skips_nothing() {
+    let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
+    let first = walk_wide(&mut frontier, 1000).await;
+    // 19,000 paths of 500 bytes wait, half of which is noise.
+    let checkpoint = frontier.checkpoint().await.unwrap();
+    assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
+    let mut second = Frontier::temporary(100, 1_000_000).unwrap();
+    second.resume(&checkpoint.bytes).unwrap();
+    let refetched = second.spent().refetched;
+    assert!(refetched > 0 && refetched < 1000, "{refetched}");
+    assert_eq!(second.spent().pages + refetched, 1000);
+    let again = walk_wide(&mut second, refetched).await;
+    assert!(
+        again.keys().all(|page| first.contains_key(page)),
+        "what is fetched first is what was fetched after the checkpoint's moment"
+    );
+    // Now both wait for the same.
+    assert_eq!(second.waiting(), frontier.waiting());
+    for _ in 0..500 {
+        assert_eq!(second.next().await.unwrap(), frontier.next().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn of_very_many_visited_paths_the_newest_are_kept() {
+    let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
+    let name = |number: u32| format!("/{number}");
+    for number in 0..100_000 {
+        frontier.offer(&path(&name(number)), 1);
+        frontier.end_step();
+        assert!(frontier.next().await.unwrap().is_some());
+        frontier.visited();
+    }
+    let checkpoint = frontier.checkpoint().await.unwrap();
+    assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
+    let mut second = Frontier::temporary(100, 1_000_000).unwrap();
+    second.resume(&checkpoint.bytes).unwrap();
+    let kept = (0..100_000).filter(|number| !second.is_unseen(&path(&name(*number)))).count();
+    assert!((60_000..66_000).contains(&kept), "{kept}");
+    assert!(!second.is_unseen(&path(&name(99_999))) && second.is_unseen(&path(&name(0))));
+}

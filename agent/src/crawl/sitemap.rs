@@ -1,0 +1,334 @@
+//! Reads a sitemap while it streams in: the pages it lists, and the sitemaps an index lists (sitemaps.org, protocol 0.9).
+//!
+//! Pure. XML, or one URL a line; either may be compressed by gzip. What is no sitemap lists nothing. It may be as long as it likes:
+//! only what is listed is held, and of that no more than the protocol lets one sitemap list.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flate2::write::MultiGzDecoder;
+use lol_html::html_content::{Comment, TextChunk};
+use lol_html::send::{HtmlRewriter, Settings};
+use lol_html::{ElementContentHandlers, MemorySettings, Selector};
+
+use super::links::{Discard, decode_references};
+
+/// The most entries of one sitemap, as the protocol has it.
+const MAX_ENTRIES: usize = 50_000;
+/// The longest URL that is listed, in bytes; the protocol's own limit.
+const MAX_URL_BYTES: usize = 2048;
+/// What the parser may hold of a sitemap.
+const MAX_PARSER_BYTES: usize = 256 << 10;
+/// Decoded bytes that are read of one sitemap: the protocol's own limit.
+const MAX_BYTES: u64 = 50 << 20;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// What a sitemap lists, as it was written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sitemap {
+    /// Pages.
+    pub(super) pages: Vec<String>,
+    /// Other sitemaps.
+    pub(super) sitemaps: Vec<String>,
+    /// Whether there was more than was read.
+    pub(super) cut: bool,
+}
+
+/// Takes a sitemap in pieces.
+pub(super) struct SitemapReader {
+    /// The first bytes, until they say how the rest is to be read.
+    beginning: Vec<u8>,
+    form: Option<Form>,
+}
+
+enum Form {
+    Plain(Box<Parser>),
+    Gzip(Box<MultiGzDecoder<Parser>>),
+}
+
+impl SitemapReader {
+    pub(super) const fn new() -> Self {
+        Self { beginning: Vec::new(), form: None }
+    }
+
+    /// Takes the next piece. `false` when no more is wanted.
+    pub(super) fn write(&mut self, piece: &[u8]) -> bool {
+        match &mut self.form {
+            Some(Form::Plain(parser)) => parser.write_all(piece).is_ok(),
+            Some(Form::Gzip(decoder)) => decoder.write_all(piece).is_ok(),
+            None => {
+                self.beginning.extend_from_slice(piece);
+                self.begin()
+            }
+        }
+    }
+
+    /// What was listed.
+    pub(super) fn finish(mut self) -> Sitemap {
+        let parser = match self.form.take() {
+            None => {
+                let mut parser = Parser::default();
+                let whole = parser.write_all(&self.beginning).is_ok();
+                parser.cut |= !whole;
+                parser
+            }
+            Some(Form::Plain(parser)) => *parser,
+            Some(Form::Gzip(mut decoder)) => {
+                let whole = decoder.try_finish().is_ok();
+                let mut parser = std::mem::take(decoder.get_mut());
+                parser.cut |= !whole;
+                parser
+            }
+        };
+        parser.finish()
+    }
+
+    fn begin(&mut self) -> bool {
+        if self.beginning.len() < GZIP.len() {
+            return true;
+        }
+        let beginning = std::mem::take(&mut self.beginning);
+        let parser = Parser::default();
+        self.form = Some(if beginning.starts_with(&GZIP) {
+            Form::Gzip(Box::new(MultiGzDecoder::new(parser)))
+        } else {
+            Form::Plain(Box::new(parser))
+        });
+        self.write(&beginning)
+    }
+}
+
+/// Takes a decoded sitemap in pieces; writing fails when it has enough.
+#[derive(Default)]
+struct Parser {
+    found: Arc<Mutex<Found>>,
+    syntax: Syntax,
+    bytes: u64,
+    cut: bool,
+}
+
+#[derive(Default)]
+enum Syntax {
+    /// Nothing but white space came yet.
+    #[default]
+    Unknown,
+    Xml(Box<HtmlRewriter<'static, Discard>>),
+    /// A URL a line; the last may not be whole.
+    Lines(Vec<u8>),
+    /// It cannot be read any further.
+    Ended,
+}
+
+/// The kind of an entry: to which list it goes.
+type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
+
+/// What was listed so far. The parser's handlers share it; all run on one task, so nobody waits for the lock.
+#[derive(Default)]
+struct Found {
+    sitemap: Sitemap,
+    url: String,
+}
+
+fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
+    found.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Found {
+    fn add(&mut self, kind: Kind, url: &str) {
+        let url = decode_references(url.trim());
+        if url.is_empty() || url.len() > MAX_URL_BYTES {
+            return;
+        }
+        if self.sitemap.pages.len() + self.sitemap.sitemaps.len() >= MAX_ENTRIES {
+            self.sitemap.cut = true;
+            return;
+        }
+        kind(&mut self.sitemap).push(url);
+    }
+
+    fn take_text(&mut self, text: &str, is_last: bool, kind: Kind) {
+        if self.url.len() <= MAX_URL_BYTES {
+            self.url.push_str(text);
+        }
+        if is_last {
+            let url = std::mem::take(&mut self.url);
+            self.add(kind, &url);
+        }
+    }
+}
+
+fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
+    &mut sitemap.pages
+}
+
+fn sitemaps(sitemap: &mut Sitemap) -> &mut Vec<String> {
+    &mut sitemap.sitemaps
+}
+
+/// The parser is one for HTML: it takes pieces, is bounded in memory, and what a sitemap uses of XML means the same to it, but for
+/// character data sections, which it takes for comments.
+fn xml(found: &Arc<Mutex<Found>>) -> Box<HtmlRewriter<'static, Discard>> {
+    let mut settings = Settings::new_send()
+        .with_memory_settings(MemorySettings::new().with_max_allowed_memory_usage(MAX_PARSER_BYTES))
+        .with_strict(false);
+    let kinds: [(&str, Kind); 2] = [("url > loc", pages), ("sitemap > loc", sitemaps)];
+    for (selector, kind) in kinds {
+        let (in_text, in_section) = (Arc::clone(found), Arc::clone(found));
+        let handlers = ElementContentHandlers::default()
+            .text(move |text: &mut TextChunk<'_>| {
+                lock(&in_text).take_text(text.as_str(), text.last_in_text_node(), kind);
+                Ok(())
+            })
+            .comments(move |comment: &mut Comment<'_>| {
+                let text = comment.text();
+                if let Some(section) = text.strip_prefix("[CDATA[").and_then(|rest| rest.strip_suffix("]]")) {
+                    lock(&in_section).add(kind, section);
+                }
+                Ok(())
+            });
+        let selector: Selector = selector.parse().expect("the selector is one");
+        settings = settings.append_element_content_handler((std::borrow::Cow::Owned(selector), handlers));
+    }
+    Box::new(HtmlRewriter::new(settings, Discard))
+}
+
+impl Parser {
+    fn finish(mut self) -> Sitemap {
+        match std::mem::take(&mut self.syntax) {
+            Syntax::Xml(parser) => self.cut |= parser.end().is_err(),
+            Syntax::Lines(rest) => lock(&self.found).add(pages, &String::from_utf8_lossy(&rest)),
+            Syntax::Unknown | Syntax::Ended => {}
+        }
+        let mut sitemap = std::mem::take(&mut lock(&self.found).sitemap);
+        sitemap.cut |= self.cut;
+        sitemap
+    }
+
+    fn take(&mut self, piece: &[u8]) -> bool {
+        match &mut self.syntax {
+            Syntax::Unknown => {
+                let piece = piece.strip_prefix(b"\xef\xbb\xbf").unwrap_or(piece).trim_ascii_start();
+                match piece.first() {
+                    None => return true,
+                    Some(b'<') => self.syntax = Syntax::Xml(xml(&self.found)),
+                    Some(_) => self.syntax = Syntax::Lines(Vec::new()),
+                }
+                self.take(piece)
+            }
+            Syntax::Xml(parser) => parser.write(piece).is_ok(),
+            Syntax::Lines(rest) => {
+                rest.extend_from_slice(piece);
+                let mut found = lock(&self.found);
+                while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    found.add(pages, &String::from_utf8_lossy(&line));
+                }
+                rest.len() <= MAX_PARSER_BYTES
+            }
+            Syntax::Ended => false,
+        }
+    }
+}
+
+impl std::io::Write for Parser {
+    fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
+        self.bytes += u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        let full = lock(&self.found).sitemap.cut;
+        if full || self.bytes > MAX_BYTES || !self.take(piece) {
+            self.syntax = Syntax::Ended;
+            self.cut = true;
+            return Err(std::io::Error::other("no more is wanted"));
+        }
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &[u8], piece: usize) -> Sitemap {
+        let mut reader = SitemapReader::new();
+        for piece in text.chunks(piece.max(1)) {
+            if !reader.write(piece) {
+                break;
+            }
+        }
+        reader.finish()
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    const URLSET: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+        <urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:image="http://www.google.com/schemas/sitemap-image/1.1">
+        <url><loc>http://a.cn/1?x=1&amp;y=2</loc><image:image><image:loc>http://a.cn/picture</image:loc></image:image></url>
+        <!-- <url><loc>http://a.cn/hidden</loc></url> -->
+        <url><lastmod>2024-01-01</lastmod><loc>
+            http://a.cn/2
+        </loc></url><url><loc><![CDATA[http://a.cn/3]]></loc></url><url><loc></loc></url></urlset>"#;
+
+    #[test]
+    fn the_pages_of_a_sitemap_come_in_order_however_it_arrives() {
+        let expected = ["http://a.cn/1?x=1&y=2", "http://a.cn/2", "http://a.cn/3"];
+        for piece in [1, 7, 10_000] {
+            for text in [URLSET.as_bytes().to_vec(), gzip(URLSET.as_bytes())] {
+                let sitemap = read(&text, piece);
+                assert_eq!(sitemap.pages, expected, "{piece}");
+                assert!(sitemap.sitemaps.is_empty() && !sitemap.cut);
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_lists_sitemaps() {
+        let index = "<sitemapindex><sitemap><loc>http://a.cn/s1.xml.gz</loc></sitemap></sitemapindex>";
+        assert_eq!(read(index.as_bytes(), 9).sitemaps, ["http://a.cn/s1.xml.gz"]);
+    }
+
+    #[test]
+    fn a_text_file_lists_a_page_a_line() {
+        let sitemap = read(b"\xef\xbb\xbfhttp://a.cn/1\r\n\r\nhttp://a.cn/2\nhttp://a.cn/3", 5);
+        assert_eq!(sitemap.pages, ["http://a.cn/1", "http://a.cn/2", "http://a.cn/3"]);
+    }
+
+    #[test]
+    fn one_that_lists_too_much_or_does_not_end_is_cut() {
+        let url = "<url><loc>http://a.cn/x</loc></url>";
+        let sitemap = read(format!("<urlset>{}</urlset>", url.repeat(MAX_ENTRIES + 5)).as_bytes(), 65_536);
+        assert_eq!((sitemap.pages.len(), sitemap.cut), (MAX_ENTRIES, true));
+        assert!(!read(format!("<urlset>{}</urlset>", url.repeat(100)).as_bytes(), 100).cut);
+        let bomb = gzip(&vec![b' '; usize::try_from(MAX_BYTES).unwrap() + 2]);
+        assert!(read(&bomb, 4096).cut);
+        let half = gzip(URLSET.as_bytes());
+        assert!(read(&half[..half.len() / 2], 4096).cut);
+        assert!(read(&[b'x'; MAX_PARSER_BYTES + 2], 4096).cut);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..400), piece in 1_usize..50, zipped in any::<bool>()) {
+            read(&if zipped { gzip(&text) } else { text }, piece);
+        }
+
+        #[test]
+        fn any_markup_lists_the_same_in_any_pieces(
+            parts in prop::collection::vec("</?(url|loc|sitemap|urlset|x:loc)>|http://a.cn/[a-z&;]{0,5}|<!\\[CDATA\\[|\\]\\]>|<!--|-->", 0..40),
+            piece in 1_usize..20,
+        ) {
+            let text = parts.concat();
+            prop_assert_eq!(read(text.as_bytes(), piece), read(text.as_bytes(), text.len()));
+        }
+    }
+}

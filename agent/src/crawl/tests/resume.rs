@@ -1,0 +1,118 @@
+//! Crawls that stop half way and go on: here after a restart, or at another agent.
+
+use std::collections::HashMap;
+
+use super::*;
+
+/// A site of 202 pages: the start page and the first 20 link to ten more and to themselves.
+fn tree(path: &str) -> Reply {
+    let number: u32 = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
+    match number {
+        0..20 => {
+            let links: String =
+                (1..=10).map(|link| format!("<a href=/{}><a href=/{}>", number * 10 + link, number)).collect();
+            html(&links)
+        }
+        20..=200 => html("a leaf"),
+        _ => Reply::status(404),
+    }
+}
+
+/// How often each page was asked for.
+fn asked(site: &TestSite) -> HashMap<String, usize> {
+    let mut asked = HashMap::new();
+    site.paths().into_iter().filter(|path| path != "/robots.txt").for_each(|path| *asked.entry(path).or_default() += 1);
+    asked
+}
+
+/// Crawls until so many pages were asked for in all, then stops the crawl.
+async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkpoint> {
+    let stop = CancellationToken::new();
+    let job = job(&site.origin(), Policy { request_interval: MS(1), ..policy() });
+    let crawl = tokio::spawn(run(job, keep, context(&["127.0.0.1/32"], None), stop.clone()));
+    while site.paths().len() < pages {
+        tokio::task::yield_now().await;
+    }
+    stop.cancel();
+    match crawl.await.unwrap() {
+        Ended::Stopped(checkpoint) => checkpoint,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn finish(site: &TestSite, keep: Keep) -> Outcome {
+    let ended =
+        run(job(&site.origin(), policy()), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    outcome
+}
+
+fn assert_whole(outcome: &Outcome, site: &TestSite, handovers: usize) {
+    assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (Kind::Complete, 202, 0, 0));
+    let asked = asked(site);
+    assert_eq!(asked.len(), 202);
+    // Only what was under way when a crawl was stopped is asked for again.
+    let again: usize = asked.values().map(|times| times - 1).sum();
+    assert!(again <= handovers, "{again} pages were asked for again");
+}
+
+#[tokio::test]
+async fn another_agent_goes_on_where_one_stopped() {
+    let site = TestSite::start(tree).await;
+    let mut checkpoint = Vec::new();
+    for pages in [30, 60, 150] {
+        let keep = Keep { checkpoint, ..Keep::default() };
+        checkpoint = crawl_until(&site, keep, pages).await.unwrap().bytes;
+    }
+    let outcome = finish(&site, Keep { checkpoint, ..Keep::default() }).await;
+    assert_whole(&outcome, &site, 3);
+}
+
+#[tokio::test]
+async fn an_agent_goes_on_after_a_restart() {
+    let site = TestSite::start(tree).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1-1.crawl");
+    let keep = || Keep { file: Some(file.clone()), ..Keep::default() };
+    for pages in [40, 120] {
+        crawl_until(&site, keep(), pages).await;
+    }
+    assert_whole(&finish(&site, keep()).await, &site, 2);
+}
+
+#[tokio::test]
+async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
+    let site = TestSite::start(tree).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1-1.crawl");
+    let early = crawl_until(&site, Keep { file: Some(file.clone()), ..Keep::default() }, 20).await.unwrap();
+    let late = crawl_until(&site, Keep { checkpoint: early.bytes.clone(), ..Keep::default() }, 100).await.unwrap();
+    assert!(early.pages < late.pages);
+    // The checkpoint is further than the file, and then the file further than the checkpoint.
+    crawl_until(&site, Keep { file: Some(file.clone()), checkpoint: late.bytes, ..Keep::default() }, 150).await;
+    let outcome = finish(&site, Keep { file: Some(file), checkpoint: early.bytes, ..Keep::default() }).await;
+    assert_whole(&outcome, &site, 3);
+}
+
+#[tokio::test]
+async fn a_state_that_cannot_be_read_means_to_begin_anew() {
+    let site = TestSite::start(tree).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1-1.crawl");
+    std::fs::write(&file, "what is this?").unwrap();
+    let keep = Keep { file: Some(file), checkpoint: vec![1, 2, 3], ..Keep::default() };
+    assert_whole(&finish(&site, keep).await, &site, 0);
+}
+
+#[tokio::test]
+async fn the_time_of_former_parts_counts_against_the_budget() {
+    let site = TestSite::start(tree).await;
+    let checkpoint = crawl_until(&site, Keep::default(), 30).await.unwrap();
+    let keep = Keep { checkpoint: checkpoint.bytes, ..Keep::default() };
+    let policy = Policy { max_duration: MS(1), ..policy() };
+    let ended =
+        run(job(&site.origin(), policy), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), checkpoint.pages));
+    assert!(outcome.duration > MS(1));
+}

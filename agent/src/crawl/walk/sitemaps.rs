@@ -1,0 +1,90 @@
+//! Sitemaps: read after the start page was queued and before it is visited, so that what the site itself lists comes first.
+
+use std::collections::{HashSet, VecDeque};
+
+use reqwest::Url;
+
+use super::super::fetch::Answer;
+use super::super::site_path::SitePath;
+use super::super::sitemap::{Sitemap, SitemapReader};
+use super::{End, MAX_REDIRECTS, Walk, length};
+use crate::crawl::budget::Budget;
+
+/// The most sitemaps read of one site: with as many entries as they may hold, two and a half million pages.
+const MAX_SITEMAPS: usize = 50;
+
+impl Walk<'_> {
+    /// Queues what the sitemaps list that robots.txt names, those of this origin; each is a step.
+    pub(super) async fn read_sitemaps(&mut self) -> Result<(), End> {
+        let named = self.rules.sitemaps().iter();
+        let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
+        let mut known = HashSet::new();
+        while let Some(url) = waiting.pop_front() {
+            let Some(path) = self.site.path(&url).filter(|path| self.rules.allow(path)) else { continue };
+            if known.contains(&path.fingerprint()) {
+                continue;
+            }
+            if known.len() >= MAX_SITEMAPS || self.frontier.waiting() > u64::from(self.policy.max_pages) {
+                self.frontier.note_dropped();
+                break;
+            }
+            known.insert(path.fingerprint());
+            if let Some(budget) = self.ledger.exhausted(&self.policy) {
+                return Err(End::Cut(budget));
+            }
+            let Some(Sitemap { pages, sitemaps, cut }) = self.read_sitemap(path).await? else { continue };
+            if cut {
+                self.frontier.note_dropped();
+            }
+            waiting.extend(sitemaps.iter().filter_map(|text| url.join(text).ok()).take(MAX_SITEMAPS + 1));
+            let pages = pages.iter().filter_map(|text| self.site.path(&url.join(text).ok()?)).collect();
+            self.offer_all(pages, 1).await;
+            self.end_step();
+            self.keeper.step(self.frontier).await?;
+        }
+        Ok(())
+    }
+
+    /// Fetches a sitemap, wherever it is redirected to inside the site; `None` when it cannot be had.
+    async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, End> {
+        for _ in 0..=MAX_REDIRECTS {
+            // The depth of a start page would make the site unreachable for want of a sitemap.
+            let Some(answer) = self.ask(&path, 1).await? else { return Ok(None) };
+            let status = answer.status();
+            if status.as_u16() == 200 {
+                return self.receive_sitemap(answer, &path).await.map(Some);
+            }
+            let target = answer.location().and_then(|location| self.url(&path)?.join(location).ok());
+            self.discard(answer).await?;
+            let next = target.and_then(|target| self.site.path(&target)).filter(|next| self.rules.allow(next));
+            let Some(next) = next else {
+                self.fail(&path, &format!("answered {}, a sitemap was expected", status.as_u16()));
+                return Ok(None);
+            };
+            path = next;
+        }
+        self.fail(&path, "redirects too often");
+        Ok(None)
+    }
+
+    async fn receive_sitemap(&mut self, mut answer: Answer, path: &SitePath) -> Result<Sitemap, End> {
+        let mut reader = SitemapReader::new();
+        loop {
+            let piece = match answer.piece().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => return Ok(reader.finish()),
+                Err(error) => {
+                    self.fail(path, &error.to_string());
+                    return Ok(Sitemap { cut: true, ..reader.finish() });
+                }
+            };
+            self.ledger.receive_unwanted(length(&piece));
+            if self.ledger.overdrawn(&self.policy) {
+                return Err(End::Cut(Budget::Bytes));
+            }
+            if !reader.write(&piece) {
+                return Ok(Sitemap { cut: true, ..reader.finish() });
+            }
+        }
+    }
+}

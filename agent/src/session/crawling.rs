@@ -1,0 +1,69 @@
+//! One lease's crawl: from the file it goes on from to an outcome on the disk, or a state that another agent goes on from.
+
+use std::sync::Arc;
+
+use landfall_proto::v1::{CrawlCheckpoint, OutcomeReport};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::wire;
+use crate::context::Context;
+use crate::crawl::{self, Ended, Job, Keep};
+use crate::kept_crawls::KeptCrawls;
+use crate::outbox::{Disk, LeaseKey};
+
+/// What is left of a crawl.
+#[derive(Debug)]
+pub(super) enum CrawlEnd {
+    /// An outcome, which is on the disk.
+    Outcome(OutcomeReport),
+    /// The lease goes back, with this state if there is one.
+    Stopped(Option<CrawlCheckpoint>),
+    /// The lease goes back, for this reason.
+    Broken(String),
+}
+
+/// What a crawl needs.
+pub(super) struct Crawling {
+    pub(super) key: LeaseKey,
+    pub(super) job: Job,
+    /// How far another agent has come; empty when none has begun.
+    pub(super) checkpoint: Vec<u8>,
+    pub(super) context: Arc<Context>,
+    /// Where its outcome goes.
+    pub(super) disk: Disk,
+    /// Where it is kept until then.
+    pub(super) kept: KeptCrawls,
+    /// Where its checkpoints go.
+    pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
+}
+
+impl Crawling {
+    /// Crawls until the site ends or `stop` is cancelled. An outcome that cannot be written is not waited for once `closing` is.
+    pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> CrawlEnd {
+        let Self { key, job, checkpoint, context, disk, kept, checkpoints } = self;
+        let file = match kept.file_of(key).await {
+            Ok(file) => file,
+            Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
+        };
+        let offer = Box::new(move |checkpoint| {
+            // Where it is full, the next one takes its place; where it is closed, nobody wants it any more.
+            let _taken = checkpoints.try_send(wire::checkpoint(key, checkpoint));
+        });
+        let keep = Keep { file: Some(file), checkpoint, offer: Some(offer) };
+        let outcome = match crawl::run(job, keep, context, stop).await {
+            Ended::Outcome(outcome) => outcome,
+            Ended::Stopped(checkpoint) => {
+                return CrawlEnd::Stopped(checkpoint.map(|checkpoint| wire::checkpoint(key, checkpoint)));
+            }
+            Ended::Broken(reason) => return CrawlEnd::Broken(reason),
+        };
+        match disk.keep(wire::outcome(key, outcome), &closing).await {
+            Some(report) => {
+                kept.forget(key).await;
+                CrawlEnd::Outcome(report)
+            }
+            None => CrawlEnd::Stopped(None),
+        }
+    }
+}

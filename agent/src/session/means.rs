@@ -1,0 +1,37 @@
+//! What an agent has to send requests with before it knows whose user agent they carry.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::context::Context;
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::user_agent::UserAgent;
+
+/// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
+#[derive(Debug, Clone)]
+pub struct Means {
+    /// Vets addresses.
+    pub guard: Guard,
+    /// Resolves names.
+    pub resolver: Resolver,
+    /// The source address.
+    pub bind: Option<IpAddr>,
+    /// Whom TLS trusts.
+    pub tls: Arc<rustls::ClientConfig>,
+    /// The configured user agent, which goes before the scheduler's.
+    pub user_agent: Option<UserAgent>,
+}
+
+impl Means {
+    /// The context of requests that carry `user_agent`.
+    pub fn context(&self, user_agent: UserAgent) -> Context {
+        Context {
+            guard: self.guard.clone(),
+            resolver: self.resolver.clone(),
+            user_agent,
+            bind: self.bind,
+            tls: Arc::clone(&self.tls),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Checkpoints: how far crawls have come that are under way. At most one a task, the newest of its newest lease.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+
+use super::Error;
+
+/// The most bytes of a crawl's state.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// How far a crawl has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The task.
+    pub task: TaskId,
+    /// The token of the lease.
+    pub token: LeaseToken,
+    /// Pages fetched so far.
+    pub pages: u32,
+    /// The state, which only agents read; at most [`MOST_BYTES`].
+    pub state: Vec<u8>,
+}
+
+/// Keeps a checkpoint, if the agent's session holds the lease. `false` when it does not.
+///
+/// # Errors
+/// When the database fails.
+pub async fn save(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+    checkpoint: &Checkpoint,
+) -> Result<bool, Error> {
+    let saved = sqlx::query!(
+        r#"
+        insert into checkpoints (task_id, token, pages, state)
+        select l.task_id, l.token, $5, $6
+        from leases l
+        where l.task_id = $1 and l.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        -- Its lease must not end meanwhile, or what is removed with it would come back.
+        for share
+        on conflict (task_id) do update
+        set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now()
+        "#,
+        checkpoint.task.get(),
+        checkpoint.token.get(),
+        agent.get(),
+        session.get(),
+        i32::try_from(checkpoint.pages).unwrap_or(i32::MAX),
+        &checkpoint.state,
+    )
+    .execute(conn)
+    .await?;
+    Ok(saved.rows_affected() == 1)
+}
+
+/// The states of these tasks' crawls, of those that have one.
+///
+/// # Errors
+/// When the database fails.
+pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
+    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", &tasks);
+    let rows = rows.fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), row.state)).collect())
+}
+
+/// Removes those whose tasks have ended otherwise than by an outcome; returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from checkpoints c using tasks t
+        where t.id = c.task_id and t.state in ('done', 'failed', 'cancelled')
+        "#,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{fixtures, leases};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let (a, b) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let (of_a, of_b) = (fixtures::session(&mut conn, a).await, fixtures::session(&mut conn, b).await);
+        let task = fixtures::assigned(&mut conn, batch, site, a).await;
+        leases::grant(&mut conn, a, of_a).await.expect("grant");
+        let checkpoint = |token, pages: u32| {
+            let state = vec![7; usize::try_from(pages).expect("a number")];
+            Checkpoint { task, token: LeaseToken::new(token), pages, state }
+        };
+        assert!(!save(&mut conn, b, of_b, &checkpoint(1, 9)).await.expect("save"), "another agent");
+        assert!(!save(&mut conn, a, of_a, &checkpoint(2, 9)).await.expect("save"), "a lease that nobody has");
+        assert!(of(&mut conn, &[task]).await.expect("load").is_empty());
+        for pages in [3, 5] {
+            assert!(save(&mut conn, a, of_a, &checkpoint(1, pages)).await.expect("save"));
+        }
+        assert_eq!(of(&mut conn, &[task]).await.expect("load"), HashMap::from([(task, vec![7; 5])]));
+        assert!(leases::release(&mut conn, a, task, LeaseToken::new(1), None, 5).await.expect("release"));
+        assert!(!save(&mut conn, a, of_a, &checkpoint(1, 6)).await.expect("save"), "it was handed back");
+        assert_eq!(prune(&mut conn).await.expect("prune"), 0, "its task goes on");
+        sqlx::query("update tasks set state = 'cancelled'").execute(&mut *conn).await.expect("cancel");
+        assert_eq!(prune(&mut conn).await.expect("prune"), 1);
+    }
+}
