@@ -36,6 +36,7 @@ mod fetch;
 mod frontier;
 mod keep;
 mod links;
+mod normal_form;
 mod politeness;
 mod robots;
 mod site_path;

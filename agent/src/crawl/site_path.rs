@@ -1,13 +1,14 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! Pure. Two URLs that fetch the same thing by the rules of RFC 3986 have one [`SitePath`]: the fragment, the default
-//! port, credentials, dot segments and an empty query are gone. A `SitePath` is only made from a URL of the site's
+//! Pure. Two URLs that fetch the same thing have one [`SitePath`]: the fragment, the default port, credentials, dot segments, an empty
+//! query, needless escapes and session identifiers are gone. A `SitePath` is only made from a URL of the site's
 //! origin, and a URL is only made back by putting that origin before it, so nothing that went through here can leave
 //! the site.
 
 use sha2::{Digest, Sha256};
 use url::{Position, Url};
 
+use super::normal_form::normal_form;
 use crate::origin::Origin;
 
 /// The longest path and query followed, in bytes; longer ones are traps, not pages.
@@ -88,8 +89,7 @@ impl Site {
         if Origin::of(url).ok()? != self.origin {
             return None;
         }
-        let path = &url[Position::BeforePath..Position::AfterQuery];
-        let path = if url.query() == Some("") { path.trim_end_matches('?') } else { path };
+        let path = normal_form(&url[Position::BeforePath..Position::AfterQuery]);
         (path.len() <= MAX_PATH_BYTES).then(|| SitePath(path.into()))
     }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flate2::write::MultiGzDecoder;
 use lol_html::html_content::{Comment, TextChunk};
-use lol_html::send::{HtmlRewriter, Settings};
-use lol_html::{ElementContentHandlers, MemorySettings, Selector};
+use lol_html::send::{Element, HtmlRewriter, Settings};
+use lol_html::{DocumentContentHandlers, MemorySettings, element};
 
 use super::links::{Discard, decode_references};
 
@@ -126,7 +126,8 @@ type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
 #[derive(Default)]
 struct Found {
     sitemap: Sitemap,
-    url: String,
+    /// The entry that is being read.
+    entry: Option<(Kind, String)>,
 }
 
 fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
@@ -146,12 +147,16 @@ impl Found {
         kind(&mut self.sitemap).push(url);
     }
 
-    fn take_text(&mut self, text: &str, is_last: bool, kind: Kind) {
-        if self.url.len() <= MAX_URL_BYTES {
-            self.url.push_str(text);
+    fn take_text(&mut self, text: &str) {
+        if let Some((_, url)) = &mut self.entry
+            && url.len() <= MAX_URL_BYTES
+        {
+            url.push_str(text);
         }
-        if is_last {
-            let url = std::mem::take(&mut self.url);
+    }
+
+    fn end_entry(&mut self) {
+        if let Some((kind, url)) = self.entry.take() {
             self.add(kind, &url);
         }
     }
@@ -173,23 +178,30 @@ fn xml(found: &Arc<Mutex<Found>>) -> Box<HtmlRewriter<'static, Discard>> {
         .with_strict(false);
     let kinds: [(&str, Kind); 2] = [("url > loc", pages), ("sitemap > loc", sitemaps)];
     for (selector, kind) in kinds {
-        let (in_text, in_section) = (Arc::clone(found), Arc::clone(found));
-        let handlers = ElementContentHandlers::default()
-            .text(move |text: &mut TextChunk<'_>| {
-                lock(&in_text).take_text(text.as_str(), text.last_in_text_node(), kind);
+        let found = Arc::clone(found);
+        settings = settings.append_element_content_handler(element!(selector, move |loc: &mut Element<'_, '_>| {
+            lock(&found).entry = Some((kind, String::new()));
+            let found = Arc::clone(&found);
+            loc.on_end_tag(Box::new(move |_| {
+                lock(&found).end_entry();
                 Ok(())
-            })
-            .comments(move |comment: &mut Comment<'_>| {
-                let text = comment.text();
-                if let Some(section) = text.strip_prefix("[CDATA[").and_then(|rest| rest.strip_suffix("]]")) {
-                    lock(&in_section).add(kind, section);
-                }
-                Ok(())
-            });
-        let selector: Selector = selector.parse().expect("the selector is one");
-        settings = settings.append_element_content_handler((std::borrow::Cow::Owned(selector), handlers));
+            }))
+        }));
     }
-    Box::new(HtmlRewriter::new(settings, Discard))
+    let (in_text, in_section) = (Arc::clone(found), Arc::clone(found));
+    let text = DocumentContentHandlers::default()
+        .text(move |text: &mut TextChunk<'_>| {
+            lock(&in_text).take_text(text.as_str());
+            Ok(())
+        })
+        .comments(move |comment: &mut Comment<'_>| {
+            let text = comment.text();
+            if let Some(section) = text.strip_prefix("[CDATA[").and_then(|rest| rest.strip_suffix("]]")) {
+                lock(&in_section).take_text(section);
+            }
+            Ok(())
+        });
+    Box::new(HtmlRewriter::new(settings.append_document_content_handler(text), Discard))
 }
 
 impl Parser {
