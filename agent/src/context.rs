@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::crawl::RobotsCache;
 use crate::dns::Resolver;
 use crate::guard::Guard;
 use crate::user_agent::UserAgent;
@@ -25,6 +26,8 @@ pub struct Context {
     pub bind: Option<IpAddr>,
     /// Whom TLS trusts; offers no ALPN.
     pub tls: Arc<rustls::ClientConfig>,
+    /// What robots.txt of sites said lately.
+    pub robots: Arc<RobotsCache>,
 }
 
 /// No TLS configuration could be made.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer};
+pub use robots::RobotsCache;
 
 use crate::clock;
 use crate::context::Context;
@@ -165,7 +166,7 @@ impl Crawl {
             Ok(fetcher) => self.fetcher.insert(fetcher),
             Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
         };
-        let rules = match robots::fetch(fetcher, &site).await {
+        let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
             Robots::Rules(rules) => rules,
             Robots::Forbidden(reason) => return End::Blocked(reason),
             Robots::NoAnswer(reason) => return End::Unreachable(reason),
@@ -177,7 +178,8 @@ impl Crawl {
             fetcher.slow_down(delay);
         }
         let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
-        Walk { site, rules, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
+        let robots = &context.robots;
+        Walk { site, rules, robots, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
     }
 
     /// Finds where the site answers, when that is not known yet.

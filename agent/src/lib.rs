@@ -72,6 +72,7 @@ fn means(config: &Config) -> anyhow::Result<Means> {
         resolver: dns::Resolver::new(config.dns)?,
         bind: config.bind,
         tls: context::tls_config(config.extra_ca.as_deref())?,
+        robots: std::sync::Arc::default(),
         user_agent,
     })
 }

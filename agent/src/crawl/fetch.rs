@@ -205,6 +205,11 @@ impl Answer {
         media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("text/html"))
     }
 
+    /// What the server says of robots.
+    pub(super) fn robots_tags(&self) -> impl Iterator<Item = &str> {
+        self.response.headers().get_all("x-robots-tag").iter().filter_map(|value| value.to_str().ok())
+    }
+
     /// The encoding that the server says the body has.
     pub(super) fn charset(&self) -> Option<&str> {
         let parameters = self.header(&CONTENT_TYPE)?.split(';').skip(1);

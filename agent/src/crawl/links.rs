@@ -13,6 +13,7 @@ use lol_html::send::{Element, HtmlRewriter, Settings};
 use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, element};
 use url::Url;
 
+use super::robots::directives;
 use super::site_path::{Fingerprint, Site, SitePath};
 
 /// The most different links taken from one page.
@@ -144,10 +145,9 @@ impl Page {
         {
             self.encoding = Encoding::for_label_no_replacement(label.as_bytes());
         }
-        let is_robots = element.get_attribute("name").is_some_and(|name| name.trim().eq_ignore_ascii_case("robots"));
-        if is_robots && let Some(content) = element.get_attribute("content") {
-            let words = ["nofollow", "none"];
-            self.nofollow |= content.split(',').any(|word| words.iter().any(|no| word.trim().eq_ignore_ascii_case(no)));
+        let speaks_to_us = element.get_attribute("name").is_some_and(|name| directives::is_for_us(&name));
+        if speaks_to_us && let Some(content) = element.get_attribute("content") {
+            self.nofollow |= directives::forbids_following(&content);
         }
     }
 

@@ -32,7 +32,8 @@ pub(super) fn normal_form(path_and_query: &str) -> String {
     normal
 }
 
-fn normal_escapes(text: &str) -> String {
+/// A text with only the escapes that must be, in capitals.
+pub(super) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
     // After a `%` that begins no escape, a digit that is written out could make it one.
     let mut stray = None;
@@ -79,9 +80,7 @@ fn names_a_visit(pair: &str) -> bool {
     let Some((name, value)) = pair.split_once('=') else { return false };
     let is = |known: &&str| name.eq_ignore_ascii_case(known);
     let begins = |known: &&str| name.get(..known.len()).is_some_and(|start| start.eq_ignore_ascii_case(known));
-    VISITS.iter().chain(&MARKS).any(|known| is(known))
-        || VISITS_BEGIN.iter().any(|known| begins(known))
-        || PERHAPS.iter().any(|known| is(known)) && is_token(value)
+    VISITS.iter().chain(&MARKS).any(is) || VISITS_BEGIN.iter().any(begins) || PERHAPS.iter().any(is) && is_token(value)
 }
 
 fn is_token(value: &str) -> bool {

@@ -2,15 +2,25 @@
 //!
 //! A file that is not there allows everything; one that cannot be had (5xx, 429, no answer) forbids everything, because
 //! nobody can say what it would have forbidden. Redirects are followed, to other hosts too, each hop vetted and paced
-//! like any request.
+//! like any request. What it said is used for a day, over all crawls of the agent; a crawl that takes longer asks again.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use texting_robots::Robot;
+use tokio::time::Instant;
 
 use super::fetch::{Answer, FetchError, Fetcher};
+use super::normal_form::normal_escapes;
 use super::site_path::{Site, SitePath};
 use crate::user_agent::UserAgent;
+use cache::FRESH;
+pub use cache::RobotsCache;
+
+mod cache;
+pub(super) mod directives;
+#[cfg(test)]
+mod published;
 
 /// What is read of a robots.txt, in bytes; the rest is as if it were not there (RFC 9309, 2.5).
 const MAX_BYTES: usize = 500 * 1024;
@@ -34,12 +44,19 @@ pub(super) enum Robots {
 /// The rules for this agent.
 pub(super) struct Rules {
     robot: Option<Robot>,
+    /// From when on they have to be asked for again.
+    stale_at: Instant,
 }
 
 impl Rules {
     /// The rules of a site without a robots.txt.
-    pub(super) const fn none() -> Self {
-        Self { robot: None }
+    fn none() -> Self {
+        Self { robot: None, stale_at: Instant::now() + FRESH }
+    }
+
+    /// Whether they are too old to be relied upon.
+    pub(super) fn are_stale(&self) -> bool {
+        Instant::now() >= self.stale_at
     }
 
     /// Reads a robots.txt.
@@ -51,8 +68,9 @@ impl Rules {
         if lines.iter().filter(|line| line.contains(&b'$')).count() > MAX_ANCHORED {
             return Err(format!("it holds more than {MAX_ANCHORED} patterns with '$'"));
         }
+        let lines: Vec<Cow<'_, [u8]>> = lines.into_iter().map(normal_rule).collect();
         let robot = Robot::new(UserAgent::PRODUCT, &lines.join(&b'\n')).map_err(|error| error.to_string())?;
-        Ok(Self { robot: Some(robot) })
+        Ok(Self { robot: Some(robot), ..Self::none() })
     }
 
     pub(super) fn allow(&self, path: &SitePath) -> bool {
@@ -82,6 +100,17 @@ fn lines(text: &[u8]) -> Vec<&[u8]> {
     lines.map(|line| if names_us(line) { OURS } else { line }).collect()
 }
 
+/// A rule with its escapes in normal form, as paths have theirs: the parser compares them byte by byte.
+fn normal_rule(line: &[u8]) -> Cow<'_, [u8]> {
+    let Ok(text) = str::from_utf8(line) else { return Cow::Borrowed(line) };
+    match text.split_once(':') {
+        Some((key, _)) if ["allow", "disallow"].iter().any(|rule| key.trim().eq_ignore_ascii_case(rule)) => {
+            Cow::Owned(normal_escapes(text).into_bytes())
+        }
+        _ => Cow::Borrowed(line),
+    }
+}
+
 /// Whether a line begins a group of rules for this agent.
 fn names_us(line: &[u8]) -> bool {
     let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
@@ -92,17 +121,45 @@ fn names_us(line: &[u8]) -> bool {
         && value.get(..token).is_some_and(|token| token.eq_ignore_ascii_case(UserAgent::PRODUCT.as_bytes()))
 }
 
-/// Fetches and reads a site's robots.txt.
-pub(super) async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Robots {
-    let Ok(mut url) = site.root().join("/robots.txt") else { return Robots::Rules(Rules::none()) };
+/// The rules of a site, as its robots.txt says them now, or said within the last day.
+pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsCache) -> Robots {
+    let (at, text) = match cache.get(site.origin(), Instant::now()) {
+        Some(known) => known,
+        None => match fetch(fetcher, site).await {
+            Ok(text) => {
+                let at = Instant::now();
+                cache.put(site.origin().clone(), at, text.clone());
+                (at, text)
+            }
+            Err(Denied::Forbidden(reason)) => return Robots::Forbidden(reason),
+            Err(Denied::NoAnswer(reason)) => return Robots::NoAnswer(reason),
+            Err(Denied::OutOfTime) => return Robots::OutOfTime,
+        },
+    };
+    match text.map_or_else(|| Ok(Rules::none()), |text| Rules::parse(&text)) {
+        Ok(rules) => Robots::Rules(Rules { stale_at: at + FRESH, ..rules }),
+        Err(reason) => Robots::Forbidden(format!("{}/robots.txt: {reason}", site.origin())),
+    }
+}
+
+/// Why there are no rules.
+enum Denied {
+    Forbidden(String),
+    NoAnswer(String),
+    OutOfTime,
+}
+
+/// Fetches a site's robots.txt; `None` when there is none.
+async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Denied> {
+    let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
     for hop in 0..=MAX_REDIRECTS {
         let answer = match fetcher.get(&url).await {
             Ok(answer) => answer,
-            Err(FetchError::OutOfTime) => return Robots::OutOfTime,
+            Err(FetchError::OutOfTime) => return Err(Denied::OutOfTime),
             Err(FetchError::Connect(reason)) if hop == 0 => {
-                return Robots::NoAnswer(format!("{url}: no connection: {reason}"));
+                return Err(Denied::NoAnswer(format!("{url}: no connection: {reason}")));
             }
-            Err(error) => return Robots::Forbidden(format!("{url}: {error}")),
+            Err(error) => return Err(Denied::Forbidden(format!("{url}: {error}"))),
         };
         let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
         match url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https")) {
@@ -115,25 +172,18 @@ pub(super) async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Robots {
         }
     }
     // Redirects without end, or into nowhere: not there (RFC 9309, 2.3.1.2).
-    Robots::Rules(Rules::none())
+    Ok(None)
 }
 
-async fn read(answer: Answer, url: &str) -> Robots {
+async fn read(answer: Answer, url: &str) -> Result<Option<Vec<u8>>, Denied> {
     let status = answer.status();
     if status.is_server_error() || status.as_u16() == 429 {
-        return Robots::Forbidden(format!("{url}: answered {}", status.as_u16()));
+        return Err(Denied::Forbidden(format!("{url}: answered {}", status.as_u16())));
     }
     if !status.is_success() {
-        return Robots::Rules(Rules::none());
+        return Ok(None);
     }
-    let rules = match receive(answer).await {
-        Ok(text) => Rules::parse(&text),
-        Err(error) => Err(error.to_string()),
-    };
-    match rules {
-        Ok(rules) => Robots::Rules(rules),
-        Err(reason) => Robots::Forbidden(format!("{url}: {reason}")),
-    }
+    receive(answer).await.map(Some).map_err(|error| Denied::Forbidden(format!("{url}: {error}")))
 }
 
 async fn receive(mut answer: Answer) -> Result<Vec<u8>, FetchError> {

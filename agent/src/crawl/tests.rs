@@ -8,6 +8,7 @@ use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
 mod resume;
+mod robots;
 mod server;
 mod sitemaps;
 
@@ -22,6 +23,7 @@ fn context(allow_net: &[&str], dns: Option<std::net::SocketAddr>) -> Arc<Context
         user_agent: crate::user_agent::UserAgent::new("https://example.org/crawler").unwrap(),
         bind: None,
         tls: crate::context::tls_config(None).unwrap(),
+        robots: Arc::default(),
     })
 }
 

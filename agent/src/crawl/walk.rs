@@ -10,7 +10,8 @@ use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
 use super::keep::Keeper;
 use super::links::LinkExtractor;
-use super::robots::Rules;
+use super::robots::directives::header_forbids_following;
+use super::robots::{self, Robots, RobotsCache, Rules};
 use super::site_path::{Fingerprint, Site, SitePath};
 
 mod sitemaps;
@@ -56,6 +57,7 @@ pub(super) struct Walk<'a> {
     pub(super) site: Site,
     pub(super) rules: Rules,
     pub(super) frontier: &'a mut Frontier,
+    pub(super) robots: &'a RobotsCache,
     pub(super) keeper: &'a mut Keeper,
     pub(super) fetcher: &'a mut Fetcher,
     pub(super) ledger: &'a mut Ledger,
@@ -109,10 +111,30 @@ impl Walk<'_> {
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
                 return Err(End::Cut(budget));
             }
-            self.visit(entry).await?;
+            self.renew_rules().await?;
+            // They may have changed since it was queued, by another agent perhaps.
+            if self.rules.allow(&entry.path) {
+                self.visit(entry).await?;
+            }
             self.note_spent();
             self.frontier.visited();
             self.keeper.step(self.frontier).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for robots.txt once more when what it said is too old.
+    async fn renew_rules(&mut self) -> Result<(), End> {
+        if !self.rules.are_stale() {
+            return Ok(());
+        }
+        self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
+            Robots::Rules(rules) => rules,
+            Robots::Forbidden(reason) | Robots::NoAnswer(reason) => return Err(End::Blocked(reason)),
+            Robots::OutOfTime => return Err(End::Cut(Budget::Duration)),
+        };
+        if let Some(delay) = self.rules.crawl_delay() {
+            self.fetcher.slow_down(delay);
         }
         Ok(())
     }
@@ -228,6 +250,7 @@ impl Walk<'_> {
         }
         let mut links = None;
         if answer.is_html()
+            && !header_forbids_following(answer.robots_tags())
             && let Some(url) = self.url(path)
         {
             links = Some(LinkExtractor::new(self.site.clone(), url, answer.charset()));

@@ -222,6 +222,7 @@ mod tests {
             user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
             bind: None,
             tls: tls_config(None).unwrap(),
+            robots: Arc::default(),
         }
     }
 

@@ -22,6 +22,7 @@ fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
         user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
         bind: None,
         tls: tls_config(extra_ca).unwrap(),
+        robots: std::sync::Arc::default(),
     }
 }
 

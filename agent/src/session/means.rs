@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::context::Context;
+use crate::crawl::RobotsCache;
 use crate::dns::Resolver;
 use crate::guard::Guard;
 use crate::user_agent::UserAgent;
@@ -19,6 +20,8 @@ pub struct Means {
     pub bind: Option<IpAddr>,
     /// Whom TLS trusts.
     pub tls: Arc<rustls::ClientConfig>,
+    /// What robots.txt of sites said lately.
+    pub robots: Arc<RobotsCache>,
     /// The configured user agent, which goes before the scheduler's.
     pub user_agent: Option<UserAgent>,
 }
@@ -32,6 +35,7 @@ impl Means {
             user_agent,
             bind: self.bind,
             tls: Arc::clone(&self.tls),
+            robots: Arc::clone(&self.robots),
         }
     }
 }

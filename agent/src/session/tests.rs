@@ -56,6 +56,7 @@ impl TestAgent {
             resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
             bind: None,
             tls: Arc::clone(&tls_config(None).unwrap()),
+            robots: Arc::default(),
             user_agent: None,
         };
         let stop = CancellationToken::new();

@@ -406,6 +406,7 @@ mod tests {
             resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
             bind: None,
             tls: crate::context::tls_config(None).unwrap(),
+            robots: Arc::default(),
             user_agent: None,
         };
         let folder = tempfile::tempdir().unwrap();

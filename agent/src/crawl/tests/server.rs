@@ -32,6 +32,8 @@ pub(super) struct Seen {
 pub(super) enum Reply {
     /// A status, one header and a body.
     Answer(u16, Option<(HeaderName, String)>, String),
+    /// HTML with an `X-Robots-Tag`.
+    Tagged(String, String),
     /// HTML, compressed by gzip.
     Gzip(Vec<u8>),
     /// The beginning of a body, then nothing.
@@ -153,6 +155,10 @@ async fn respond(reply: Reply) -> Result<Response<Body>, std::io::Error> {
             if let Some((name, value)) = header {
                 response = response.header(name, value);
             }
+            response.body(whole(body.into_bytes()))
+        }
+        Reply::Tagged(tag, body) => {
+            let response = Response::builder().header(CONTENT_TYPE, "text/html").header("x-robots-tag", tag);
             response.body(whole(body.into_bytes()))
         }
         Reply::Gzip(body) => {
