@@ -2,6 +2,7 @@
 //! scheduler to the next grant of any.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::history::{Event, History};
 
@@ -33,7 +34,9 @@ pub fn recovery(history: &History) -> Recovery {
     }
     leases.values_mut().for_each(|events| events.sort_by_key(|event| event.id));
     let agents = regrants(history, &leases);
-    let kills = history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
+    let waits = waits(history);
+    let somebody_waited = |at: i64| waits.iter().any(|wait| wait.contains(&at));
+    let kills = history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL && somebody_waited(fault.from_us));
     let schedulers: Vec<i64> = kills
         .filter_map(|kill| {
             let next = grants.partition_point(|grant| grant.at_us < kill.from_us);
@@ -46,6 +49,22 @@ pub fn recovery(history: &History) -> Recovery {
         scheduler_kills: schedulers.len(),
         scheduler_p99: p99(schedulers),
     }
+}
+
+/// The times at which tasks waited at their agents until they were granted.
+fn waits(history: &History) -> Vec<Range<i64>> {
+    let mut events: Vec<&Event> = history.events.iter().collect();
+    events.sort_by_key(|event| event.id);
+    let (mut assigned, mut waits) = (BTreeMap::new(), Vec::new());
+    for event in events {
+        let Some(task) = event.task else { continue };
+        if event.is("task", "assigned") {
+            assigned.insert(task, event.at_us);
+        } else if event.is("lease", "granted") {
+            waits.extend(assigned.remove(&task).map(|since| since..event.at_us));
+        }
+    }
+    waits
 }
 
 /// How long each task that a killed agent held waited for its next grant.

@@ -93,6 +93,28 @@ fn a_run_that_lost_an_agent_and_nothing_else_breaks_no_rule_and_says_how_long_it
 }
 
 #[test]
+fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_it_does_not_count() {
+    let kill = |at: i64| Injected {
+        kind: recovery::SCHEDULER_KILL.to_owned(),
+        agent: None,
+        from_us: at * SECOND,
+        to_us: at * SECOND,
+    };
+    let run = History {
+        events: vec![
+            task(1, 0, "assigned"),
+            lease(2, 1, "granted", 1, 1),
+            task(3, 4, "assigned"),
+            lease(4, 7, "granted", 2, 2),
+        ],
+        faults: vec![kill(0), kill(2), kill(5), kill(8)],
+        ..history()
+    };
+    let recovered = recovery::recovery(&run);
+    assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
+}
+
+#[test]
 fn every_rule_can_be_broken() {
     let cases: [(Rule, Change); 19] = [
         (Rule::Lost, &|run| run.acknowledged.push("http://b.test:8080".to_owned())),
