@@ -27,7 +27,7 @@ use budget::Ledger;
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
 use keep::Keeper;
-use politeness::Pacer;
+use politeness::{Grudge, Politeness};
 use robots::Robots;
 use site_path::Site;
 use walk::{End, Stopwatch, Walk};
@@ -156,13 +156,14 @@ impl Crawl {
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
-        let mut pacer = Pacer::new(self.job.policy.request_interval);
-        let site = match self.settle(context, &mut pacer).await {
+        let mut politeness = Politeness::new(self.job.policy.request_interval);
+        politeness.remember(self.grudge(), Instant::now());
+        let site = match self.settle(context, &mut politeness).await {
             Ok(site) => site,
             Err(end) => return end,
         };
         self.ledger.answered |= self.job.origin.is_none();
-        let fetcher = match Fetcher::new(context, self.timeouts, pacer, self.deadline) {
+        let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline) {
             Ok(fetcher) => self.fetcher.insert(fetcher),
             Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
         };
@@ -182,14 +183,22 @@ impl Crawl {
         Walk { site, rules, robots, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
     }
 
+    /// What a former part of the crawl had to remember of how the site answers.
+    fn grudge(&self) -> Grudge {
+        let spent = self.frontier.spent();
+        let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let pause = Duration::from_millis(spent.paused_until_unix_ms).saturating_sub(now);
+        Grudge { turned_away: spent.turned_away, in_a_row: spent.failed_in_a_row, pause }
+    }
+
     /// Finds where the site answers, when that is not known yet.
-    async fn settle(&self, context: &Context, pacer: &mut Pacer) -> Result<Site, End> {
+    async fn settle(&self, context: &Context, politeness: &mut Politeness) -> Result<Site, End> {
         let origin = match &self.job.origin {
             Some(origin) => origin.clone(),
             None => {
                 let interval = self.job.policy.request_interval;
                 let settled = settle(context, &self.job.name, interval, self.timeouts.first_byte).await;
-                pacer.start(Instant::now());
+                politeness.start(Instant::now());
                 settled.map_err(unsettled)?.origin
             }
         };

@@ -11,12 +11,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpInfo;
+use rand_chacha::ChaCha8Rng;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
 use reqwest::{StatusCode, Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::Pacer;
+use super::politeness::{Answered, BREAKER, Grudge, Politeness, retry_after};
+use crate::clock;
 use crate::context::Context;
 use crate::dns::Resolver;
 use crate::guard::{Guard, Refused, ResolveError};
@@ -64,6 +66,9 @@ pub(super) enum FetchError {
     /// The connection broke, or what came is not HTTP.
     #[error("{0}")]
     Broken(String),
+    /// Errors without end: the site is not asked any more.
+    #[error("{BREAKER} requests in a row failed")]
+    BrokenOff,
     /// The crawl's time would be over before the request may start.
     #[error("the crawl's time is over")]
     OutOfTime,
@@ -79,7 +84,8 @@ pub(super) struct Fetcher {
     client: reqwest::Client,
     guard: Guard,
     timeouts: Timeouts,
-    pacer: Pacer,
+    politeness: Politeness,
+    rng: ChaCha8Rng,
     deadline: Instant,
     connection: Option<SocketAddr>,
     round_trips: Vec<Duration>,
@@ -101,7 +107,7 @@ impl Fetcher {
     pub(super) fn new(
         context: &Context,
         timeouts: Timeouts,
-        pacer: Pacer,
+        politeness: Politeness,
         deadline: Instant,
     ) -> Result<Self, NoClient> {
         let guard = context.guard.clone();
@@ -109,7 +115,8 @@ impl Fetcher {
             client: client(context, timeouts)?,
             guard,
             timeouts,
-            pacer,
+            politeness,
+            rng: rand::make_rng(),
             deadline,
             connection: None,
             round_trips: Vec::new(),
@@ -123,24 +130,40 @@ impl Fetcher {
     /// When there is no answer.
     pub(super) async fn get(&mut self, url: &Url) -> Result<Answer, FetchError> {
         self.vet_literal(url)?;
-        let start = self.pacer.next_start(Instant::now());
+        if self.politeness.is_broken() {
+            return Err(FetchError::BrokenOff);
+        }
+        let start = self.politeness.next_start(Instant::now());
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);
         }
         sleep_until(start).await;
         let started = Instant::now();
-        self.pacer.start(started);
+        self.politeness.start(started);
         let answer = timeout_at(started + self.timeouts.first_byte, self.client.get(url.clone()).send()).await;
         let took = started.elapsed();
         let late = FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte };
-        let response = answer.map_err(|_| late)?.map_err(|error| self.read_error(&error))?;
+        let answer = answer.map_err(|_| late).and_then(|answer| answer.map_err(|error| self.read_error(&error)));
+        let answered = answer.as_ref().map_or(Answered::Badly, answered);
+        self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
+        let response = answer?;
         self.note_round_trip(&response, took);
         Ok(Answer { response, limit: self.timeouts.total, body_deadline: started + self.timeouts.total })
     }
 
+    /// What a later part of the crawl has to remember of how the site answers.
+    pub(super) fn grudge(&self) -> Grudge {
+        self.politeness.grudge(Instant::now())
+    }
+
+    /// Whether the site is not to be asked any more.
+    pub(super) const fn is_broken_off(&self) -> bool {
+        self.politeness.is_broken()
+    }
+
     /// Honours a crawl-delay from the next request on.
     pub(super) fn slow_down(&mut self, crawl_delay: Duration) {
-        self.pacer.slow_down(crawl_delay);
+        self.politeness.slow_down(crawl_delay);
     }
 
     /// The median time to first byte of the requests on warm connections.
@@ -193,6 +216,11 @@ impl Answer {
         self.response.status()
     }
 
+    /// Whether the site asks to come back later.
+    pub(super) fn turns_away(&self) -> bool {
+        matches!(self.status().as_u16(), 429 | 503)
+    }
+
     /// Where the answer points instead, as it was written; `None` when it is no redirect.
     pub(super) fn location(&self) -> Option<&str> {
         let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
@@ -232,6 +260,18 @@ impl Answer {
 
     fn header(&self, name: &HeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
+    }
+}
+
+/// What an answer says of how welcome the crawl is.
+fn answered(response: &reqwest::Response) -> Answered {
+    match response.status().as_u16() {
+        429 | 503 => {
+            let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            Answered::TurnedAway(asked.and_then(|value| retry_after(value, clock::wall())))
+        }
+        403 | 500.. => Answered::Badly,
+        _ => Answered::Well,
     }
 }
 

@@ -140,6 +140,15 @@ impl Frontier {
         self.queue.push(&std::mem::take(&mut self.found));
     }
 
+    /// Writes down what the crawl has spent, in the middle of a step, which stays unfinished.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub(super) async fn note_spent(&mut self) -> io::Result<()> {
+        self.queue.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
+        self.write().await
+    }
+
     /// What the crawl has spent in all, to be kept with the next step.
     pub(super) const fn spent_mut(&mut self) -> &mut Spent {
         self.known.spent_mut()

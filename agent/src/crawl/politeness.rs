@@ -1,28 +1,108 @@
-//! When the next request to a site may start.
+//! When the next request to a site may start, and when none may at all.
 //!
-//! Pure. One pacer belongs to one crawl, and everything the crawl sends passes through it, robots.txt included. The
-//! crawl is sequential besides, so a request also waits for the answer to the one before it.
+//! Pure: the time and the dice are passed in. Everything a crawl sends passes through here, robots.txt included, and every answer is
+//! told. A crawl is sequential besides, so a request also waits for the answer to the one before it.
+//!
+//! What slows a crawl down: the interval, or the site's crawl-delay if that is longer; first bytes that come late; answers 429 and
+//! 503, by the pause they ask for, or one that doubles; and many errors in a short time. What ends it: errors without end (the
+//! breaker). Nothing here ever makes a crawl faster than its interval.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
 /// The longest crawl-delay that is honoured; a longer one would make a crawl pointless, not polite.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
-
 /// The longest pause between two requests: what is longer ends a crawl as surely, and a clock must hold it.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(86_400);
+const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
+/// The pause after a first 429 or 503 that asks for none; each further one doubles it.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// How much longer a pause may be drawn: crawls that were turned away together come back one by one.
+const JITTER: f64 = 0.1;
+/// After so long without a 429 or 503 the former ones are forgiven.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
+/// The window in which errors are counted, the least requests in it that say anything, and the share of errors that is too much.
+const WINDOW: Duration = Duration::from_secs(60);
+const LEAST_REQUESTS: usize = 20;
+const MAX_ERROR_SHARE: f64 = 0.1;
+/// The pause after a window with too many errors.
+const WINDOW_PAUSE: Duration = Duration::from_secs(60);
+/// Errors in a row that open the breaker.
+pub(super) const BREAKER: u32 = 50;
+/// A mean time to first byte that says a site has trouble; from there on requests are twice that apart.
+const SLOW: Duration = Duration::from_secs(1);
+/// The weight of the newest time to first byte in their mean.
+const NEWEST: f64 = 0.2;
 
-/// Keeps the starts of a site's requests apart.
-#[derive(Debug)]
-pub(super) struct Pacer {
-    interval: Duration,
-    last_start: Option<Instant>,
+/// What came of a request, as far as politeness goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// An answer that is none of the others.
+    Well,
+    /// 403, a status of 500 and above, no answer in time, or a broken connection.
+    Badly,
+    /// 429 or 503, with the pause it asks for.
+    TurnedAway(Option<Duration>),
 }
 
-impl Pacer {
+/// What outlasts a restart: how often a site has turned the crawl away, and until when it is left alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Grudge {
+    /// Times it has turned the crawl away since it was forgiven last.
+    pub(super) turned_away: u32,
+    /// Errors in a row.
+    pub(super) in_a_row: u32,
+    /// What is left of the pause.
+    pub(super) pause: Duration,
+}
+
+/// The manners of one crawl towards its site.
+#[derive(Debug)]
+pub(super) struct Politeness {
+    interval: Duration,
+    last_start: Option<Instant>,
+    paused_until: Option<Instant>,
+    turned_away: u32,
+    turned_away_at: Option<Instant>,
+    /// When requests of the last minute were answered, and whether badly.
+    window: VecDeque<(Instant, bool)>,
+    in_a_row: u32,
+    /// The mean time to first byte, in seconds.
+    first_byte: f64,
+}
+
+impl Politeness {
+    /// A request every `interval` at most.
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval: interval.min(LONGEST_INTERVAL), last_start: None }
+        Self {
+            interval: interval.min(LONGEST_PAUSE),
+            last_start: None,
+            paused_until: None,
+            turned_away: 0,
+            turned_away_at: None,
+            window: VecDeque::new(),
+            in_a_row: 0,
+            first_byte: 0.0,
+        }
+    }
+
+    /// Goes on where a former part of the crawl was.
+    pub(super) fn remember(&mut self, grudge: Grudge, now: Instant) {
+        self.in_a_row = grudge.in_a_row;
+        self.turned_away = grudge.turned_away;
+        self.turned_away_at = (grudge.turned_away > 0).then_some(now);
+        self.paused_until = (!grudge.pause.is_zero()).then(|| now + grudge.pause.min(LONGEST_PAUSE));
+    }
+
+    /// What a later part of the crawl has to remember.
+    pub(super) fn grudge(&self, now: Instant) -> Grudge {
+        Grudge {
+            turned_away: self.turned_away,
+            in_a_row: self.in_a_row,
+            pause: self.paused_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)),
+        }
     }
 
     /// Honours a crawl-delay: the larger of it and the interval counts.
@@ -32,51 +112,269 @@ impl Pacer {
 
     /// When the next request may start; not before `now`.
     pub(super) fn next_start(&self, now: Instant) -> Instant {
-        self.last_start.map_or(now, |last| now.max(last + self.interval))
+        let paced = self.last_start.map_or(now, |last| now.max(last + self.interval.max(self.trouble())));
+        self.paused_until.map_or(paced, |until| paced.max(until))
+    }
+
+    /// Whether the site is not to be asked any more.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.in_a_row >= BREAKER
     }
 
     /// Notes that a request starts.
     pub(super) const fn start(&mut self, now: Instant) {
         self.last_start = Some(now);
     }
+
+    /// Notes what came of it, and how long its first byte took.
+    pub(super) fn answered(
+        &mut self,
+        now: Instant,
+        answered: Answered,
+        first_byte: Option<Duration>,
+        rng: &mut impl Rng,
+    ) {
+        if let Some(first_byte) = first_byte {
+            self.first_byte += NEWEST * (first_byte.as_secs_f64() - self.first_byte);
+        }
+        let badly = answered != Answered::Well;
+        self.in_a_row = if badly { self.in_a_row.saturating_add(1) } else { 0 };
+        if self.turned_away_at.is_some_and(|at| now.saturating_duration_since(at) >= FORGIVEN_AFTER) {
+            self.turned_away = 0;
+        }
+        if let Answered::TurnedAway(asked) = answered {
+            let own = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.turned_away.min(16)));
+            self.turned_away = self.turned_away.saturating_add(1);
+            self.turned_away_at = Some(now);
+            self.pause(now, asked.unwrap_or(own), rng);
+        }
+        self.window.push_back((now, badly));
+        while self.window.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > WINDOW) {
+            self.window.pop_front();
+        }
+        if self.too_many_errors() {
+            self.window.clear();
+            self.pause(now, WINDOW_PAUSE, rng);
+        }
+    }
+
+    fn too_many_errors(&self) -> bool {
+        let errors = self.window.iter().filter(|(_, badly)| *badly).count();
+        let share = |part: usize, whole: usize| {
+            f64::from(u32::try_from(part).unwrap_or(u32::MAX)) / f64::from(u32::try_from(whole).unwrap_or(u32::MAX))
+        };
+        self.window.len() >= LEAST_REQUESTS && share(errors, self.window.len()) > MAX_ERROR_SHARE
+    }
+
+    /// No request before `pause` is over, or somewhat later; a longer pause stays.
+    fn pause(&mut self, now: Instant, pause: Duration, rng: &mut impl Rng) {
+        let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + rng.random_range(0.0..=JITTER));
+        let until = now + pause;
+        self.paused_until = Some(self.paused_until.map_or(until, |other| other.max(until)));
+    }
+
+    /// The pause between requests to a site that has trouble to answer.
+    fn trouble(&self) -> Duration {
+        let twice = Duration::try_from_secs_f64(2.0 * self.first_byte).unwrap_or(LONGEST_PAUSE);
+        if twice >= 2 * SLOW { twice } else { Duration::ZERO }
+    }
+}
+
+/// The pause that a `Retry-After` asks for, in seconds or until a date, of which `now` is the same clock's; `None` when it cannot be
+/// read (RFC 9110, 10.2.3).
+pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds).min(LONGEST_PAUSE));
+    }
+    let until = httpdate::parse_http_date(value).ok()?;
+    Some(until.duration_since(now).unwrap_or(Duration::ZERO).min(LONGEST_PAUSE))
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use rand::SeedableRng as _;
+    use rand_chacha::ChaCha8Rng;
+
     use super::*;
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
+    fn rng() -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(5)
+    }
+
+    /// How long the next request has to wait.
+    fn wait(politeness: &Politeness, now: Instant) -> Duration {
+        politeness.next_start(now) - now
+    }
+
+    fn about(wait: Duration, seconds: u64) -> bool {
+        let least = Duration::from_secs(seconds);
+        wait >= least && wait <= least.mul_f64(1.0 + JITTER)
+    }
+
     #[test]
     fn starts_are_an_interval_apart() {
         let begin = Instant::now();
-        let mut pacer = Pacer::new(ms(100));
-        assert_eq!(pacer.next_start(begin), begin);
-        pacer.start(begin);
-        assert_eq!(pacer.next_start(begin + ms(30)), begin + ms(100));
-        assert_eq!(pacer.next_start(begin + ms(130)), begin + ms(130));
+        let mut politeness = Politeness::new(ms(100));
+        assert_eq!(politeness.next_start(begin), begin);
+        politeness.start(begin);
+        assert_eq!(politeness.next_start(begin + ms(30)), begin + ms(100));
+        assert_eq!(politeness.next_start(begin + ms(130)), begin + ms(130));
     }
 
     #[test]
     fn a_pause_that_no_clock_holds_is_cut() {
         let begin = Instant::now();
-        let mut pacer = Pacer::new(Duration::MAX);
-        pacer.start(begin);
-        assert_eq!(pacer.next_start(begin), begin + LONGEST_INTERVAL);
+        let mut politeness = Politeness::new(Duration::MAX);
+        politeness.start(begin);
+        assert_eq!(politeness.next_start(begin), begin + LONGEST_PAUSE);
     }
 
     #[test]
     fn a_crawl_delay_only_slows_down_and_is_capped() {
         let begin = Instant::now();
-        let mut pacer = Pacer::new(ms(100));
-        pacer.start(begin);
-        pacer.slow_down(ms(20));
-        assert_eq!(pacer.next_start(begin), begin + ms(100));
-        pacer.slow_down(ms(700));
-        assert_eq!(pacer.next_start(begin), begin + ms(700));
-        pacer.slow_down(Duration::from_secs(86_400));
-        assert_eq!(pacer.next_start(begin), begin + MAX_CRAWL_DELAY);
+        let mut politeness = Politeness::new(ms(100));
+        politeness.start(begin);
+        politeness.slow_down(ms(20));
+        assert_eq!(politeness.next_start(begin), begin + ms(100));
+        politeness.slow_down(ms(700));
+        assert_eq!(politeness.next_start(begin), begin + ms(700));
+        politeness.slow_down(Duration::from_secs(86_400));
+        assert_eq!(politeness.next_start(begin), begin + MAX_CRAWL_DELAY);
+    }
+
+    #[test]
+    fn who_turns_a_crawl_away_is_left_alone_for_as_long_as_it_asks() {
+        let (now, mut politeness) = (Instant::now(), Politeness::new(ms(1)));
+        politeness.answered(now, Answered::TurnedAway(Some(Duration::from_secs(7))), None, &mut rng());
+        assert!(about(wait(&politeness, now), 7));
+        politeness.answered(now, Answered::TurnedAway(Some(Duration::MAX)), None, &mut rng());
+        assert!(about(wait(&politeness, now), 86_400));
+    }
+
+    #[test]
+    fn one_that_asks_for_nothing_is_left_alone_for_twice_as_long_each_time_until_it_is_forgiven() {
+        let (mut now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
+        for seconds in [60, 120, 240, 480] {
+            politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+            assert!(about(wait(&politeness, now), seconds), "{:?}", wait(&politeness, now));
+            now = politeness.next_start(now);
+        }
+        for _ in 0..20 {
+            politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+            assert!(wait(&politeness, now) <= LONGEST_PAUSE.mul_f64(1.0 + JITTER));
+        }
+        now = politeness.next_start(now) + FORGIVEN_AFTER;
+        politeness.answered(now, Answered::Well, None, &mut rng);
+        politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+        assert!(about(wait(&politeness, now), 60), "{:?}", wait(&politeness, now));
+    }
+
+    #[test]
+    fn more_than_a_tenth_of_errors_in_a_minute_is_a_pause_of_a_minute() {
+        let (now, mut rng) = (Instant::now(), rng());
+        let after = |errors: usize, well: usize, apart: Duration, rng: &mut ChaCha8Rng| {
+            let mut politeness = Politeness::new(ms(1));
+            let mut at = now;
+            for number in 0..errors + well {
+                at += apart;
+                let answered = if number < errors { Answered::Badly } else { Answered::Well };
+                politeness.answered(at, answered, None, rng);
+            }
+            wait(&politeness, at)
+        };
+        assert_eq!(after(2, 18, ms(100), &mut rng), Duration::ZERO, "a tenth is not more than a tenth");
+        assert_eq!(after(19, 0, ms(100), &mut rng), Duration::ZERO, "too few to say");
+        assert!(about(after(3, 17, ms(100), &mut rng), 60));
+        assert_eq!(after(3, 17, Duration::from_secs(20), &mut rng), Duration::ZERO, "of long ago");
+    }
+
+    #[test]
+    fn errors_without_end_break_it_off_and_one_good_answer_does_not() {
+        let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
+        for _ in 1..BREAKER {
+            politeness.answered(now, Answered::Badly, None, &mut rng);
+        }
+        assert!(!politeness.is_broken());
+        politeness.answered(now, Answered::Well, None, &mut rng);
+        (0..BREAKER).for_each(|_| politeness.answered(now, Answered::Badly, None, &mut rng));
+        assert!(politeness.is_broken());
+    }
+
+    #[test]
+    fn first_bytes_that_come_late_slow_it_down() {
+        let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(500)), rng());
+        politeness.start(now);
+        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(400)), &mut rng));
+        assert_eq!(wait(&politeness, now), ms(500));
+        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(4000)), &mut rng));
+        assert!((ms(7900)..ms(8000)).contains(&wait(&politeness, now)), "{:?}", wait(&politeness, now));
+        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(100)), &mut rng));
+        assert_eq!(wait(&politeness, now), ms(500));
+    }
+
+    #[test]
+    fn a_restart_makes_nobody_forget() {
+        let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
+        (0..3).for_each(|_| politeness.answered(now, Answered::TurnedAway(None), None, &mut rng));
+        let mut next = Politeness::new(ms(1));
+        next.remember(politeness.grudge(now + ms(5000)), now);
+        assert_eq!(wait(&next, now) + ms(5000), wait(&politeness, now));
+        next.answered(now, Answered::TurnedAway(None), None, &mut rng);
+        assert!(about(wait(&next, now), 480));
+        let absurd = Grudge { turned_away: u32::MAX, in_a_row: u32::MAX, pause: Duration::MAX };
+        next.remember(absurd, now);
+        assert_eq!(wait(&next, now), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn a_retry_after_is_seconds_or_a_date() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
+        let read = |value| retry_after(value, now);
+        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read(" 0 "), Some(Duration::ZERO));
+        assert_eq!(read("Sun, 06 Nov 1994 08:50:37 GMT"), Some(Duration::from_secs(60)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO), "it is over");
+        assert_eq!(read("99999999999"), Some(LONGEST_PAUSE));
+        assert_eq!(read("Thu, 01 Jan 2099 00:00:00 GMT"), Some(LONGEST_PAUSE));
+        for value in ["", "-1", "soon", "1.5", "99999999999999999999999"] {
+            assert_eq!(read(value), None, "{value}");
+        }
+    }
+
+    proptest! {
+        // Whatever a site answers, no request starts earlier than the interval after the one before.
+        #[test]
+        fn nothing_makes_it_faster_than_its_interval(
+            answers in prop::collection::vec((0_u8..4, 0_u64..100_000, 0_u64..40_000), 0..200),
+            interval in 0_u64..5000,
+        ) {
+            let (mut now, mut rng) = (Instant::now(), rng());
+            let mut politeness = Politeness::new(ms(interval));
+            let mut last = None;
+            for (kind, asked, first_byte) in answers {
+                let start = politeness.next_start(now);
+                prop_assert!(start >= now && last.is_none_or(|last| start >= last + ms(interval)));
+                politeness.start(start);
+                last = Some(start);
+                now = start + ms(first_byte);
+                let answered = match kind {
+                    0 | 1 => Answered::Well,
+                    2 => Answered::Badly,
+                    _ => Answered::TurnedAway((asked % 2 == 0).then(|| ms(asked))),
+                };
+                politeness.answered(now, answered, Some(ms(first_byte)), &mut rng);
+            }
+        }
+
+        #[test]
+        fn any_text_is_read(value in "\\PC{0,40}") {
+            retry_after(&value, std::time::SystemTime::UNIX_EPOCH);
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
+mod manners;
 mod resume;
 mod robots;
 mod server;
@@ -230,7 +231,7 @@ async fn broken_links_are_counted() {
     let site = TestSite::start(move |path| match path {
         "/" => html(home),
         "/gone" => Reply::Answer(410, None, "this body is no page's".to_owned()),
-        "/broken" => Reply::status(503),
+        "/broken" => Reply::status(502),
         "/reset" => Reply::Reset,
         "/nowhere" => Reply::status(302),
         "/fine" => html("fine"),
@@ -386,7 +387,7 @@ async fn a_site_without_a_page_is_unreachable() {
     let site = TestSite::start(|path| Reply::status(if path == "/" { 503 } else { 404 })).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 1));
-    assert_eq!(outcome.message, format!("{}/: answered 503", site.origin()));
+    assert_eq!(outcome.message, format!("{}/: answered 503, and no time is left to ask again", site.origin()));
 }
 
 #[tokio::test]

@@ -3,16 +3,18 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
 use super::keep::Keeper;
 use super::links::LinkExtractor;
+use super::politeness::Grudge;
 use super::robots::directives::header_forbids_following;
 use super::robots::{self, Robots, RobotsCache, Rules};
 use super::site_path::{Fingerprint, Site, SitePath};
+use crate::clock;
 
 mod sitemaps;
 
@@ -20,6 +22,8 @@ mod sitemaps;
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 /// What is read of a body nobody wants, to keep the connection.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
+/// Requests for one page that the site turns away (429, 503), the first among them.
+const ATTEMPTS: u32 = 3;
 /// Redirects followed from one page.
 pub(super) const MAX_REDIRECTS: usize = 5;
 /// How long links are looked at before other tasks get their turn: robots.txt may hold thousands of rules.
@@ -149,6 +153,9 @@ impl Walk<'_> {
         let spent = self.frontier.spent_mut();
         self.ledger.write_to(spent);
         spent.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let Grudge { turned_away, in_a_row, pause } = self.fetcher.grudge();
+        (spent.turned_away, spent.failed_in_a_row) = (turned_away, in_a_row);
+        spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(clock::wall() + pause) };
     }
 
     /// Nothing waits any more; was that all?
@@ -190,20 +197,48 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends the request; `None` when it failed.
+    /// Sends the request, again where the site turned it away: nobody is told that a page is not there who was only asked to wait.
+    /// `None` when it failed.
     async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
         let Some(url) = self.url(path) else {
             self.fail(path, "is no URL");
             return Ok(None);
         };
-        match self.fetcher.get(&url).await {
-            Ok(answer) => Ok(Some(answer)),
-            Err(FetchError::OutOfTime) => Err(End::Cut(Budget::Duration)),
-            Err(FetchError::Refused(refused)) if depth == 0 => Err(End::Blocked(refused.to_string())),
-            Err(error) => {
-                self.fail(path, &error.to_string());
-                Ok(None)
+        let mut turned_away = None;
+        for attempt in 1.. {
+            match self.fetcher.get(&url).await {
+                Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
+                    turned_away = Some(answer.status().as_u16());
+                    self.discard(answer).await?;
+                    // It may be long: a restart must not cut it short.
+                    self.note_spent();
+                    self.frontier.note_spent().await?;
+                }
+                Ok(answer) => return Ok(Some(answer)),
+                Err(FetchError::OutOfTime) => {
+                    if let Some(status) = turned_away {
+                        self.fail(path, &format!("answered {status}, and no time is left to ask again"));
+                    }
+                    return Err(self.out_of_time());
+                }
+                Err(error @ FetchError::BrokenOff) => {
+                    return Err(End::Blocked(format!("{}: {error}", self.site.root())));
+                }
+                Err(FetchError::Refused(refused)) if depth == 0 => return Err(End::Blocked(refused.to_string())),
+                Err(error) => {
+                    self.fail(path, &error.to_string());
+                    break;
+                }
             }
+        }
+        Ok(None)
+    }
+
+    /// The end of a crawl whose time is over: one that brought no page was no crawl.
+    fn out_of_time(&self) -> End {
+        match &self.ledger.first_error {
+            Some(error) if self.ledger.pages == 0 => End::Unreachable(error.clone()),
+            _ => End::Cut(Budget::Duration),
         }
     }
 
@@ -336,6 +371,11 @@ impl Walk<'_> {
         let origin = self.site.origin();
         self.ledger.fail(|| format!("{origin}{}: {reason}", path.as_str()));
     }
+}
+
+fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn length(piece: &[u8]) -> u64 {

@@ -67,6 +67,15 @@ pub(in crate::crawl) struct Spent {
     /// Whether the site's sitemaps were read.
     #[prost(bool, tag = "11")]
     pub(in crate::crawl) sitemaps_read: bool,
+    /// Times the site turned the crawl away since it was forgiven last.
+    #[prost(uint32, tag = "12")]
+    pub(in crate::crawl) turned_away: u32,
+    /// Requests that failed in a row.
+    #[prost(uint32, tag = "13")]
+    pub(in crate::crawl) failed_in_a_row: u32,
+    /// Until when the site is left alone, by the wall clock; 0 when it is not.
+    #[prost(uint64, tag = "14")]
+    pub(in crate::crawl) paused_until_unix_ms: u64,
 }
 
 /// One step of a crawl.

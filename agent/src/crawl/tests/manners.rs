@@ -1,0 +1,108 @@
+//! Sites that ask to be left alone.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use hyper::header::RETRY_AFTER;
+
+use super::site_path::SitePath;
+use super::*;
+
+/// Answers the first requests for `/busy` with a status, and a pause if there is one.
+fn busy(status: u16, pause: Option<&'static str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
+    let asked = AtomicU32::new(0);
+    move |path| match path {
+        "/robots.txt" => Reply::status(404),
+        "/" => html("<a href=/busy><a href=/after>"),
+        "/busy" if asked.fetch_add(1, Ordering::Relaxed) < times => {
+            Reply::Answer(status, pause.map(|pause| (RETRY_AFTER, pause.to_owned())), String::new())
+        }
+        _ => html("a page"),
+    }
+}
+
+#[tokio::test]
+async fn a_page_is_asked_for_again_when_the_site_says() {
+    for status in [429, 503] {
+        let site = TestSite::start(busy(status, Some("1"), 1)).await;
+        let outcome = crawl(&site).await;
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
+        assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/after"]);
+        let seen = site.seen();
+        assert!(seen[3].at - seen[2].at >= Duration::from_secs(1), "{:?}", seen[3].at - seen[2].at);
+    }
+}
+
+#[tokio::test]
+async fn one_that_never_has_time_for_a_page_is_not_asked_for_ever() {
+    let site = TestSite::start(busy(429, Some("0"), u32::MAX)).await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1));
+    assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/busy", "/after"]);
+}
+
+#[tokio::test]
+async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
+    let site = TestSite::start(busy(503, None, u32::MAX)).await;
+    let begun = Instant::now();
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), 1));
+    assert!(begun.elapsed() < Duration::from_secs(5), "the slot is not held for nothing");
+}
+
+#[tokio::test]
+async fn a_restart_does_not_cut_a_pause_short() {
+    let site = TestSite::start(busy(429, Some("2"), 1)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
+    let stop = CancellationToken::new();
+    let job = || job(&site.origin(), policy());
+    let crawl = tokio::spawn(run(job(), keep(), context(&["127.0.0.1/32"], None), stop.clone()));
+    site.wait_for("/busy").await;
+    // Once the answer is there the pause is written down before anything else, and the crawl then waits.
+    while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
+        tokio::task::yield_now().await;
+    }
+    stop.cancel();
+    assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
+    let robots = Arc::clone(&context(&["127.0.0.1/32"], None).robots);
+    robots.put(site.origin().parse().unwrap(), Instant::now(), None);
+    let context = Arc::new(Context { robots, ..(*context(&["127.0.0.1/32"], None)).clone() });
+    let Ended::Outcome(outcome) = run(job(), keep(), context, CancellationToken::new()).await else {
+        panic!("it ends")
+    };
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
+    let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path == "/busy").map(|seen| seen.at).collect();
+    // The pause is kept to the millisecond, by the wall clock.
+    assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
+}
+
+#[tokio::test]
+async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => Reply::status(404),
+        "/" => html(&(0..100).map(|number| format!("<a href=/{number}>")).collect::<String>()),
+        _ => Reply::status(500),
+    })
+    .await;
+    // The pause is longer than the crawl may take.
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Duration), 1, 18));
+    assert_eq!(site.paths().len(), 20);
+}
+
+#[tokio::test]
+async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
+    let site = TestSite::start(|_| html("a page")).await;
+    let mut frontier = Frontier::temporary(9, 1000).unwrap();
+    frontier.offer(&SitePath::root(), 0);
+    (frontier.spent_mut().pages, frontier.spent_mut().failed_in_a_row) = (1, politeness::BREAKER);
+    frontier.end_step();
+    let checkpoint = frontier.checkpoint().await.unwrap().bytes;
+    let keep = Keep { checkpoint, ..Keep::default() };
+    let ended =
+        run(job(&site.origin(), policy()), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    assert_eq!(outcome.kind, Kind::Blocked);
+    assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);
+    assert_eq!(site.paths(), [""; 0]);
+}
