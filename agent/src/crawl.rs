@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
-pub use keep::{Checkpoint, Keep, Offer};
+pub use keep::{Checkpoint, Keep, Offer, Standing};
+pub use politeness::Manners;
 pub use robots::RobotsCache;
 
 use crate::clock;
@@ -103,7 +104,7 @@ pub enum Ended {
     /// It did.
     Outcome(Outcome),
     /// It was stopped before, and may be gone on with from here.
-    Stopped(Option<Checkpoint>),
+    Stopped(Option<Standing>),
     /// It cannot go on here, for this reason, which is none of the site's.
     Broken(String),
 }
@@ -126,7 +127,7 @@ async fn run_within(timeouts: Timeouts, job: Job, keep: Keep, context: Arc<Conte
         ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
     };
     match ended {
-        None => Ended::Stopped(crawl.frontier.checkpoint().await.ok().filter(|checkpoint| checkpoint.pages > 0)),
+        None => Ended::Stopped(crawl.standing().await),
         Some(ended) => crawl.end(ended.unwrap_or(End::Cut(Budget::Duration))),
     }
 }
@@ -181,6 +182,13 @@ impl Crawl {
         let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
         let robots = &context.robots;
         Walk { site, rules, robots, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
+    }
+
+    /// From where another may go on; `None` when there is nothing to go on from.
+    async fn standing(&mut self) -> Option<Standing> {
+        let checkpoint = self.frontier.checkpoint().await.ok().filter(|checkpoint| checkpoint.pages > 0)?;
+        let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
+        Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
     /// What a former part of the crawl had to remember of how the site answers.

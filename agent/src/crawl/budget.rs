@@ -52,6 +52,8 @@ pub(super) struct Ledger {
     pub(super) errors: u32,
     /// The first of them, as a sentence.
     pub(super) first_error: Option<String>,
+    /// The newest.
+    pub(super) last_error: Option<String>,
     /// Whether a page was larger than one page may be.
     pub(super) page_cut: bool,
 }
@@ -66,7 +68,7 @@ impl Ledger {
             errors: spent.errors,
             page_cut: spent.page_cut,
             answered: spent.pages > 0,
-            first_error: None,
+            ..Self::default()
         }
     }
 
@@ -93,7 +95,9 @@ impl Ledger {
 
     pub(super) fn fail(&mut self, sentence: impl FnOnce() -> String) {
         self.errors = self.errors.saturating_add(1);
-        self.first_error.get_or_insert_with(sentence);
+        let sentence = sentence();
+        self.first_error.get_or_insert_with(|| sentence.clone());
+        self.last_error = Some(sentence);
     }
 
     /// The budget that forbids another request.
@@ -153,5 +157,6 @@ mod tests {
         ledger.fail(|| "first".to_owned());
         ledger.fail(|| "second".to_owned());
         assert_eq!((ledger.errors, ledger.first_error.as_deref()), (2, Some("first")));
+        assert_eq!(ledger.last_error.as_deref(), Some("second"));
     }
 }

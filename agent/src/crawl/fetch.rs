@@ -17,7 +17,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, 
 use reqwest::{StatusCode, Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::{Answered, BREAKER, Grudge, Politeness, retry_after};
+use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
 use crate::clock;
 use crate::context::Context;
 use crate::dns::Resolver;
@@ -154,6 +154,16 @@ impl Fetcher {
     /// What a later part of the crawl has to remember of how the site answers.
     pub(super) fn grudge(&self) -> Grudge {
         self.politeness.grudge(Instant::now())
+    }
+
+    /// How the site answers, for people.
+    pub(super) fn manners(&self) -> Manners {
+        self.politeness.manners(Instant::now())
+    }
+
+    /// Whether the site is left alone for a while.
+    pub(super) fn is_paused(&self) -> bool {
+        self.politeness.is_paused(Instant::now())
     }
 
     /// Whether the site is not to be asked any more.

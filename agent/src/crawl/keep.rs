@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::frontier::{Frontier, OpenError, checkpoint};
+use super::politeness::Manners;
 pub use checkpoint::Checkpoint;
 
 /// How often a crawl's checkpoint is offered: what is lost with an agent is at most so much work.
@@ -15,8 +16,19 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// How long after a failure to write the next attempt is made.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Takes checkpoints. It must not block.
-pub type Offer = Box<dyn Fn(Checkpoint) + Send + Sync>;
+/// What the scheduler is told of a crawl that is not over.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    /// From where another agent may go on.
+    pub checkpoint: Checkpoint,
+    /// How the crawl and its site get along.
+    pub manners: Manners,
+    /// The newest error; empty when there was none.
+    pub last_error: String,
+}
+
+/// Takes what is told. It must not block.
+pub type Offer = Box<dyn Fn(Standing) + Send + Sync>;
 
 /// Where a crawl is kept, and what is left of a former one.
 #[derive(Default)]
@@ -25,7 +37,7 @@ pub struct Keep {
     pub file: Option<PathBuf>,
     /// Where another agent stopped; empty when none did.
     pub checkpoint: Vec<u8>,
-    /// Who takes checkpoints.
+    /// Who is told how the crawl stands.
     pub offer: Option<Offer>,
 }
 
@@ -36,6 +48,8 @@ pub(super) struct Keeper {
     offered: Instant,
     /// Whether writing fails at the moment.
     failing: bool,
+    /// Whether the site is left alone, as was told last.
+    paused: bool,
 }
 
 impl std::fmt::Debug for Keep {
@@ -54,12 +68,12 @@ impl Keep {
         let owner = owner.to_owned();
         let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
         let frontier = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;
-        Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false }))
+        Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false, paused: false }))
     }
 }
 
 impl Keeper {
-    /// After every step: writes it when that is due, and offers a checkpoint when that is. While the disk refuses, the crawl waits.
+    /// After every step: writes it when that is due. While the disk refuses, the crawl waits.
     pub(super) async fn step(&mut self, frontier: &mut Frontier) -> io::Result<()> {
         while frontier.is_due() {
             match frontier.write().await {
@@ -73,13 +87,22 @@ impl Keeper {
                 }
             }
         }
-        if self.offered.elapsed() >= CHECKPOINT_EVERY
-            && let Some(offer) = &self.offer
-        {
-            offer(frontier.checkpoint().await?);
+        Ok(())
+    }
+
+    /// Whether the crawl's standing should be told: once a minute, and when a pause begins, in which nothing else would be.
+    pub(super) fn is_due(&mut self, paused: bool) -> bool {
+        let begins = paused && !std::mem::replace(&mut self.paused, paused);
+        self.paused = paused;
+        self.offer.is_some() && (begins || self.offered.elapsed() >= CHECKPOINT_EVERY)
+    }
+
+    /// Tells it.
+    pub(super) fn tell(&mut self, standing: Standing) {
+        if let Some(offer) = &self.offer {
+            offer(standing);
             self.offered = Instant::now();
         }
-        Ok(())
     }
 }
 

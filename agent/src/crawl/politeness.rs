@@ -58,6 +58,23 @@ pub(super) struct Grudge {
     pub(super) pause: Duration,
 }
 
+/// How a crawl and its site get along, for people.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Manners {
+    /// The least time between the starts of two requests.
+    pub interval: Duration,
+    /// How long the site is left alone from now on; zero when it is not.
+    pub pause: Duration,
+    /// Times it has turned the crawl away since it was forgiven last.
+    pub turned_away: u32,
+    /// Requests that failed in a row.
+    pub failed_in_a_row: u32,
+    /// Requests of the last minute.
+    pub recent_requests: u32,
+    /// How many of them failed.
+    pub recent_errors: u32,
+}
+
 /// The manners of one crawl towards its site.
 #[derive(Debug)]
 pub(super) struct Politeness {
@@ -103,6 +120,21 @@ impl Politeness {
             in_a_row: self.in_a_row,
             pause: self.paused_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)),
         }
+    }
+
+    /// How it is at the moment.
+    pub(super) fn manners(&self, now: Instant) -> Manners {
+        let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
+        let recent = self.window.iter().filter(|(at, _)| now.saturating_duration_since(*at) <= WINDOW);
+        let (recent_requests, recent_errors) =
+            recent.fold((0, 0), |(requests, errors), (_, badly)| (requests + 1, errors + u32::from(*badly)));
+        let interval = self.interval.max(self.trouble());
+        Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
+    }
+
+    /// Whether the site is left alone for a while.
+    pub(super) fn is_paused(&self, now: Instant) -> bool {
+        self.paused_until.is_some_and(|until| until > now)
     }
 
     /// Honours a crawl-delay: the larger of it and the interval counts.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
-use super::keep::Keeper;
+use super::keep::{Keeper, Standing};
 use super::links::LinkExtractor;
 use super::politeness::Grudge;
 use super::robots::directives::header_forbids_following;
@@ -123,6 +123,7 @@ impl Walk<'_> {
             self.note_spent();
             self.frontier.visited();
             self.keeper.step(self.frontier).await?;
+            self.tell().await?;
         }
         Ok(())
     }
@@ -213,6 +214,7 @@ impl Walk<'_> {
                     // It may be long: a restart must not cut it short.
                     self.note_spent();
                     self.frontier.note_spent().await?;
+                    self.tell().await?;
                 }
                 Ok(answer) => return Ok(Some(answer)),
                 Err(FetchError::OutOfTime) => {
@@ -232,6 +234,16 @@ impl Walk<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Tells how the crawl stands, when that is due.
+    async fn tell(&mut self) -> Result<(), End> {
+        if self.keeper.is_due(self.fetcher.is_paused()) {
+            let (manners, last_error) = (self.fetcher.manners(), self.ledger.last_error.clone().unwrap_or_default());
+            let checkpoint = self.frontier.checkpoint().await?;
+            self.keeper.tell(Standing { checkpoint, manners, last_error });
+        }
+        Ok(())
     }
 
     /// The end of a crawl whose time is over: one that brought no page was no crawl.

@@ -46,15 +46,15 @@ impl Crawling {
             Ok(file) => file,
             Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
         };
-        let offer = Box::new(move |checkpoint| {
+        let offer = Box::new(move |standing| {
             // Where it is full, the next one takes its place; where it is closed, nobody wants it any more.
-            let _taken = checkpoints.try_send(wire::checkpoint(key, checkpoint));
+            let _taken = checkpoints.try_send(wire::checkpoint(key, standing));
         });
         let keep = Keep { file: Some(file), checkpoint, offer: Some(offer) };
         let outcome = match crawl::run(job, keep, context, stop).await {
             Ended::Outcome(outcome) => outcome,
-            Ended::Stopped(checkpoint) => {
-                return CrawlEnd::Stopped(checkpoint.map(|checkpoint| wire::checkpoint(key, checkpoint)));
+            Ended::Stopped(standing) => {
+                return CrawlEnd::Stopped(standing.map(|standing| wire::checkpoint(key, standing)));
             }
             Ended::Broken(reason) => return CrawlEnd::Broken(reason),
         };

@@ -6,8 +6,8 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    Budget, CrawlCheckpoint, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement, MeasurementFailure,
-    MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
+    Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement,
+    MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
 };
 
 use crate::crawl;
@@ -203,10 +203,25 @@ pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
     })
 }
 
-/// Tells how far a crawl has come.
-pub(super) fn checkpoint(key: LeaseKey, checkpoint: crawl::Checkpoint) -> CrawlCheckpoint {
-    let crawl::Checkpoint { bytes: state, pages } = checkpoint;
-    CrawlCheckpoint { task_id: key.task_id, token: key.token, pages, state }
+/// Tells how a crawl stands.
+pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheckpoint {
+    let crawl::Standing { checkpoint, manners, last_error } = standing;
+    let crawl::Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors } = manners;
+    CrawlCheckpoint {
+        task_id: key.task_id,
+        token: key.token,
+        pages: checkpoint.pages,
+        state: checkpoint.bytes,
+        manners: Some(CrawlManners {
+            interval: to_wire(interval),
+            pause: Some(pause).filter(|pause| !pause.is_zero()).and_then(to_wire),
+            turned_away,
+            failed_in_a_row,
+            recent_requests,
+            recent_errors,
+            last_error: sentence(&last_error),
+        }),
+    }
 }
 
 /// Reports the end of a crawl.

@@ -1,6 +1,6 @@
 //! A site's tasks, as `sites show` prints them.
 
-use landfall_proto::v1::{Candidate, SiteTask};
+use landfall_proto::v1::{Candidate, CrawlProgress, SiteTask};
 use serde::Serialize;
 
 use super::output::{self, Row};
@@ -28,6 +28,43 @@ struct ProgressRow {
     pages: u32,
     state_bytes: u64,
     saved_at: Option<String>,
+    interval_ms: Option<f64>,
+    paused_until: Option<String>,
+    turned_away: u32,
+    failed_in_a_row: u32,
+    recent_requests: u32,
+    recent_errors: u32,
+    last_error: String,
+}
+
+impl ProgressRow {
+    fn sentence(&self) -> String {
+        let told = self.saved_at.as_deref().unwrap_or_default();
+        let bytes = output::bytes_cell(self.state_bytes);
+        let mut text = format!("{} pages so far; another agent would go on from {bytes} told at {told}", self.pages);
+        if let Some(interval) = self.interval_ms {
+            text.push_str(&format!("; a request every {interval:.0} ms at most"));
+        }
+        if self.recent_requests > 0 {
+            text.push_str(&format!(
+                "; {} of {} requests failed in the last minute",
+                self.recent_errors, self.recent_requests
+            ));
+        }
+        if self.turned_away > 0 {
+            text.push_str(&format!("; turned away {} times", self.turned_away));
+        }
+        if let Some(until) = &self.paused_until {
+            text.push_str(&format!("; left alone until {until}"));
+        }
+        if self.failed_in_a_row > 0 {
+            text.push_str(&format!("; {} failed in a row, 50 end the crawl", self.failed_in_a_row));
+        }
+        if !self.last_error.is_empty() {
+            text.push_str(&format!("; the last error: {}", self.last_error));
+        }
+        text
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -53,11 +90,24 @@ impl From<SiteTask> for TaskRow {
             bytes: task.bytes,
             refetched: task.refetched,
             trapped: task.trapped,
-            progress: task.progress.map(|progress| ProgressRow {
-                pages: progress.pages,
-                state_bytes: progress.state_bytes,
-                saved_at: output::time(progress.saved_at.as_ref()),
-            }),
+            progress: task.progress.map(ProgressRow::from),
+        }
+    }
+}
+
+impl From<CrawlProgress> for ProgressRow {
+    fn from(progress: CrawlProgress) -> Self {
+        Self {
+            pages: progress.pages,
+            state_bytes: progress.state_bytes,
+            saved_at: output::time(progress.saved_at.as_ref()),
+            interval_ms: output::millis(progress.interval.as_ref()),
+            paused_until: output::time(progress.paused_until.as_ref()),
+            turned_away: progress.turned_away,
+            failed_in_a_row: progress.failed_in_a_row,
+            recent_requests: progress.recent_requests,
+            recent_errors: progress.recent_errors,
+            last_error: progress.last_error,
         }
     }
 }
@@ -94,12 +144,7 @@ impl TaskRow {
             parts.push(format!("{} links left out as traps", self.trapped));
         }
         if let Some(progress) = &self.progress {
-            let told = progress.saved_at.as_deref().unwrap_or_default();
-            let bytes = output::bytes_cell(progress.state_bytes);
-            parts.push(format!(
-                "{} pages so far; another agent would go on from {bytes} told at {told}",
-                progress.pages
-            ));
+            parts.push(progress.sentence());
         }
         if !self.agent.is_empty() {
             parts.push(format!("agent {} by {}", self.agent, self.strategy));

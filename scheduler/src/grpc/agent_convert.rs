@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
-use crate::store::checkpoints::{self, Checkpoint};
+use crate::store::checkpoints::{self, Checkpoint, Manners};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
@@ -26,6 +26,8 @@ use crate::store::sessions::{Opened, Registration, Terms};
 const MAX_CAPACITY: u32 = 10_000;
 /// No prober's measurement is shared for longer.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
+/// No agent leaves a site alone for longer at a time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Characters of free text kept from an agent.
 const MAX_TEXT: usize = 500;
 
@@ -274,13 +276,23 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Op
 }
 
 pub(super) fn checkpoint(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
-    let v1::CrawlCheckpoint { task_id, token, pages, state } = checkpoint;
+    let v1::CrawlCheckpoint { task_id, token, pages, state, manners } = checkpoint;
     if state.len() > checkpoints::MOST_BYTES {
         let most = checkpoints::MOST_BYTES;
         return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
     }
     let (task, token) = lease_key(task_id, token);
-    Ok(Checkpoint { task, token, pages, state })
+    let manners = manners.unwrap_or_default();
+    let manners = Manners {
+        interval: plain(manners.interval).map(|interval| interval.min(LONGEST_PAUSE)),
+        pause: plain(manners.pause).map(|pause| pause.min(LONGEST_PAUSE)),
+        turned_away: manners.turned_away,
+        failed_in_a_row: manners.failed_in_a_row,
+        recent_requests: manners.recent_requests,
+        recent_errors: manners.recent_errors,
+        last_error: clip(manners.last_error),
+    };
+    Ok(Checkpoint { task, token, pages, state, manners })
 }
 
 fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {

@@ -1,6 +1,7 @@
 //! Checkpoints: how far crawls have come that are under way. At most one a task, the newest of its newest lease.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
@@ -22,6 +23,27 @@ pub struct Checkpoint {
     pub pages: u32,
     /// The state, which only agents read; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
+    /// How the crawl and its site get along.
+    pub manners: Manners,
+}
+
+/// Why a crawl is slow or stands still.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manners {
+    /// The least time between two requests.
+    pub interval: Option<Duration>,
+    /// How long the site is left alone, from when that was told.
+    pub pause: Option<Duration>,
+    /// Times the site turned the crawl away since it was forgiven last.
+    pub turned_away: u32,
+    /// Requests that failed in a row.
+    pub failed_in_a_row: u32,
+    /// Requests of the last minute.
+    pub recent_requests: u32,
+    /// How many of them failed.
+    pub recent_errors: u32,
+    /// The newest error, or empty.
+    pub last_error: String,
 }
 
 /// Keeps a checkpoint, if the agent's session holds the lease. `false` when it does not.
@@ -34,23 +56,38 @@ pub async fn save(
     session: SessionId,
     checkpoint: &Checkpoint,
 ) -> Result<bool, Error> {
+    let Manners { interval, pause, last_error, .. } = &checkpoint.manners;
+    let manners = &checkpoint.manners;
+    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let millis = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
     let saved = sqlx::query!(
         r#"
-        insert into checkpoints (task_id, token, pages, state)
-        select l.task_id, l.token, $5, $6
+        insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
+                                 recent_requests, recent_errors, last_error)
+        select l.task_id, l.token, $5, $6, $7, now() + make_interval(secs => $8), $9, $10, $11, $12, $13
         from leases l
         where l.task_id = $1 and l.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
         -- Its lease must not end meanwhile, or what is removed with it would come back.
         for share
         on conflict (task_id) do update
-        set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now()
+        set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now(),
+            interval_ms = excluded.interval_ms, paused_until = excluded.paused_until, turned_away = excluded.turned_away,
+            failed_in_a_row = excluded.failed_in_a_row, recent_requests = excluded.recent_requests,
+            recent_errors = excluded.recent_errors, last_error = excluded.last_error
         "#,
         checkpoint.task.get(),
         checkpoint.token.get(),
         agent.get(),
         session.get(),
-        i32::try_from(checkpoint.pages).unwrap_or(i32::MAX),
+        whole(checkpoint.pages),
         &checkpoint.state,
+        interval.map(millis),
+        pause.map(|pause| pause.as_secs_f64()),
+        whole(manners.turned_away),
+        whole(manners.failed_in_a_row),
+        whole(manners.recent_requests),
+        whole(manners.recent_errors),
+        last_error.as_str(),
     )
     .execute(conn)
     .await?;
@@ -102,7 +139,7 @@ mod tests {
         leases::grant(&mut conn, a, of_a).await.expect("grant");
         let checkpoint = |token, pages: u32| {
             let state = vec![7; usize::try_from(pages).expect("a number")];
-            Checkpoint { task, token: LeaseToken::new(token), pages, state }
+            Checkpoint { task, token: LeaseToken::new(token), pages, state, manners: Manners::default() }
         };
         assert!(!save(&mut conn, b, of_b, &checkpoint(1, 9)).await.expect("save"), "another agent");
         assert!(!save(&mut conn, a, of_a, &checkpoint(2, 9)).await.expect("save"), "a lease that nobody has");

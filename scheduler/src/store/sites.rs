@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use crate::model::{EmbeddingEpoch, Rtt, SiteId};
 use crate::site_list::SiteName;
 
+use super::checkpoints::Manners;
 use super::{Error, round_trip, unsigned};
 
 /// One site.
@@ -115,6 +116,10 @@ pub struct Progress {
     pub state_bytes: u64,
     /// When it was told.
     pub saved_at: DateTime<Utc>,
+    /// Until when the site is left alone.
+    pub paused_until: Option<DateTime<Utc>>,
+    /// How the crawl and its site got along when it was told.
+    pub manners: Manners,
 }
 
 /// One agent that was considered.
@@ -233,7 +238,9 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
                a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
-               k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?"
+               k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?",
+               k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
+               k.recent_requests as "recent_requests?", k.recent_errors as "recent_errors?", k.last_error as "last_error?"
         from tasks t
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
@@ -264,6 +271,27 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                     pages: unsigned("checkpoints", "pages", pages)?,
                     state_bytes: unsigned("checkpoints", "state", bytes)?,
                     saved_at,
+                    paused_until: row.paused_until,
+                    manners: Manners {
+                        interval: row
+                            .interval_ms
+                            .map(|interval| unsigned("checkpoints", "interval_ms", interval).map(Duration::from_millis))
+                            .transpose()?,
+                        pause: None,
+                        turned_away: unsigned("checkpoints", "turned_away", row.turned_away.unwrap_or_default())?,
+                        failed_in_a_row: unsigned(
+                            "checkpoints",
+                            "failed_in_a_row",
+                            row.failed_in_a_row.unwrap_or_default(),
+                        )?,
+                        recent_requests: unsigned(
+                            "checkpoints",
+                            "recent_requests",
+                            row.recent_requests.unwrap_or_default(),
+                        )?,
+                        recent_errors: unsigned("checkpoints", "recent_errors", row.recent_errors.unwrap_or_default())?,
+                        last_error: row.last_error.unwrap_or_default(),
+                    },
                 }),
                 _ => None,
             };

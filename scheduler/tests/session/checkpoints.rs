@@ -1,5 +1,7 @@
 //! Crawls that change hands.
 
+use landfall_scheduler::store::sites;
+
 use super::*;
 
 fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> v1::session_request::Message {
@@ -8,6 +10,7 @@ fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> v1::session_r
         token: order.token,
         pages,
         state: state.to_vec(),
+        manners: None,
     })
 }
 
@@ -50,5 +53,49 @@ async fn one_that_is_too_large_ends_the_session_with_the_reason(pool: PgPool) {
     agent.say(checkpoint(&order, 1, &vec![0; (1 << 20) + 1])).await;
     let told = agent.hear().await.expect_err("it is refused");
     assert_eq!(told.message(), "state: 1048577 bytes when at most 1048576 are kept");
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
+    agent.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = agent.crawl_order().await;
+    let length = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    agent
+        .say(v1::session_request::Message::Checkpoint(v1::CrawlCheckpoint {
+            task_id: order.task_id,
+            token: order.token,
+            pages: 7,
+            state: vec![1; 300],
+            manners: Some(v1::CrawlManners {
+                interval: length(2),
+                pause: length(600),
+                turned_away: 3,
+                failed_in_a_row: 1,
+                recent_requests: 20,
+                recent_errors: 4,
+                last_error: "http://a.cn/x: answered 429".into(),
+            }),
+        }))
+        .await;
+    // What the agent says is read in its order.
+    agent.say(heartbeat(1)).await;
+    assert!(matches!(agent.hear().await.expect("an answer"), v1::session_response::Message::Heartbeat(_)));
+    let mut conn = pool.acquire().await.expect("connect");
+    let name = "a.cn".parse().expect("a name");
+    let site = sites::find(&mut conn, &name).await.expect("look").expect("the site");
+    let task = sites::tasks(&mut conn, &site).await.expect("look").remove(0);
+    let progress = task.progress.expect("how far it is");
+    assert_eq!((progress.pages, progress.state_bytes), (7, 300));
+    let left = progress.paused_until.expect("a pause") - progress.saved_at;
+    assert_eq!(left.num_seconds(), 600);
+    let manners = progress.manners;
+    assert_eq!((manners.interval, manners.turned_away, manners.failed_in_a_row), (Some(Duration::from_secs(2)), 3, 1));
+    assert_eq!((manners.recent_requests, manners.recent_errors), (20, 4));
+    assert_eq!(manners.last_error, "http://a.cn/x: answered 429");
     running.stop().await;
 }

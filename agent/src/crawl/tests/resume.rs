@@ -35,7 +35,7 @@ async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkp
     }
     stop.cancel();
     match crawl.await.unwrap() {
-        Ended::Stopped(checkpoint) => checkpoint,
+        Ended::Stopped(standing) => standing.map(|standing| standing.checkpoint),
         other => panic!("{other:?}"),
     }
 }

@@ -319,6 +319,13 @@ impl From<SiteTask> for v1::SiteTask {
             pages: progress.pages,
             state_bytes: progress.state_bytes,
             saved_at: Some(timestamp(progress.saved_at)),
+            interval: progress.manners.interval.map(duration),
+            paused_until: progress.paused_until.map(timestamp),
+            turned_away: progress.manners.turned_away,
+            failed_in_a_row: progress.manners.failed_in_a_row,
+            recent_requests: progress.manners.recent_requests,
+            recent_errors: progress.manners.recent_errors,
+            last_error: progress.manners.last_error,
         });
         let outcome = task.outcome.as_ref();
         Self {
