@@ -99,6 +99,7 @@ impl Frontier {
         match self.known.offer(path, depth) {
             Offered::New => self.found.queued.push(Queued { path: path.as_str().to_owned(), depth }),
             Offered::Beyond => note(path, &mut self.found.beyond),
+            Offered::Trap => note(path, &mut self.found.known),
             Offered::LeftOut => {}
         }
     }

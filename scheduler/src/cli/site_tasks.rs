@@ -52,7 +52,8 @@ impl ProgressRow {
             ));
         }
         if self.turned_away > 0 {
-            text.push_str(&format!("; turned away {} times", self.turned_away));
+            let times = if self.turned_away == 1 { "once".to_owned() } else { format!("{} times", self.turned_away) };
+            text.push_str(&format!("; turned away {times}"));
         }
         if let Some(until) = &self.paused_until {
             text.push_str(&format!("; left alone until {until}"));

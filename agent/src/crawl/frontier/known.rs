@@ -36,6 +36,8 @@ pub(super) enum Offered {
     New,
     /// It is to be remembered as lying beyond the depth.
     Beyond,
+    /// It leads into a trap: it is to be known, so that it counts once.
+    Trap,
     /// Nothing is to be done.
     LeftOut,
 }
@@ -95,7 +97,7 @@ impl Known {
         self.mark_seen(fingerprint);
         if !self.traps.allow(path.as_str()) {
             self.spent.trapped = self.spent.trapped.saturating_add(1);
-            return Offered::LeftOut;
+            return Offered::Trap;
         }
         self.queued += 1;
         Offered::New

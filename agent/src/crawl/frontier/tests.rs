@@ -64,13 +64,19 @@ async fn what_does_not_fit_is_dropped_and_noted() {
     assert_eq!(frontier.next().await.unwrap(), None);
 }
 
-#[test]
-fn traps_are_left_out_and_counted() {
+#[tokio::test]
+async fn traps_are_left_out_and_counted_once_over_all_parts() {
     let mut frontier = Frontier::temporary(9, 1000).unwrap();
     frontier.offer(&path("/a/b/a/b/a/b"), 1);
     frontier.offer(&path("/a/b/a/b/a/b"), 1);
     frontier.offer(&path("/a/b"), 1);
-    assert_eq!((frontier.waiting(), frontier.spent().trapped, frontier.has_dropped()), (1, 1, false));
+    frontier.end_step();
+    let mut next = Frontier::temporary(9, 1000).unwrap();
+    next.resume(&frontier.checkpoint().await.unwrap().bytes).unwrap();
+    next.offer(&path("/a/b/a/b/a/b"), 1);
+    for frontier in [frontier, next] {
+        assert_eq!((frontier.waiting(), frontier.spent().trapped, frontier.has_dropped()), (1, 1, false));
+    }
 }
 
 /// A site of up to 60 pages: which links to which.
