@@ -5,8 +5,8 @@
 //! resolves the name itself and shares only what it measured itself: where a name leads to other addresses elsewhere, that
 //! is seen there.
 //!
-//! What may differ is the time the server takes for another name. A share of what could be shared ([`CHECKED_SHARE`]) is
-//! measured all the same, and compared; where the two disagree nothing at that address is shared for [`OFF_FOR`].
+//! What may differ is the time the server takes for another name. A share of what could be shared (`CHECKED_SHARE`) is
+//! measured all the same, and compared; where the two disagree nothing at that address is shared for `OFF_FOR`.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! Loads: what each agent holds and what waits at it, what it says of that itself, and tasks that pass from one to another.
 //!
-//! Counting is bounded: beyond [`MOST_COUNTED`] waiting tasks a queue is only known to be long. A task passes on only while it is
+//! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task passes on only while it is
 //! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
 
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub struct Available {
     pub capacity: u32,
     /// Tasks assigned or leased to it now, and slots that it says it cannot use.
     pub load: u32,
-    /// Tasks assigned to it and not leased, at most [`MOST_COUNTED`].
+    /// Tasks assigned to it and not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
     /// How long its newest crawls took; like the fleet's where few are known, and a second where none is.
     pub pace: Duration,

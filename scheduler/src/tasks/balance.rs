@@ -1,7 +1,7 @@
 //! Passes tasks that wait at one agent on to another that may have them: load levels, and agents that join.
 //!
 //! What moves and why is `strategy::balance`, pure; this pass reads how full agents are and what waits, and records each move as a
-//! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most [`MOVES`], and predicts
+//! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most `MOVES`, and predicts
 //! distances only for agents that came after a choice. A task passes on only by the assignment that was looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
