@@ -30,7 +30,7 @@ use frontier::Frontier;
 use keep::Keeper;
 use politeness::{Grudge, Politeness};
 use robots::Robots;
-use site_path::Site;
+use site_path::{Site, SitePath};
 use walk::{End, Stopwatch, Walk};
 
 mod budget;
@@ -44,6 +44,11 @@ mod robots;
 mod site_path;
 mod sitemap;
 mod walk;
+
+/// The fingerprint by which [`Seen`] knows a path.
+pub fn fingerprint(path: &str) -> u128 {
+    SitePath::fingerprint_of(path).as_u128()
+}
 
 /// A site to be crawled.
 #[derive(Debug, Clone)]

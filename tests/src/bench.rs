@@ -10,6 +10,7 @@ use clap::Args;
 
 mod accuracy;
 mod anycast;
+mod dedupe;
 mod drift;
 mod economy;
 mod leases;
@@ -75,6 +76,7 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
+    ("dedupe", dedupe::run),
     ("drift", drift::run),
     ("economy", economy::run),
     ("leases", leases::run),

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use hyper::header::RETRY_AFTER;
 
-use super::site_path::SitePath;
 use super::*;
 
 /// Answers the first requests for `/busy` with a status, and a pause if there is one.
