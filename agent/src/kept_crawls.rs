@@ -5,8 +5,8 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::outbox::LeaseKey;
@@ -16,10 +16,15 @@ const KEPT: &str = "crawl";
 /// How long a crawl's file is kept that nobody comes back for: a task that returns after a week is as well begun anew.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
+/// How often it is looked for such files.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+
 /// The folder of crawls. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct KeptCrawls {
     folder: Arc<Path>,
+    /// When old files were removed last; never held while they are.
+    looked: Arc<Mutex<Instant>>,
 }
 
 /// A folder that cannot be used.
@@ -40,14 +45,18 @@ impl KeptCrawls {
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         let refused = |source| OpenError { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(refused)?;
-        for file in files(folder).map_err(refused)? {
-            let changed = file.metadata().and_then(|metadata| metadata.modified()).map_err(refused)?;
-            // A file from the future is not old.
-            if clock::wall().duration_since(changed).is_ok_and(|age| age > MOST_AGE) {
-                std::fs::remove_file(&file).map_err(refused)?;
-            }
+        remove_old(folder).map_err(refused)?;
+        Ok(Self { folder: folder.into(), looked: Arc::new(Mutex::new(Instant::now())) })
+    }
+
+    /// Whether it is time to look for old files; once an hour.
+    fn looks(&self) -> bool {
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = looked.elapsed() >= LOOK_EVERY;
+        if due {
+            *looked = Instant::now();
         }
-        Ok(Self { folder: folder.into() })
+        due
     }
 
     /// The file for a lease: that of a former lease of its task, where there is one.
@@ -55,8 +64,11 @@ impl KeptCrawls {
     /// # Errors
     /// When the file system refuses.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
-        let folder = Arc::clone(&self.folder);
+        let (folder, looks) = (Arc::clone(&self.folder), self.looks());
         blocking(move || {
+            if looks {
+                remove_old(&folder)?;
+            }
             let wanted = folder.join(name(key));
             let mut former = files_of(&folder, key)?;
             former.retain(|(token, _)| *token < key.token);
@@ -88,6 +100,22 @@ impl KeptCrawls {
 
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
+}
+
+fn remove_old(folder: &Path) -> io::Result<()> {
+    for file in files(folder)? {
+        let age = match file.metadata().and_then(|metadata| metadata.modified()) {
+            // A file from the future is not old.
+            Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
+            // Its crawl has just ended.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if age > MOST_AGE {
+            std::fs::remove_file(&file)?;
+        }
+    }
+    Ok(())
 }
 
 fn name(key: LeaseKey) -> String {
