@@ -75,8 +75,13 @@ impl Recorder {
         let names = cluster.agent_names();
         let agents = names.iter().map(|name| ids.get(name.as_str()).copied().context("an agent is not enrolled"));
         let agents = agents.collect::<anyhow::Result<Vec<_>>>()?;
-        let history =
-            History { seed, lifetime_us: micros(lifetime), agents: known.into_iter().collect(), ..History::default() };
+        let history = History {
+            seed,
+            lifetime_us: micros(lifetime),
+            schedulers: cluster.schedulers.len(),
+            agents: known.into_iter().collect(),
+            ..History::default()
+        };
         Ok(Self {
             history,
             start,

@@ -15,6 +15,8 @@ pub struct History {
     pub seed: u64,
     /// How long a session lives without a renewal, the grace included.
     pub lifetime_us: i64,
+    /// How many schedulers there were; 0 in records that do not say.
+    pub schedulers: usize,
     /// When the last fault had been healed.
     pub healed_us: i64,
     /// When the run was over.

@@ -18,7 +18,8 @@ pub struct Recovery {
     pub agent_p99: Option<f64>,
     /// How many tasks that is of.
     pub agent_tasks: usize,
-    /// From the kill of a scheduler to the next grant, while tasks waited for one.
+    /// From the kill of a scheduler to the next grant, while tasks waited for one; less the time in which faults kept every scheduler
+    /// down.
     pub scheduler_p99: Option<f64>,
     /// How many kills that is of.
     pub scheduler_kills: usize,
@@ -40,7 +41,8 @@ pub fn recovery(history: &History) -> Recovery {
     let schedulers: Vec<i64> = kills
         .filter_map(|kill| {
             let next = grants.partition_point(|grant| grant.at_us < kill.from_us);
-            grants.get(next).map(|grant| grant.at_us - kill.from_us)
+            let grant = grants.get(next)?.at_us;
+            Some(grant - kill.from_us - none_there(history, kill.from_us, grant))
         })
         .collect();
     Recovery {
@@ -49,6 +51,18 @@ pub fn recovery(history: &History) -> Recovery {
         scheduler_kills: schedulers.len(),
         scheduler_p99: p99(schedulers),
     }
+}
+
+/// How much of a time was spent with every scheduler killed and not yet started again.
+fn none_there(history: &History, from_us: i64, to_us: i64) -> i64 {
+    let kills = || history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
+    let mut moments: Vec<i64> = kills().flat_map(|kill| [kill.from_us, kill.to_us]).collect();
+    moments.retain(|moment| (from_us..to_us).contains(moment));
+    moments.extend([from_us, to_us]);
+    moments.sort_unstable();
+    let down = |at: i64| kills().filter(|kill| (kill.from_us..kill.to_us).contains(&at)).count();
+    let spans = moments.windows(2).filter(|span| history.schedulers > 0 && down(span[0]) >= history.schedulers);
+    spans.map(|span| span[1] - span[0]).sum()
 }
 
 /// The times at which tasks waited at their agents until they were granted.
