@@ -1,7 +1,7 @@
 //! Telling seen URLs from new ones: the crawler's set beside a plain hash table of strings and a Bloom filter (paper 002, Figure 7).
 //!
-//! Ten million URLs, each offered twice, the second time as a link that was seen before. Five interleaved runs, medians. Bytes are what
-//! the process grew by. All but the hash table first take the crawler's own fingerprint of the URL, which is most of their time.
+//! Ten million URLs, each offered twice, the second time as a link that was seen before. Five interleaved runs, medians. Bytes are the
+//! most that the process grew by. All but the hash table first take the crawler's own fingerprint of the URL, which is most of their time.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -31,7 +31,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     }
     let mut lines = Vec::new();
     for (number, ((name, _), runs)) in kinds.iter().zip(&runs).enumerate() {
-        let bytes = median(runs.iter().map(|run| run.bytes).collect()) / f64::from(URLS);
+        // The most: in later runs a process finds room that it was given before.
+        let bytes = runs.iter().map(|run| run.bytes).fold(0.0, f64::max) / f64::from(URLS);
         let what = format!("{name}: bytes a URL");
         lines.push(if number == 0 {
             Line::at_most(what, bytes, MOST_BYTES)
