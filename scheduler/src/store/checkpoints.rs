@@ -64,11 +64,14 @@ pub async fn save(
         r#"
         insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
                                  recent_requests, recent_errors, last_error)
-        select l.task_id, l.token, $5, $6, $7, now() + make_interval(secs => $8), $9, $10, $11, $12, $13
-        from leases l
-        where l.task_id = $1 and l.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
-        -- Its lease must not end meanwhile, or what is removed with it would come back.
-        for share
+        select t.id, t.token, $5, $6, $7, now() + make_interval(secs => $8), $9, $10, $11, $12, $13
+        from tasks t
+        join leases l on l.task_id = t.id and l.token = t.token
+        where t.id = $1 and t.state = 'leased' and t.token = $2
+          and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        -- The lease must not end meanwhile, or what is removed with it would come back. Whoever ends one holds its task first: in
+        -- the other order the two would wait for each other.
+        for share of t
         on conflict (task_id) do update
         set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now(),
             interval_ms = excluded.interval_ms, paused_until = excluded.paused_until, turned_away = excluded.turned_away,
@@ -153,5 +156,28 @@ mod tests {
         assert_eq!(prune(&mut conn).await.expect("prune"), 0, "its task goes on");
         sqlx::query("update tasks set state = 'cancelled'").execute(&mut *conn).await.expect("cancel");
         assert_eq!(prune(&mut conn).await.expect("prune"), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_that_comes_while_its_lease_ends_waits_and_is_late(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        // Whoever ends a lease holds its task, and then changes the lease.
+        let mut ending = crate::store::begin(&pool).await.expect("begin");
+        sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
+        let token = LeaseToken::new(1);
+        let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], manners: Manners::default() };
+        let saving = async |conn: &mut PgConnection| save(conn, agent, session, &checkpoint).await;
+        let release = async |ending: &mut PgConnection| {
+            assert!(leases::release(ending, agent, task, token, None, 5).await.expect("neither waits for the other"));
+        };
+        let saved = fixtures::behind_what_goes_on(&pool, ending, release, saving).await;
+        assert!(!saved.expect("neither waits for the other"), "it was handed back");
+        assert!(of(&mut conn, &[task]).await.expect("load").is_empty());
     }
 }

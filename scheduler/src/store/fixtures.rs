@@ -124,10 +124,21 @@ pub(crate) async fn behind<T>(
     first: Transaction<'static, Postgres>,
     second: impl AsyncFnOnce(&mut PgConnection) -> T,
 ) -> T {
+    behind_what_goes_on(pool, first, async |_| (), second).await
+}
+
+/// The same where the first does something more before it commits: in the wrong order of locks, the two wait for each other.
+pub(crate) async fn behind_what_goes_on<T>(
+    pool: &PgPool,
+    mut first: Transaction<'static, Postgres>,
+    goes_on: impl AsyncFnOnce(&mut PgConnection),
+    second: impl AsyncFnOnce(&mut PgConnection) -> T,
+) -> T {
     let mut conn = pool.acquire().await.expect("connect");
     let pid: i32 = sqlx::query_scalar("select pg_backend_pid()").fetch_one(&mut *conn).await.expect("its number");
     let then = async {
         waits(pool, pid).await;
+        goes_on(&mut first).await;
         first.commit().await.expect("commit");
     };
     let both = async { tokio::join!(second(&mut conn), then).0 };
