@@ -17,6 +17,8 @@ use super::links::{Discard, decode_references};
 const MAX_ENTRIES: usize = 50_000;
 /// The longest URL that is listed, in bytes; the protocol's own limit.
 const MAX_URL_BYTES: usize = 2048;
+/// Bytes of URLs that are taken from one sitemap: at a hundred bytes each, as many as it may list.
+const MAX_LISTED_BYTES: usize = 5 << 20;
 /// What the parser may hold of a sitemap.
 const MAX_PARSER_BYTES: usize = 256 << 10;
 /// Decoded bytes that are read of one sitemap: the protocol's own limit.
@@ -126,6 +128,8 @@ type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
 #[derive(Default)]
 struct Found {
     sitemap: Sitemap,
+    /// Bytes of the URLs in it.
+    bytes: usize,
     /// The entry that is being read.
     entry: Option<(Kind, String)>,
 }
@@ -140,10 +144,12 @@ impl Found {
         if url.is_empty() || url.len() > MAX_URL_BYTES {
             return;
         }
-        if self.sitemap.pages.len() + self.sitemap.sitemaps.len() >= MAX_ENTRIES {
+        let full = self.sitemap.pages.len() + self.sitemap.sitemaps.len() >= MAX_ENTRIES;
+        if full || self.bytes + url.len() > MAX_LISTED_BYTES {
             self.sitemap.cut = true;
             return;
         }
+        self.bytes += url.len();
         kind(&mut self.sitemap).push(url);
     }
 
@@ -321,6 +327,10 @@ mod tests {
         let sitemap = read(format!("<urlset>{}</urlset>", url.repeat(MAX_ENTRIES + 5)).as_bytes(), 65_536);
         assert_eq!((sitemap.pages.len(), sitemap.cut), (MAX_ENTRIES, true));
         assert!(!read(format!("<urlset>{}</urlset>", url.repeat(100)).as_bytes(), 100).cut);
+        let long = format!("<url><loc>http://a.cn/{}</loc></url>", "x".repeat(1900));
+        let sitemap = read(long.repeat(5000).as_bytes(), 65_536);
+        let held: usize = sitemap.pages.iter().map(String::len).sum();
+        assert!(sitemap.cut && held <= MAX_LISTED_BYTES && held > MAX_LISTED_BYTES - 2000, "{held}");
         let bomb = gzip(&vec![b' '; usize::try_from(MAX_BYTES).unwrap() + 2]);
         assert!(read(&bomb, 4096).cut);
         let half = gzip(URLSET.as_bytes());
