@@ -13,6 +13,9 @@ use super::trap::Traps;
 const MAX_WAITING: u64 = 4_000_000;
 /// The most paths beyond the depth that are remembered one by one.
 pub(super) const MAX_BEYOND: usize = 10_000;
+/// Links into traps that are remembered, so that each counts once. A site may have no end of them; those beyond count each time they
+/// are met, and take no memory.
+const MAX_TRAPS: u32 = 100_000;
 /// The bytes of a fingerprint.
 pub(super) const FINGERPRINT: usize = 16;
 
@@ -94,11 +97,15 @@ impl Known {
             self.spent.dropped = true;
             return Offered::LeftOut;
         }
-        self.mark_seen(fingerprint);
         if !self.traps.allow(path.as_str()) {
             self.spent.trapped = self.spent.trapped.saturating_add(1);
+            if self.spent.trapped > MAX_TRAPS {
+                return Offered::LeftOut;
+            }
+            self.mark_seen(fingerprint);
             return Offered::Trap;
         }
+        self.mark_seen(fingerprint);
         self.queued += 1;
         Offered::New
     }
@@ -133,6 +140,11 @@ impl Known {
     /// Whether there are paths beyond the depth that were not reached another way.
     pub(super) fn has_beyond(&self) -> bool {
         self.spent.beyond || !self.beyond.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.seen.len()
     }
 
     fn mark_seen(&mut self, fingerprint: Fingerprint) -> bool {

@@ -79,6 +79,15 @@ async fn traps_are_left_out_and_counted_once_over_all_parts() {
     }
 }
 
+#[test]
+fn traps_without_end_take_no_memory_without_end() {
+    let mut frontier = Frontier::temporary(9, 1000).unwrap();
+    for number in 0..200_000 {
+        frontier.offer(&path(&format!("/{number}/a/a/a")), 1);
+    }
+    assert_eq!((frontier.spent().trapped, frontier.known.remembered()), (200_000, 100_000));
+}
+
 /// A site of up to 60 pages: which links to which.
 type Links = Vec<(u32, u32)>;
 
