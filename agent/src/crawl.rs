@@ -191,7 +191,10 @@ impl Crawl {
 
     /// From where another may go on; `None` when there is nothing to go on from.
     async fn standing(&mut self) -> Option<Standing> {
-        let checkpoint = self.frontier.checkpoint().await.ok().filter(|checkpoint| checkpoint.pages > 0)?;
+        if self.frontier.is_new() {
+            return None;
+        }
+        let checkpoint = self.frontier.checkpoint().await.ok()?;
         let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
         Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }

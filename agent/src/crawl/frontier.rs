@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::site_path::SitePath;
-use checkpoint::{BadCheckpoint, Checkpoint};
+use checkpoint::{Checkpoint, State};
 use known::{Known, Offered, note};
 use log::{Frame, Log, Queued};
 pub(super) use log::{OpenError, Spent};
@@ -73,15 +73,10 @@ impl Frontier {
         Self { known, queue, found: Frame::default(), written: Instant::now() }
     }
 
-    /// Goes on where the agent that made the checkpoint stopped. For a frontier that knows nothing yet.
-    ///
-    /// # Errors
-    /// When it is no checkpoint; then nothing has changed.
-    pub(super) fn resume(&mut self, checkpoint: &[u8]) -> Result<(), BadCheckpoint> {
-        let frame = checkpoint::decode(checkpoint)?;
-        self.known.apply(&frame);
-        self.queue.push(&frame);
-        Ok(())
+    /// Goes on where another agent stopped. For a frontier that knows nothing yet.
+    pub(super) fn resume(&mut self, state: &State) {
+        self.known.apply(&state.0);
+        self.queue.push(&state.0);
     }
 
     /// Whether nothing was ever queued.

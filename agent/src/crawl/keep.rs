@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::frontier::{Frontier, OpenError, checkpoint};
+use super::frontier::checkpoint::{self, State};
+use super::frontier::{Frontier, OpenError};
 use super::politeness::Manners;
 pub use checkpoint::Checkpoint;
 
@@ -125,21 +126,29 @@ fn open_blocking(
             Err(OpenError::Io(_, error)) => Err(error),
         },
     };
-    let mut frontier = open()?;
-    let further = |frontier: &Option<Frontier>| {
-        let here = frontier.as_ref().map_or(0, |frontier| frontier.spent().pages);
-        checkpoint::pages(checkpoint).is_some_and(|pages| pages > here)
+    let here = open()?;
+    let state = match checkpoint {
+        [] => None,
+        bytes => {
+            State::read(bytes).inspect_err(|error| tracing::warn!(%error, "what another agent did is not known")).ok()
+        }
     };
-    if checkpoint.is_empty() || !further(&frontier) {
-        return frontier.map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok);
+    // One that fetched nothing may still know that the site asked to be left alone.
+    let is_further =
+        |state: &State| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.spent().pages);
+    let Some(state) = state.filter(is_further) else {
+        return here.map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok);
+    };
+    let mut frontier = match (file, here) {
+        (Some(file), Some(here)) => {
+            // Its lock goes with it.
+            drop(here);
+            std::fs::remove_file(file)?;
+            open()?
+        }
+        (_, here) => here,
     }
-    if let (Some(file), Some(_)) = (file, frontier.take()) {
-        std::fs::remove_file(file)?;
-        frontier = open()?;
-    }
-    let mut frontier = frontier.map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok)?;
-    if let Err(error) = frontier.resume(checkpoint) {
-        tracing::warn!(%error, "a crawl begins anew");
-    }
+    .map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok)?;
+    frontier.resume(&state);
     Ok(frontier)
 }

@@ -16,7 +16,7 @@ use prost::Message as _;
 
 use super::super::site_path::SitePath;
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
-use super::log::{Frame, MAX_FRAME, Place, Reader};
+use super::log::{Frame, Place, Reader};
 
 /// The most bytes of a checkpoint.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -26,6 +26,8 @@ const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
 const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// What the encodings around the fingerprints may take.
 const SLACK: usize = 4 << 10;
+/// The most that a checkpoint inflates to: the paths, what prefixes each in a frame, and the fingerprints.
+const MOST_INFLATED: usize = 32 << 20;
 /// The first byte: the format.
 const VERSION: u8 = 1;
 
@@ -71,29 +73,41 @@ pub(super) fn encode(reader: &Reader, start: Place) -> io::Result<Checkpoint> {
     }
 }
 
-/// Reads a checkpoint.
-pub(super) fn decode(bytes: &[u8]) -> Result<Frame, BadCheckpoint> {
-    let bad = |what: &str| BadCheckpoint(what.to_owned());
-    let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;
-    if *version != VERSION {
-        return Err(bad("it is of another version"));
-    }
-    let limit = u64::try_from(MAX_FRAME).expect("a length");
-    let mut body = Vec::new();
-    DeflateDecoder::new(deflated).take(limit + 1).read_to_end(&mut body).map_err(|error| bad(&error.to_string()))?;
-    if body.len() > MAX_FRAME {
-        return Err(bad("it is too long"));
-    }
-    let frame = Frame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
-    if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
-        return Err(bad("a path in it is none"));
-    }
-    Ok(frame)
-}
+/// What a checkpoint holds.
+#[derive(Debug)]
+pub(in crate::crawl) struct State(pub(super) Frame);
 
-/// The pages fetched before a checkpoint; `None` when it is none.
-pub(in crate::crawl) fn pages(bytes: &[u8]) -> Option<u32> {
-    decode(bytes).ok().map(|frame| frame.spent.pages)
+impl State {
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(in crate::crawl) fn read(bytes: &[u8]) -> Result<Self, BadCheckpoint> {
+        let bad = |what: &str| BadCheckpoint(what.to_owned());
+        let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;
+        if *version != VERSION {
+            return Err(bad("it is of another version"));
+        }
+        let limit = u64::try_from(MOST_INFLATED).expect("a length");
+        let mut body = Vec::new();
+        DeflateDecoder::new(deflated)
+            .take(limit + 1)
+            .read_to_end(&mut body)
+            .map_err(|error| bad(&error.to_string()))?;
+        if body.len() > MOST_INFLATED {
+            return Err(bad("it is too long"));
+        }
+        let frame = Frame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
+        if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
+            return Err(bad("a path in it is none"));
+        }
+        Ok(Self(frame))
+    }
+
+    /// Pages fetched before it.
+    pub(in crate::crawl) const fn pages(&self) -> u32 {
+        self.0.spent.pages
+    }
 }
 
 fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {

@@ -20,7 +20,7 @@ const MAGIC: &[u8] = b"landfall crawl 1\n";
 /// Before every frame: its length and its checksum, both little-endian.
 const HEADER: usize = 8;
 /// No frame is longer: what a crawl finds at once is bounded far below.
-pub(super) const MAX_FRAME: usize = 64 << 20;
+const MAX_FRAME: usize = 64 << 20;
 
 /// A path that waits.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
