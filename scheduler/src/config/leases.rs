@@ -18,7 +18,8 @@ pub struct LeaseConfig {
     #[serde(with = "humantime_serde")]
     pub life: Duration,
     /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
-    /// network's delay and the drift of two clocks over one life.
+    /// network's delay and the drift of two clocks over one life. What waits at an agent that hung up, not begun, waits as long
+    /// for it to come back: most do within a second.
     #[serde(with = "humantime_serde")]
     pub grace: Duration,
     /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a

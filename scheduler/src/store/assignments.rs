@@ -147,18 +147,24 @@ pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Resu
     Ok(())
 }
 
-/// Returns tasks whose chosen agent has no active session, drains or has paused to `located`, to be chosen anew: at most `limit`,
-/// and none that somebody else is at. Returns how many.
+/// Returns tasks whose chosen agent has no active session, drains, has paused, or hung up longer than `patience` ago while others are
+/// there, to `located`, to be chosen anew: at most `limit`, and none that somebody else is at. Returns how many.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn withdraw_from_unavailable(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> {
+pub async fn withdraw_from_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<u64, Error> {
     let withdrawn = sqlx::query!(
         r#"
-        with unavailable as (
+        with there as (
+            select s.agent_id, s.hung_up_at from sessions s where s.state = 'active' and s.paused is null
+        ), unavailable as (
             select a.id from agents a
             where a.draining_since is not null
-               or not exists (select from sessions s where s.agent_id = a.id and s.state = 'active' and s.paused is null)
+               or not exists (select from there where there.agent_id = a.id)
+               -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
+               -- up, the line is broken and not the agents, and nobody else would have the tasks.
+               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - make_interval(secs => $2))
+                  and exists (select from there where hung_up_at is null)
         ), withdrawn as (
             -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
             select t.id, t.assignment_id
@@ -176,6 +182,7 @@ pub async fn withdraw_from_unavailable(conn: &mut PgConnection, limit: i64) -> R
         where t.id = w.id
         "#,
         limit,
+        patience.as_secs_f64(),
     )
     .execute(conn)
     .await?;
@@ -207,7 +214,9 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{fixtures, leases};
+    use crate::store::{fixtures, leases, sessions};
+
+    const PATIENCE: Duration = Duration::from_secs(5);
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_names_its_agent_while_it_is_assigned_or_leased(pool: PgPool) {
@@ -261,13 +270,41 @@ mod tests {
             .await
             .expect("lock");
         for withdrawn in [1, 1, 0] {
-            assert_eq!(withdraw_from_unavailable(&mut conn, 1).await.expect("withdraw"), withdrawn);
+            assert_eq!(withdraw_from_unavailable(&mut conn, PATIENCE, 1).await.expect("withdraw"), withdrawn);
         }
         held.rollback().await.expect("roll back");
-        assert_eq!(withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 1);
+        assert_eq!(withdraw_from_unavailable(&mut conn, PATIENCE, 10).await.expect("withdraw"), 1);
         for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
             assert_eq!(fixtures::state(&mut conn, task).await, state);
         }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_at_an_agent_that_hung_up_waits_a_moment_and_while_nobody_else_is_there(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (gone, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let sessions = [fixtures::session(&mut conn, gone).await, fixtures::session(&mut conn, other).await];
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, gone).await;
+        let withdrawn =
+            async |conn: &mut PgConnection| withdraw_from_unavailable(conn, PATIENCE, 10).await.expect("withdraw");
+        let ago = async |conn: &mut PgConnection, seconds: f64| {
+            let earlier =
+                "update sessions set hung_up_at = now() - make_interval(secs => $1) where hung_up_at is not null";
+            sqlx::query(earlier).bind(seconds).execute(conn).await.expect("let time pass");
+        };
+        for session in sessions {
+            sessions::hang_up(&mut conn, session).await.expect("hang up");
+        }
+        ago(&mut conn, 60.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 0, "all have hung up");
+        fixtures::session(&mut conn, other).await;
+        ago(&mut conn, 4.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 0, "it may be back in a moment");
+        ago(&mut conn, 6.0).await;
+        assert_eq!(withdrawn(&mut conn).await, 1);
+        assert_eq!(fixtures::state(&mut conn, task).await, "located");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -164,6 +164,8 @@ async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, E
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sqlx::PgPool;
 
     use super::*;
@@ -212,7 +214,10 @@ mod tests {
         );
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
         assert!(!waits.leases());
-        assert_eq!(assignments::withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 1);
+        assert_eq!(
+            assignments::withdraw_from_unavailable(&mut conn, Duration::from_secs(5), 10).await.expect("withdraw"),
+            1
+        );
         assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);
 
         let again = drain(&mut conn, "a").await.expect("drain");

@@ -422,14 +422,17 @@ mod tests {
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(
-            assignments::withdraw_from_unavailable(&mut tx, 10).await.expect("withdraw"),
+            assignments::withdraw_from_unavailable(&mut tx, Duration::from_secs(5), 10).await.expect("withdraw"),
             1,
             "another may take it"
         );
         tx.rollback().await.expect("roll back");
 
         assert!(sessions::pause(&mut conn, session, None).await.expect("go on"));
-        assert_eq!(assignments::withdraw_from_unavailable(&mut conn, 10).await.expect("withdraw"), 0);
+        assert_eq!(
+            assignments::withdraw_from_unavailable(&mut conn, Duration::from_secs(5), 10).await.expect("withdraw"),
+            0
+        );
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(grant(&mut conn, agent, session).await.expect("grant").len(), 1);

@@ -49,12 +49,13 @@ impl Assign {
     /// Takes back one bounded batch of what waits at agents that are gone; `true` when there may be more.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let withdrawn = assignments::withdraw_from_unavailable(&mut tx, TASKS_PER_PASS)
+        let patience = self.scheduler.config.lease.grace;
+        let withdrawn = assignments::withdraw_from_unavailable(&mut tx, patience, TASKS_PER_PASS)
             .await
             .context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
-            tracing::info!(withdrawn, "tasks of agents that are gone or drain are chosen for anew");
+            tracing::info!(withdrawn, "tasks of agents that are gone, drain or hung up are chosen for anew");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
