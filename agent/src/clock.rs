@@ -1,6 +1,9 @@
 //! The agent's clocks. Round trips use `Instant`; the lease's deadline uses the boot clock, which goes on while the
 //! machine sleeps; the wall clock only dates a crawl for people. They are never mixed.
 
+/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
+const DEADLINE_POLL: Duration = Duration::from_millis(500);
+
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
@@ -32,6 +35,18 @@ impl BootTime {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
+}
+
+/// Returns when the deadline has passed; never without one.
+pub async fn passed(deadline: Option<BootTime>) {
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    loop {
+        let left = deadline.remaining(BootTime::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(DEADLINE_POLL)).await;
+    }
 }
 
 #[cfg(test)]

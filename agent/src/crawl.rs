@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer, Standing};
+pub use place::{Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
 
 use crate::clock;
 use crate::context::Context;
+use crate::guard::ResolveError;
 use crate::origin::Origin;
 use crate::probe::ProbeError;
 use crate::probe::settle::settle;
@@ -28,6 +30,7 @@ use budget::Ledger;
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
 use keep::Keeper;
+use place::{Place, PlaceError};
 use politeness::{Grudge, Politeness};
 use robots::Robots;
 use site_path::{Site, SitePath};
@@ -39,6 +42,7 @@ mod frontier;
 mod keep;
 mod links;
 mod normal_form;
+mod place;
 mod politeness;
 mod robots;
 mod site_path;
@@ -110,22 +114,33 @@ pub enum Ended {
     Outcome(Outcome),
     /// It was stopped before, and may be gone on with from here.
     Stopped(Option<Standing>),
+    /// The site asks to be left alone for so long, and may be gone on with from here then.
+    Paused(Option<Standing>, Duration),
+    /// Its address bears no further crawl: its lease has ended.
+    NotPermitted,
     /// It cannot go on here, for this reason, which is none of the site's.
     Broken(String),
 }
 
 /// Crawls a site, or goes on with a crawl of it that was stopped.
-pub async fn run(job: Job, keep: Keep, context: Arc<Context>, stop: CancellationToken) -> Ended {
-    run_within(Timeouts::default(), job, keep, context, stop).await
+pub async fn run(job: Job, keep: Keep, permits: Permits, context: Arc<Context>, stop: CancellationToken) -> Ended {
+    run_within(Timeouts::default(), job, keep, permits, context, stop).await
 }
 
-async fn run_within(timeouts: Timeouts, job: Job, keep: Keep, context: Arc<Context>, stop: CancellationToken) -> Ended {
+async fn run_within(
+    timeouts: Timeouts,
+    job: Job,
+    keep: Keep,
+    permits: Permits,
+    context: Arc<Context>,
+    stop: CancellationToken,
+) -> Ended {
     let Policy { max_depth, max_pages, .. } = job.policy;
     let (frontier, mut keeper) = match keep.open(&job.name, max_depth, max_pages).await {
         Ok(opened) => opened,
         Err(error) => return Ended::Broken(format!("the crawl's file: {error}")),
     };
-    let mut crawl = Crawl::new(job, timeouts, frontier);
+    let mut crawl = Crawl::new(job, timeouts, frontier, permits);
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => None,
@@ -133,6 +148,14 @@ async fn run_within(timeouts: Timeouts, job: Job, keep: Keep, context: Arc<Conte
     };
     match ended {
         None => Ended::Stopped(crawl.standing().await),
+        Some(Ok(End::Paused(pause))) => {
+            // The site's wish costs the crawl its time, wherever it is spent; once, if it comes back too early.
+            if crawl.fetcher.is_some() {
+                crawl.watch.before = crawl.watch.before.saturating_add(pause);
+                crawl.note_time().await;
+            }
+            Ended::Paused(crawl.standing().await, pause)
+        }
         Some(ended) => crawl.end(ended.unwrap_or(End::Cut(Budget::Duration))),
     }
 }
@@ -148,28 +171,35 @@ struct Crawl {
     fetcher: Option<Fetcher>,
     frontier: Frontier,
     ledger: Ledger,
+    permits: Permits,
 }
 
 impl Crawl {
-    fn new(job: Job, timeouts: Timeouts, frontier: Frontier) -> Self {
+    fn new(job: Job, timeouts: Timeouts, frontier: Frontier, permits: Permits) -> Self {
         // A deadline beyond what the clock can hold is as good as a year.
         let year = Duration::from_secs(365 * 86_400);
         let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
         let ledger = Ledger::after(frontier.spent());
         let (origin, fetcher, started_at) = (None, None, clock::wall());
-        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger }
+        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger, permits }
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
         let mut politeness = Politeness::new(self.job.policy.request_interval);
-        politeness.remember(self.grudge(), Instant::now());
-        let site = match self.settle(context, &mut politeness).await {
+        let grudge = self.grudge();
+        politeness.remember(grudge, Instant::now());
+        let hands_back = self.permits.are_asked();
+        if hands_back && grudge.pause >= walk::HANDED_BACK_FROM {
+            return End::Paused(grudge.pause);
+        }
+        let place = Arc::new(Place::new(context, self.permits.clone()));
+        let site = match self.settle(context, &place, &mut politeness).await {
             Ok(site) => site,
             Err(end) => return end,
         };
         self.ledger.answered |= self.job.origin.is_none();
-        let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline) {
+        let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline, place) {
             Ok(fetcher) => self.fetcher.insert(fetcher),
             Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
         };
@@ -186,7 +216,21 @@ impl Crawl {
         }
         let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
         let robots = &context.robots;
-        Walk { site, rules, robots, frontier, keeper, fetcher, ledger, policy, watch: self.watch }.run().await
+        let deadline = hands_back.then_some(self.deadline);
+        Walk {
+            site,
+            rules,
+            robots,
+            frontier,
+            keeper,
+            fetcher,
+            ledger,
+            policy,
+            watch: self.watch,
+            hands_back_before: deadline,
+        }
+        .run()
+        .await
     }
 
     /// From where another may go on; `None` when there is nothing to go on from.
@@ -207,15 +251,32 @@ impl Crawl {
         Grudge { turned_away: spent.turned_away, in_a_row: spent.failed_in_a_row, pause }
     }
 
-    /// Finds where the site answers, when that is not known yet.
-    async fn settle(&self, context: &Context, politeness: &mut Politeness) -> Result<Site, End> {
+    /// Writes down how long it has taken.
+    async fn note_time(&mut self) {
+        self.frontier.spent_mut().millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = self.frontier.note_spent().await {
+            tracing::warn!(%error, "a pause is not written down, and would not count after a restart");
+        }
+    }
+
+    /// Finds where the site answers, when that is not known yet, once its address permits.
+    async fn settle(&self, context: &Context, place: &Place, politeness: &mut Politeness) -> Result<Site, End> {
         let origin = match &self.job.origin {
-            Some(origin) => origin.clone(),
+            Some(origin) => {
+                permitted(place, &origin.host).await?;
+                origin.clone()
+            }
             None => {
+                let named = Origin::candidates(&self.job.name).map_err(|error| End::Unreachable(error.to_string()))?;
+                if let Some(first) = named.first() {
+                    permitted(place, &first.host).await?;
+                }
                 let interval = self.job.policy.request_interval;
                 let settled = settle(context, &self.job.name, interval, self.timeouts.first_byte).await;
                 politeness.start(Instant::now());
-                settled.map_err(unsettled)?.origin
+                let origin = settled.map_err(unsettled)?.origin;
+                permitted(place, &origin.host).await?;
+                origin
             }
         };
         Site::new(&origin).ok_or_else(|| End::Unreachable(format!("{origin} is not a URL's origin")))
@@ -233,6 +294,11 @@ impl Crawl {
             End::Cut(budget) => (Kind::Truncated(budget), first_error),
             End::Exhausted => (Kind::Complete, first_error),
             End::Broken(reason) => return Ended::Broken(reason),
+            End::NotPermitted(reason) => {
+                tracing::debug!(site = job.name, reason, "its turn has not come");
+                return Ended::NotPermitted;
+            }
+            End::Paused(pause) => return Ended::Paused(None, pause),
         };
         Ended::Outcome(Outcome {
             kind,
@@ -247,6 +313,16 @@ impl Crawl {
             origin: origin.map(|origin| origin.to_string()),
             message,
         })
+    }
+}
+
+/// Waits for the permit to send requests where a host leads.
+async fn permitted(place: &Place, host: &str) -> Result<(), End> {
+    match place.of(host).await {
+        Ok(_) => Ok(()),
+        Err(PlaceError::NotPermitted(NotPermitted(reason))) => Err(End::NotPermitted(reason)),
+        Err(PlaceError::Resolve(ResolveError::Refused(refused))) => Err(End::Blocked(refused.to_string())),
+        Err(PlaceError::Resolve(ResolveError::Dns(error))) => Err(End::Unreachable(error.to_string())),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::schedulers::Schedulers;
 use opening::{Ended, connect, refused_or_broken};
 use work::{Finished, Work};
 
+mod claims;
 mod crawling;
 pub mod means;
 mod opening;
@@ -184,7 +185,9 @@ impl Serving {
         let (interval, life) = wire::rhythm(welcome);
         tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "session opened");
         work.welcome(welcome, registered.after(life));
-        let pending = work.offers().map(|outcome| up(Up::Outcome(outcome))).collect();
+        let claims: Vec<_> = work.claims().unanswered().map(|(key, address)| up(wire::claim(key, address))).collect();
+        let offers = work.offers().map(|outcome| up(Up::Outcome(outcome)));
+        let pending = offers.chain(claims).collect();
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
@@ -243,6 +246,7 @@ impl Serving {
                 tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
                 work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
+            Some(Down::Address(answer)) => work.claims().answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             // A second welcome says nothing new, and what is not known is from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
@@ -258,6 +262,11 @@ impl Serving {
                 self.pending.extend(checkpoint.map(|checkpoint| up(Up::Checkpoint(checkpoint))));
                 self.pending.push_back(up(wire::release(key)));
             }
+            Finished::Paused(key, checkpoint, pause) => {
+                self.pending.extend(checkpoint.map(|checkpoint| up(Up::Checkpoint(checkpoint))));
+                self.pending.push_back(up(wire::paused(key, pause)));
+            }
+            Finished::Asked(key, address) => self.pending.push_back(up(wire::claim(key, address))),
             Finished::Checkpoint(checkpoint) => self.pending.push_back(up(Up::Checkpoint(checkpoint))),
             Finished::Crashed(key, crash) => self.pending.push_back(up(wire::crashed(key, &crash))),
             Finished::Measured(report) => self.pending.push_back(up(Up::Measurement(report))),

@@ -8,7 +8,8 @@ use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer}
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{
-    EnrolRequest, EnrolResponse, HeldLease, Register, SessionRequest, SessionResponse, Welcome, session_request,
+    AddressAnswer, AddressClaim, EnrolRequest, EnrolResponse, HeldLease, Register, SessionRequest, SessionResponse,
+    Welcome, session_request,
 };
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -62,8 +63,36 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// The next message; `None` when the agent closed the stream.
+    /// The next message; `None` when the agent closed the stream. Claims of addresses are granted on the way.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
+        loop {
+            match self.next_or_claim().await {
+                Some(Up::Address(claim)) => self.answer(claim, true).await,
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for a claim, and grants it.
+    pub(crate) async fn permit(&mut self) {
+        loop {
+            match self.next_or_claim().await {
+                Some(Up::Address(claim)) => return self.answer(claim, true).await,
+                Some(_) => {}
+                None => panic!("the agent hung up"),
+            }
+        }
+    }
+
+    /// Answers a claim.
+    pub(crate) async fn answer(&self, claim: AddressClaim, granted: bool) {
+        let AddressClaim { task_id, token, address } = claim;
+        let reason = if granted { String::new() } else { "others are crawled there".to_owned() };
+        self.send(Down::Address(AddressAnswer { task_id, token, address, granted, reason })).await;
+    }
+
+    /// The next message, whatever it is.
+    pub(crate) async fn next_or_claim(&mut self) -> Option<session_request::Message> {
         let message = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("the agent said nothing");
         message.ok().flatten().and_then(|request| request.message)
     }

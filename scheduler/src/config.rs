@@ -14,8 +14,10 @@ use serde::Deserialize;
 use crate::contact::ContactUrl;
 
 mod leases;
+mod politeness;
 
 pub use leases::{EventsConfig, LeaseConfig, TermConfig};
+pub use politeness::PolitenessConfig;
 
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -88,6 +90,8 @@ pub struct Config {
     pub confirm: ConfirmConfig,
     /// How far a batch without a policy of its own is crawled.
     pub crawl: CrawlConfig,
+    /// What all agents together may ask of one address.
+    pub politeness: PolitenessConfig,
     /// How long the log is kept.
     pub events: EventsConfig,
 }
@@ -103,6 +107,7 @@ impl Default for Config {
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
             crawl: CrawlConfig::default(),
+            politeness: PolitenessConfig::default(),
             events: EventsConfig::default(),
         }
     }
@@ -142,6 +147,7 @@ impl Config {
         self.landmarks.validate()?;
         self.confirm.validate()?;
         self.crawl.validate()?;
+        self.politeness.validate()?;
         self.events.validate()
     }
 }

@@ -23,6 +23,7 @@ pub mod measurement_orders;
 pub mod measurements;
 pub mod notices;
 pub mod outcomes;
+pub mod parkings;
 pub mod placements;
 pub mod quarantines;
 pub mod refusals;

@@ -202,6 +202,7 @@ fn release(order: &v1::CrawlOrder) -> v1::session_request::Message {
         task_id: order.task_id,
         token: order.token,
         crash: String::new(),
+        not_before: None,
     })
 }
 

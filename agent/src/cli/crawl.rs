@@ -8,7 +8,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
-use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Policy};
+use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Permits, Policy};
 
 /// What to crawl, and how far.
 #[derive(Debug, Args)]
@@ -43,9 +43,10 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let CrawlArgs { site, max_pages, max_bytes, max_depth, max_duration, request_interval, no_sitemaps, .. } = args;
     let policy = Policy { max_pages, max_bytes, max_depth, max_duration, request_interval, sitemaps: !no_sitemaps };
     let job = Job { name: site, origin: None, policy };
-    let outcome = match crawl::run(job, Keep::default(), context, CancellationToken::new()).await {
+    let outcome = match crawl::run(job, Keep::default(), Permits::default(), context, CancellationToken::new()).await {
         Ended::Outcome(outcome) => outcome,
-        Ended::Stopped(_) => bail!("the crawl was stopped"),
+        // Only where there is a scheduler does one pause elsewhere, or has to wait for its turn.
+        Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => bail!("the crawl was stopped"),
         Ended::Broken(reason) => bail!(reason),
     };
     match outcome.kind {

@@ -8,6 +8,7 @@
 //! the others. The trust anchors are shared.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpInfo;
@@ -17,6 +18,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, 
 use reqwest::{StatusCode, Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::place::{NotPermitted, Place, PlaceError};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
 use crate::clock;
 use crate::context::Context;
@@ -27,6 +29,9 @@ use crate::guard::{Guard, Refused, ResolveError};
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// HTTP/2 lets a server send this much before it is read. The library's own 5 MiB would be half an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
+
+/// What was waited for when there was none.
+const CONNECTION: &str = "connection";
 
 /// How long the parts of a request may take.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +74,9 @@ pub(super) enum FetchError {
     /// Errors without end: the site is not asked any more.
     #[error("{BREAKER} requests in a row failed")]
     BrokenOff,
+    /// The site's name leads to an address now that bears no further crawl.
+    #[error("{0}")]
+    NotPermitted(String),
     /// The crawl's time would be over before the request may start.
     #[error("the crawl's time is over")]
     OutOfTime,
@@ -90,6 +98,7 @@ pub(super) struct Fetcher {
     connection: Option<SocketAddr>,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
+    place: Arc<Place>,
 }
 
 /// An answer whose body is still to come.
@@ -100,7 +109,7 @@ pub(super) struct Answer {
 }
 
 impl Fetcher {
-    /// A fetcher that sends nothing that could not start before `deadline`.
+    /// A fetcher that sends nothing that could not start before `deadline`, and to the site only at its place.
     ///
     /// # Errors
     /// When the library refuses its settings.
@@ -109,10 +118,11 @@ impl Fetcher {
         timeouts: Timeouts,
         politeness: Politeness,
         deadline: Instant,
+        place: Arc<Place>,
     ) -> Result<Self, NoClient> {
         let guard = context.guard.clone();
         Ok(Self {
-            client: client(context, timeouts)?,
+            client: client(context, timeouts, Arc::clone(&place))?,
             guard,
             timeouts,
             politeness,
@@ -121,6 +131,7 @@ impl Fetcher {
             connection: None,
             round_trips: Vec::new(),
             next_round_trip: 0,
+            place,
         })
     }
 
@@ -146,6 +157,9 @@ impl Fetcher {
         let answer = answer.map_err(|_| late).and_then(|answer| answer.map_err(|error| self.read_error(&error)));
         let answered = answer.as_ref().map_or(Answered::Badly, answered);
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
+        if matches!(answer, Err(FetchError::Connect(_) | FetchError::Timeout { what: CONNECTION, .. })) {
+            self.place.is_silent().await;
+        }
         let response = answer?;
         self.note_round_trip(&response, took);
         Ok(Answer { response, limit: self.timeouts.total, body_deadline: started + self.timeouts.total })
@@ -208,6 +222,9 @@ impl Fetcher {
 
     fn read_error(&self, error: &reqwest::Error) -> FetchError {
         for cause in causes(error) {
+            if let Some(NotPermitted(reason)) = cause.downcast_ref::<NotPermitted>() {
+                return FetchError::NotPermitted(reason.clone());
+            }
             match cause.downcast_ref::<ResolveError>() {
                 Some(ResolveError::Refused(refused)) => return FetchError::Refused(*refused),
                 Some(ResolveError::Dns(dns)) => return FetchError::Connect(dns.to_string()),
@@ -215,7 +232,7 @@ impl Fetcher {
             }
         }
         if error.is_connect() && error.is_timeout() {
-            return FetchError::Timeout { what: "connection", limit: self.timeouts.connect };
+            return FetchError::Timeout { what: CONNECTION, limit: self.timeouts.connect };
         }
         if error.is_connect() { FetchError::Connect(innermost(error)) } else { FetchError::Broken(innermost(error)) }
     }
@@ -285,13 +302,13 @@ fn answered(response: &reqwest::Response) -> Answered {
     }
 }
 
-fn client(context: &Context, timeouts: Timeouts) -> Result<reqwest::Client, NoClient> {
+fn client(context: &Context, timeouts: Timeouts, place: Arc<Place>) -> Result<reqwest::Client, NoClient> {
     let mut tls = (*context.tls).clone();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
     headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
-    let resolver = GuardedResolver { guard: context.guard.clone(), resolver: context.resolver.clone() };
+    let resolver = GuardedResolver { guard: context.guard.clone(), resolver: context.resolver.clone(), place };
     reqwest::Client::builder()
         .default_headers(headers)
         .tls_backend_preconfigured(tls)
@@ -310,17 +327,27 @@ fn client(context: &Context, timeouts: Timeouts) -> Result<reqwest::Client, NoCl
         .map_err(NoClient)
 }
 
-/// Resolves names to vetted addresses, for the client.
+/// Resolves names to vetted addresses, for the client: the site's to the one address that its crawl may use.
 struct GuardedResolver {
     guard: Guard,
     resolver: Resolver,
+    place: Arc<Place>,
 }
 
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
+        let place = Arc::clone(&self.place);
         Box::pin(async move {
-            let addresses = guard.resolve(&resolver, name.as_str()).await?;
+            let addresses = if place.is_for(name.as_str()).await {
+                let address = place.of(name.as_str()).await.map_err(|error| match error {
+                    PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
+                    PlaceError::NotPermitted(error) => error.into(),
+                })?;
+                vec![address]
+            } else {
+                guard.resolve(&resolver, name.as_str()).await?
+            };
             // Port 0 stands for the URL's.
             let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
             Ok(Box::new(addresses) as Addrs)

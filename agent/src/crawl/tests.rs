@@ -44,7 +44,7 @@ fn job(origin: &str, policy: Policy) -> Job {
 }
 
 async fn outcome_of(job: Job, context: Arc<Context>) -> Outcome {
-    match run(job, Keep::default(), context, CancellationToken::new()).await {
+    match run(job, Keep::default(), Permits::default(), context, CancellationToken::new()).await {
         Ended::Outcome(outcome) => outcome,
         other => panic!("{other:?}"),
     }
@@ -257,7 +257,7 @@ async fn a_page_that_hangs_is_given_up() {
     let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300) };
     let job = job(&site.origin(), policy());
     let context = context(&["127.0.0.1/32"], None);
-    let ended = run_within(timeouts, job, Keep::default(), context, CancellationToken::new()).await;
+    let ended = run_within(timeouts, job, Keep::default(), Permits::default(), context, CancellationToken::new()).await;
     let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
     assert_eq!(outcome.message, format!("{}/silent: no answer within 200ms", site.origin()));
@@ -404,7 +404,8 @@ async fn a_stopped_crawl_has_no_outcome() {
     let stop = CancellationToken::new();
     let job = job(&site.origin(), policy());
     // Spawned, as the session does it: the crawl must be able to move between threads.
-    let crawl = tokio::spawn(run(job, Keep::default(), context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl =
+        tokio::spawn(run(job, Keep::default(), Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
     site.wait_for("/").await;
     let asked = Instant::now();
     stop.cancel();

@@ -17,6 +17,9 @@ use super::site_path::{Fingerprint, Site, SitePath};
 use crate::clock;
 
 mod sitemaps;
+mod time;
+
+pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
@@ -41,6 +44,10 @@ pub(super) enum End {
     Unreachable(String),
     /// What was found cannot be kept: why.
     Broken(String),
+    /// The site asks to be left alone for so long that another crawl may have the slot.
+    Paused(Duration),
+    /// The address bears no further crawl, and the lease has ended: why.
+    NotPermitted(String),
 }
 
 impl From<std::io::Error> for End {
@@ -67,25 +74,8 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-}
-
-/// How long a crawl has taken, its former parts included.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stopwatch {
-    pub(super) began: tokio::time::Instant,
-    /// What former parts took.
-    pub(super) before: Duration,
-}
-
-impl Stopwatch {
-    /// Begins now, after parts that took so long.
-    pub(super) fn after(before: Duration) -> Self {
-        Self { began: tokio::time::Instant::now(), before }
-    }
-
-    pub(super) fn elapsed(self) -> Duration {
-        self.before.saturating_add(self.began.elapsed())
-    }
+    /// Before when a pause has to end to be spent elsewhere; `None` where there is nobody to hand the crawl back to.
+    pub(super) hands_back_before: Option<tokio::time::Instant>,
 }
 
 impl Walk<'_> {
@@ -115,6 +105,7 @@ impl Walk<'_> {
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
                 return Err(End::Cut(budget));
             }
+            self.look_at_pause()?;
             self.renew_rules().await?;
             // They may have changed since it was queued, by another agent perhaps.
             if self.rules.allow(&entry.path) {
@@ -214,6 +205,7 @@ impl Walk<'_> {
                     // It may be long: a restart must not cut it short.
                     self.note_spent();
                     self.frontier.note_spent().await?;
+                    self.look_at_pause()?;
                     self.tell().await?;
                 }
                 Ok(answer) => return Ok(Some(answer)),
@@ -226,6 +218,7 @@ impl Walk<'_> {
                 Err(error @ FetchError::BrokenOff) => {
                     return Err(End::Blocked(format!("{}: {error}", self.site.root())));
                 }
+                Err(FetchError::NotPermitted(reason)) => return Err(End::NotPermitted(reason)),
                 Err(FetchError::Refused(refused)) if depth == 0 => return Err(End::Blocked(refused.to_string())),
                 Err(error) => {
                     self.fail(path, &error.to_string());

@@ -1,11 +1,13 @@
 //! One lease's crawl: from the file it goes on from to an outcome on the disk, or a state that another agent goes on from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use landfall_proto::v1::{CrawlCheckpoint, OutcomeReport};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::claims::{self, Claim};
 use super::wire;
 use crate::context::Context;
 use crate::crawl::{self, Ended, Job, Keep};
@@ -19,6 +21,10 @@ pub(super) enum CrawlEnd {
     Outcome(OutcomeReport),
     /// The lease goes back, with this state if there is one.
     Stopped(Option<CrawlCheckpoint>),
+    /// The lease goes back with this state if there is one: the site is to be left alone for so long.
+    Paused(Option<CrawlCheckpoint>, Duration),
+    /// The lease has ended.
+    NotPermitted,
     /// The lease goes back, for this reason.
     Broken(String),
 }
@@ -36,12 +42,14 @@ pub(super) struct Crawling {
     pub(super) kept: KeptCrawls,
     /// Where its checkpoints go.
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
+    /// Where it asks for its address.
+    pub(super) claims: mpsc::Sender<Claim>,
 }
 
 impl Crawling {
     /// Crawls until the site ends or `stop` is cancelled. An outcome that cannot be written is not waited for once `closing` is.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> CrawlEnd {
-        let Self { key, job, checkpoint, context, disk, kept, checkpoints } = self;
+        let Self { key, job, checkpoint, context, disk, kept, checkpoints, claims } = self;
         let file = match kept.file_of(key).await {
             Ok(file) => file,
             Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
@@ -51,11 +59,15 @@ impl Crawling {
             let _taken = checkpoints.try_send(wire::checkpoint(key, standing));
         });
         let keep = Keep { file: Some(file), checkpoint, offer: Some(offer) };
-        let outcome = match crawl::run(job, keep, context, stop).await {
+        let outcome = match crawl::run(job, keep, claims::permits(key, claims), context, stop).await {
             Ended::Outcome(outcome) => outcome,
             Ended::Stopped(standing) => {
                 return CrawlEnd::Stopped(standing.map(|standing| wire::checkpoint(key, standing)));
             }
+            Ended::Paused(standing, pause) => {
+                return CrawlEnd::Paused(standing.map(|standing| wire::checkpoint(key, standing)), pause);
+            }
+            Ended::NotPermitted => return CrawlEnd::NotPermitted,
             Ended::Broken(reason) => return CrawlEnd::Broken(reason),
         };
         match disk.keep(wire::outcome(key, outcome), &closing).await {

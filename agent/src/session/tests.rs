@@ -3,8 +3,8 @@ use std::sync::Arc;
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
-    BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave, MeasureOrder,
-    OutcomeAck, OutcomeKind, SiteTarget, measure_order, outcome_ack,
+    AddressClaim, BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave,
+    MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -20,6 +20,8 @@ use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
+
+mod turns;
 
 const CONTACT: &str = "https://example.org/crawler";
 const LONG: Duration = Duration::from_secs(60);
@@ -118,6 +120,14 @@ async fn page_server() -> TestServer {
         Reply::After(Duration::ZERO, text)
     })
     .await
+}
+
+/// Waits until a crawl sends its first request.
+async fn begins(session: &mut TestSession, server: &TestServer) {
+    session.permit().await;
+    while server.seen().is_empty() {
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn welcomed(scheduler: &mut TestScheduler, kept: Vec<HeldLease>) -> (TestSession, Register) {
@@ -243,11 +253,9 @@ async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    while server.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    begins(&mut session, &server).await;
     drop(session);
     let (session, register) = welcomed(&mut scheduler, vec![LEASE]).await;
     assert_eq!(register.held, [LEASE]);
@@ -262,12 +270,10 @@ async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (session, register) = welcomed(&mut scheduler, Vec::new()).await;
+    let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert!(!register.yields);
     session.send(Down::Crawl(crawl_order(&server))).await;
-    while server.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    begins(&mut session, &server).await;
     session.fail(Status::aborted("another process took over")).await;
     for attempt in 0..2 {
         let (session, register) = scheduler.session().await;
@@ -287,12 +293,10 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (session, _) = scheduler.session().await;
+    let (mut session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    while server.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    begins(&mut session, &server).await;
     // No heartbeat is acknowledged, so the agent gives this session up by itself.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held, []);
@@ -398,9 +402,7 @@ async fn an_agent_that_stops_hands_its_leases_back() {
     let server = TestServer::plain(|_: &Seen| Reply::Never).await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    while server.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    begins(&mut session, &server).await;
     agent.stop.cancel();
     assert!(matches!(session.next().await, Some(Up::Leave(_))), "before anything that could be granted again");
     match session.next().await {

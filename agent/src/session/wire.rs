@@ -1,13 +1,15 @@
 //! Between the wire's messages and the agent's own words. Pure.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder, Measurement,
-    MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome, measure_order,
+    AddressClaim, Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder,
+    Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome,
+    measure_order,
 };
 
 use crate::crawl;
@@ -182,7 +184,18 @@ pub(super) fn release(key: LeaseKey) -> Up {
 
 /// Hands a lease back whose crawl crashed.
 pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
-    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash) })
+    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
+}
+
+/// Hands a lease back whose site is to be left alone for so long.
+pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
+    let not_before = to_wire(pause);
+    Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
+}
+
+/// Asks for an address.
+pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
+    Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
 
 /// Reads a granted lease; `None` when it names no site or no whole policy.

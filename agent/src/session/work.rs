@@ -4,6 +4,7 @@
 //! when the deadline passes every crawl is stopped.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::claims::Claims;
 use super::crawling::{CrawlEnd, Crawling};
 use super::means::Means;
 use super::wire::{self, Failure};
-use crate::clock::BootTime;
+use crate::clock::{BootTime, passed};
 use crate::context::Context;
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
@@ -36,8 +38,6 @@ const MAX_ORDERS: usize = 2048;
 const SPARE_OUTCOMES: usize = 64;
 /// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
 const CHECKPOINTS: usize = 4;
-/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
-const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
 /// Something ended.
 #[derive(Debug)]
@@ -46,8 +46,12 @@ pub(super) enum Finished {
     Outcome(OutcomeReport),
     /// A crawl that was stopped, and how far it had come.
     Unfinished(LeaseKey, Option<CrawlCheckpoint>),
+    /// A crawl whose site is to be left alone for so long, and how far it had come.
+    Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
     /// How far a crawl has come that goes on.
     Checkpoint(CrawlCheckpoint),
+    /// A crawl asks whether it may send requests to an address.
+    Asked(LeaseKey, IpAddr),
     /// A crawl that panicked, and with what.
     Crashed(LeaseKey, String),
     /// A measurement.
@@ -78,6 +82,8 @@ pub struct Work {
     kept: KeptCrawls,
     /// Checkpoints of crawls that go on.
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
+    /// Addresses that crawls ask for.
+    claims: Claims,
     /// Why no lease is taken, as it was seen last.
     paused: Option<String>,
     /// The agent stops: nothing is waited for any more.
@@ -103,6 +109,7 @@ impl Work {
             outbox,
             kept,
             checkpoints: mpsc::channel(CHECKPOINTS),
+            claims: Claims::default(),
             paused: None,
             closing: CancellationToken::new(),
             deadline: None,
@@ -123,6 +130,7 @@ impl Work {
                     }
                 }
                 Some(checkpoint) = self.checkpoints.1.recv() => return Finished::Checkpoint(checkpoint),
+                (key, address) = self.claims.next() => return Finished::Asked(key, address),
                 Some(joined) = self.measures.join_next_with_id() => {
                     if let Some(report) = self.measurement_ended(joined) {
                         return Finished::Measured(report);
@@ -157,12 +165,15 @@ impl Work {
     fn crawl_ended(&mut self, id: tokio::task::Id, end: CrawlEnd) -> Option<Finished> {
         let key = self.keys.remove(&id)?;
         self.running.remove(&key);
+        self.claims.forget(key);
         Some(match end {
             CrawlEnd::Outcome(report) => {
                 self.outbox.put(report.clone());
                 Finished::Outcome(report)
             }
             CrawlEnd::Stopped(checkpoint) => Finished::Unfinished(key, checkpoint),
+            CrawlEnd::Paused(checkpoint, pause) => Finished::Paused(key, checkpoint, pause),
+            CrawlEnd::NotPermitted => return None,
             // Not for a reason of the task's: another agent may have no trouble with it.
             CrawlEnd::Broken(reason) => {
                 tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot go on here");
@@ -174,6 +185,7 @@ impl Work {
     fn crawl_broke(&mut self, error: tokio::task::JoinError) -> Option<Finished> {
         let key = self.keys.remove(&error.id())?;
         self.running.remove(&key);
+        self.claims.forget(key);
         // It was not aborted: crawls are stopped by their tokens alone.
         let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
         tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
@@ -215,6 +227,11 @@ impl Work {
     /// Outcomes that every new session is offered.
     pub(super) fn offers(&self) -> impl Iterator<Item = OutcomeReport> {
         self.outbox.offers().cloned()
+    }
+
+    /// Claims of addresses: each new session is asked again, and answers them.
+    pub(super) const fn claims(&mut self) -> &mut Claims {
+        &mut self.claims
     }
 
     /// Whether every outcome was acknowledged.
@@ -363,6 +380,7 @@ impl Work {
             disk: self.outbox.disk(),
             kept: self.kept.clone(),
             checkpoints: self.checkpoints.0.clone(),
+            claims: self.claims.sender(),
         };
         let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));
         self.keys.insert(crawling.id(), key);
@@ -376,18 +394,6 @@ fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(said) => *said,
         Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
-    }
-}
-
-/// Returns when the deadline has passed; never without one.
-async fn passed(deadline: Option<BootTime>) {
-    let Some(deadline) = deadline else { return std::future::pending().await };
-    loop {
-        let left = deadline.remaining(BootTime::now());
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left.min(DEADLINE_POLL)).await;
     }
 }
 

@@ -11,7 +11,7 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
-use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, SessionId, TaskId};
 use crate::store::checkpoints::{self, Checkpoint, Manners};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
@@ -19,6 +19,7 @@ use crate::store::loads::Said;
 use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Budget, Ending};
+use crate::store::parkings::Claim;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
@@ -77,10 +78,43 @@ pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
     (TaskId::new(task), LeaseToken::new(token))
 }
 
-/// A lease handed back, and what its crawl crashed with where it did.
-pub(super) fn release(release: v1::LeaseRelease) -> (TaskId, LeaseToken, Option<String>) {
+/// A lease handed back.
+#[derive(Debug)]
+pub(super) struct Released {
+    pub(super) task: TaskId,
+    pub(super) token: LeaseToken,
+    /// What its crawl crashed with, where it did.
+    pub(super) crash: Option<String>,
+    /// How long its site asked to be left alone; never of a crash.
+    pub(super) pause: Option<Duration>,
+}
+
+pub(super) fn release(release: v1::LeaseRelease) -> Released {
     let (task, token) = lease_key(release.task_id, release.token);
-    (task, token, Some(clip(release.crash)).filter(|crash| !crash.is_empty()))
+    let crash = Some(clip(release.crash)).filter(|crash| !crash.is_empty());
+    let pause = plain(release.not_before).filter(|_| crash.is_none()).map(|pause| pause.min(LONGEST_PAUSE));
+    Released { task, token, crash, pause }
+}
+
+/// What a crawl asks an address for.
+pub(super) fn claim(asked: &v1::AddressClaim, agent: AgentId, session: SessionId) -> Result<Claim, Status> {
+    let (task, token) = lease_key(asked.task_id, asked.token);
+    let address = asked.address.parse().map_err(|_| {
+        Status::invalid_argument(format!("address: '{}' is no IP address", clip(asked.address.clone())))
+    })?;
+    Ok(Claim { agent, session, task, token, address })
+}
+
+/// The answer to a claim; `reason` says why it is refused.
+pub(super) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
+    let v1::AddressClaim { task_id, token, address } = asked;
+    respond(v1::session_response::Message::Address(v1::AddressAnswer {
+        task_id,
+        token,
+        address,
+        granted: reason.is_none(),
+        reason: reason.unwrap_or_default(),
+    }))
 }
 
 /// What a heartbeat says of its agent's load; `None` from an agent that says nothing of it.

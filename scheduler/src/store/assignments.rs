@@ -28,8 +28,9 @@ pub struct Waiting {
     pub former: Option<(Former, String)>,
 }
 
-/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped,
-/// and so are those of `gnp-confirmed` whose site has no confirmation that ended `confirmed_within` this time.
+/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
+/// so are those that are parked (`super::parkings`) and those of `gnp-confirmed` whose site has no confirmation that ended
+/// `confirmed_within` this time.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
@@ -45,7 +46,7 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
         left join agents a on a.id = c.agent_id
-        where t.state = 'located'
+        where t.state = 'located' and not t.parked
           and (b.strategy <> $1 or exists (
               select from confirmations r
               where r.site_id = t.site_id and r.ended_at >= now() - make_interval(secs => $2)
@@ -199,7 +200,7 @@ pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&s
     sqlx::query!(
         r#"
         update tasks set reason = $1
-        where state = 'located' and (reason is null or reason = any($2)) and reason is distinct from $1
+        where state = 'located' and not parked and (reason is null or reason = any($2)) and reason is distinct from $1
         "#,
         reason,
         &former,

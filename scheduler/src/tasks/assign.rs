@@ -11,7 +11,7 @@ use anyhow::Context;
 use crate::model::{SiteId, Strategy};
 use crate::seed;
 use crate::store::assignments::{self, Waiting};
-use crate::store::{loads, quarantines};
+use crate::store::{loads, parkings, quarantines};
 use crate::strategy::{self, Candidate, Choice};
 
 use super::duty::OnDuty;
@@ -41,8 +41,21 @@ impl Assign {
     pub async fn run_once(&self) -> anyhow::Result<()> {
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
+        self.call_parked().await?;
         // What is withdrawn is chosen for at once, however much more there is to withdraw.
         while self.withdraw_some().await? | self.choose_some(map.clone()).await? {}
+        Ok(())
+    }
+
+    /// Calls the parked tasks whose turn has come.
+    async fn call_parked(&self) -> anyhow::Result<()> {
+        let cap = self.scheduler.config.politeness.crawls_at_address;
+        let mut tx = self.scheduler.begin().await?;
+        let called = parkings::call(&mut tx, cap, TASKS_PER_PASS).await.context("call parked tasks")?;
+        tx.commit().await.context("commit the tasks called")?;
+        if called > 0 {
+            tracing::debug!(called, "the turn of parked tasks has come");
+        }
         Ok(())
     }
 

@@ -1,9 +1,9 @@
-//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints of tasks that ended
-//! without an outcome.
+//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints and parkings
+//! of tasks that ended without an outcome.
 
 use anyhow::Context;
 
-use crate::store::{checkpoints, events};
+use crate::store::{checkpoints, events, parkings};
 
 use super::duty::OnDuty;
 
@@ -37,7 +37,8 @@ impl Prune {
         }
         let mut tx = self.scheduler.begin().await?;
         checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-        tx.commit().await.context("commit pruned checkpoints")?;
+        parkings::prune(&mut tx).await.context("prune parkings")?;
+        tx.commit().await.context("commit pruned checkpoints and parkings")?;
         if pruned > 0 {
             tracing::debug!(pruned, "old events are gone");
         }

@@ -55,7 +55,7 @@ async fn a_restart_does_not_cut_a_pause_short() {
     let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
     let stop = CancellationToken::new();
     let job = || job(&site.origin(), policy());
-    let crawl = tokio::spawn(run(job(), keep(), context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl = tokio::spawn(run(job(), keep(), Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
     site.wait_for("/busy").await;
     // Once the answer is there the pause is written down before anything else, and the crawl then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
@@ -66,7 +66,8 @@ async fn a_restart_does_not_cut_a_pause_short() {
     let robots = Arc::clone(&context(&["127.0.0.1/32"], None).robots);
     robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let context = Arc::new(Context { robots, ..(*context(&["127.0.0.1/32"], None)).clone() });
-    let Ended::Outcome(outcome) = run(job(), keep(), context, CancellationToken::new()).await else {
+    let Ended::Outcome(outcome) = run(job(), keep(), Permits::default(), context, CancellationToken::new()).await
+    else {
         panic!("it ends")
     };
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
@@ -98,8 +99,14 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
     frontier.end_step();
     let checkpoint = frontier.checkpoint().await.unwrap().bytes;
     let keep = Keep { checkpoint, ..Keep::default() };
-    let ended =
-        run(job(&site.origin(), policy()), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let ended = run(
+        job(&site.origin(), policy()),
+        keep,
+        Permits::default(),
+        context(&["127.0.0.1/32"], None),
+        CancellationToken::new(),
+    )
+    .await;
     let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     assert_eq!(outcome.kind, Kind::Blocked);
     assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);

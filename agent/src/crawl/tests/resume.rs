@@ -29,7 +29,7 @@ fn asked(site: &TestSite) -> HashMap<String, usize> {
 async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkpoint> {
     let stop = CancellationToken::new();
     let job = job(&site.origin(), Policy { request_interval: MS(1), ..policy() });
-    let crawl = tokio::spawn(run(job, keep, context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
     while site.paths().len() < pages {
         tokio::task::yield_now().await;
     }
@@ -41,8 +41,14 @@ async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkp
 }
 
 async fn finish(site: &TestSite, keep: Keep) -> Outcome {
-    let ended =
-        run(job(&site.origin(), policy()), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let ended = run(
+        job(&site.origin(), policy()),
+        keep,
+        Permits::default(),
+        context(&["127.0.0.1/32"], None),
+        CancellationToken::new(),
+    )
+    .await;
     let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     outcome
 }
@@ -110,8 +116,14 @@ async fn the_time_of_former_parts_counts_against_the_budget() {
     let checkpoint = crawl_until(&site, Keep::default(), 30).await.unwrap();
     let keep = Keep { checkpoint: checkpoint.bytes, ..Keep::default() };
     let policy = Policy { max_duration: MS(1), ..policy() };
-    let ended =
-        run(job(&site.origin(), policy), keep, context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let ended = run(
+        job(&site.origin(), policy),
+        keep,
+        Permits::default(),
+        context(&["127.0.0.1/32"], None),
+        CancellationToken::new(),
+    )
+    .await;
     let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), checkpoint.pages));
     assert!(outcome.duration > MS(1));

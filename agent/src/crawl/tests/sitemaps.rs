@@ -59,6 +59,7 @@ async fn one_that_is_not_read_whole_makes_the_crawl_truncated() {
         timeouts,
         job(&site.origin(), policy()),
         Keep::default(),
+        Permits::default(),
         context(&["127.0.0.1/32"], None),
         CancellationToken::new(),
     )

@@ -47,17 +47,17 @@ pub(super) struct Session {
     pub(super) scheduler: Scheduler,
     pub(super) recordings: Arc<Recordings>,
     pub(super) agent: AgentId,
-    session: SessionId,
+    pub(super) session: SessionId,
     outbound: Outbound,
-    wake: Arc<Notify>,
+    pub(super) wake: Arc<Notify>,
     /// The agent stops: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
     /// When its agent was welcomed.
     opened: Instant,
     /// Before this it gets no new leases.
-    grants_from: Instant,
+    pub(super) grants_from: Instant,
     /// Its slots known to be free: as counted last, less what was granted and with what was freed since.
-    free: i64,
+    pub(super) free: i64,
     /// Whether a task waits for it, as far as is known: whoever assigns it one wakes the session.
     waits: bool,
     /// What the agent was told at its welcome.
@@ -152,6 +152,7 @@ impl Session {
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
+            Some(Message::Address(claim)) => self.claim(claim).await,
             Some(Message::Leave(_)) => {
                 self.leaving = true;
                 Ok(())
@@ -226,44 +227,6 @@ impl Session {
             measurements::Recorded::Unknown => {
                 tracing::debug!(agent.id = %self.agent, order.id = %answer.order, "a report on an order that is not open");
             }
-        }
-        Ok(())
-    }
-
-    async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
-        let (task, token, crash) = convert::release(release);
-        let most = self.scheduler.config.lease.max_crashes;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let released = leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await;
-        let released = released.map_err(status::from_store)?;
-        // One of its own that was taken from it meanwhile is nothing to speak of.
-        let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
-        if !released && holder != Some(self.agent) {
-            let refusal = holder.map_or(Refusal::ForgedToken, |_| Refusal::ForeignLease);
-            let detail = format!("task {task}, token {token}: hands back {refusal}");
-            refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
-        }
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        if released {
-            if let Some(crash) = crash {
-                tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
-            }
-            // One that was not its own any more says nothing of its room.
-            self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
-            // A draining agent does not get it back.
-            self.scheduler.wakes.assign.notify_one();
-        }
-        Ok(())
-    }
-
-    /// Keeps how far a crawl has come. Of a lease that is not the agent's any more that is of no use.
-    async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
-        let checkpoint = convert::checkpoint(checkpoint)?;
-        let mut conn = self.connection().await?;
-        let saved = checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await;
-        if !saved.map_err(status::from_store)? {
-            let (task, token) = (checkpoint.task, checkpoint.token);
-            tracing::debug!(agent.id = %self.agent, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
         }
         Ok(())
     }
@@ -375,7 +338,7 @@ impl Session {
         Ok(())
     }
 
-    async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, Status> {
+    pub(super) async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, Status> {
         self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))
     }
 

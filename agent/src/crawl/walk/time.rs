@@ -1,0 +1,45 @@
+//! What a crawl's time is spent on: how long it has taken, and pauses that are worth spending elsewhere.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{End, Walk};
+
+/// Pauses from this length on are spent elsewhere: handing a crawl over costs a few seconds of somebody's time.
+pub(in crate::crawl) const HANDED_BACK_FROM: Duration = Duration::from_secs(30);
+
+/// Whether a pause is long enough that others should have the slot, and not so long that the crawl's time is over before.
+fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
+    pause >= HANDED_BACK_FROM && Instant::now() + pause < deadline
+}
+
+/// How long a crawl has taken, its former parts included.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::crawl) struct Stopwatch {
+    pub(in crate::crawl) began: Instant,
+    /// What former parts took.
+    pub(in crate::crawl) before: Duration,
+}
+
+impl Stopwatch {
+    /// Begins now, after parts that took so long.
+    pub(in crate::crawl) fn after(before: Duration) -> Self {
+        Self { began: Instant::now(), before }
+    }
+
+    pub(in crate::crawl) fn elapsed(self) -> Duration {
+        self.before.saturating_add(self.began.elapsed())
+    }
+}
+
+impl Walk<'_> {
+    /// Gives the slot away while the site is left alone.
+    pub(super) fn look_at_pause(&self) -> Result<(), End> {
+        let pause = self.fetcher.grudge().pause;
+        match self.hands_back_before {
+            Some(deadline) if is_worth_handing_back(pause, deadline) => Err(End::Paused(pause)),
+            _ => Ok(()),
+        }
+    }
+}

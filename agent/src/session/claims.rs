@@ -1,0 +1,90 @@
+//! Claims of addresses: from a crawl to the scheduler, and the answer back, over as many sessions as it takes.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use landfall_proto::v1::AddressAnswer;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::crawl::{NotPermitted, Permits};
+use crate::outbox::LeaseKey;
+
+/// Claims that wait to be taken up; a crawl waits for the answer to one before it has another.
+const WAITING: usize = 64;
+
+/// A crawl's question whether it may send requests to an address.
+#[derive(Debug)]
+pub(super) struct Claim {
+    key: LeaseKey,
+    address: IpAddr,
+    answer: oneshot::Sender<Result<(), NotPermitted>>,
+}
+
+/// The claims of an agent's crawls.
+#[derive(Debug)]
+pub(super) struct Claims {
+    sender: mpsc::Sender<Claim>,
+    receiver: mpsc::Receiver<Claim>,
+    /// Those that wait for their answers, one a crawl.
+    asked: HashMap<LeaseKey, Claim>,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        Self { sender, receiver, asked: HashMap::new() }
+    }
+}
+
+impl Claims {
+    /// Where crawls put theirs.
+    pub(super) fn sender(&self) -> mpsc::Sender<Claim> {
+        self.sender.clone()
+    }
+
+    /// The next one. Cancelling it loses nothing.
+    pub(super) async fn next(&mut self) -> (LeaseKey, IpAddr) {
+        let claim = self.receiver.recv().await.expect("a sender is kept beside it");
+        let (key, address) = (claim.key, claim.address);
+        self.asked.insert(key, claim);
+        (key, address)
+    }
+
+    /// Those without an answer.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = (LeaseKey, IpAddr)> {
+        self.asked.values().map(|claim| (claim.key, claim.address))
+    }
+
+    /// One was answered.
+    pub(super) fn answered(&mut self, answer: AddressAnswer) {
+        let key = LeaseKey { task_id: answer.task_id, token: answer.token };
+        // Of two that came over two sessions the first one counts.
+        let Entry::Occupied(asked) = self.asked.entry(key) else { return };
+        if answer.address.parse() == Ok(asked.get().address) {
+            let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
+            // A crawl that was stopped meanwhile waits no more.
+            let _stopped = asked.remove().answer.send(permit);
+        }
+    }
+
+    /// A crawl has ended.
+    pub(super) fn forget(&mut self, key: LeaseKey) {
+        self.asked.remove(&key);
+    }
+}
+
+/// The scheduler's permits for one lease.
+pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>) -> Permits {
+    Permits::asked(Arc::new(move |address| {
+        let claims = claims.clone();
+        Box::pin(async move {
+            let (answer, answered) = oneshot::channel();
+            // Both fail only when the agent ends, and the crawl with it.
+            let ended = || NotPermitted("the agent stops".to_owned());
+            claims.send(Claim { key, address, answer }).await.map_err(|_| ended())?;
+            answered.await.map_err(|_| ended())?
+        })
+    }))
+}

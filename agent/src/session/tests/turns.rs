@@ -1,0 +1,92 @@
+//! Addresses are asked for before anything is sent there, and sites that ask to be left alone are handed back.
+
+use super::*;
+
+/// The next claim; heartbeats may come before it.
+async fn claimed(session: &mut TestSession) -> AddressClaim {
+    loop {
+        match session.next_or_claim().await {
+            Some(Up::Address(claim)) => return claim,
+            Some(Up::Heartbeat(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_an_address_before_it_is_permitted_whatever_breaks_meanwhile() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let first = claimed(&mut session).await;
+    assert_eq!((first.task_id, first.token, first.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
+    session.fail(Status::unavailable("a restart")).await;
+    let (mut session, register) = welcomed(&mut scheduler, vec![LEASE]).await;
+    assert_eq!(register.held, [LEASE], "the crawl waits");
+    let again = claimed(&mut session).await;
+    assert_eq!(again, first, "it is asked for once more");
+    assert_eq!(server.seen().len(), 0);
+    // An answer about another address is none.
+    session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
+    session.answer(again, true).await;
+    let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
+    assert_eq!(outcome.kind(), OutcomeKind::Complete);
+}
+
+#[tokio::test]
+async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = scheduler.session().await;
+    session.welcome(Duration::from_millis(30), LONG, Vec::new(), CONTACT).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let claim = claimed(&mut session).await;
+    session.answer(claim, false).await;
+    loop {
+        match session.next().await {
+            Some(Up::Heartbeat(beat)) if beat.active_crawls == 0 => break,
+            Some(Up::Heartbeat(_)) => {}
+            other => panic!("its lease has ended already: {other:?}"),
+        }
+    }
+    agent.stop.cancel();
+    assert!(matches!(session.next_but_heartbeats().await, Some(Up::Leave(_))));
+    assert_eq!(server.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|seen: &Seen| {
+        let text = match seen.method() {
+            "HEAD" => status("200 OK"),
+            _ if seen.head.contains(" /robots.txt ") => status("404 Not Found"),
+            _ => "HTTP/1.1 429 Too Many Requests\r\nretry-after: 40\r\ncontent-length: 0\r\n\r\n".to_owned(),
+        };
+        Reply::After(Duration::ZERO, text)
+    })
+    .await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Checkpoint(checkpoint)) = session.next_but_heartbeats().await else { panic!("no checkpoint") };
+    assert_eq!(checkpoint.manners.map(|manners| manners.turned_away), Some(1));
+    let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
+    let wish = release.not_before.map(|wish| wish.seconds);
+    assert!(wish.is_some_and(|wish| (39..=44).contains(&wish)), "{wish:?}");
+    // Another agent that goes on from there before its time hands it back as well, and asks nothing of the site.
+    let asked = server.seen().len();
+    let order = CrawlOrder { token: 3, checkpoint: checkpoint.state, ..crawl_order(&server) };
+    session.send(Down::Crawl(order)).await;
+    loop {
+        match session.next_but_heartbeats().await {
+            Some(Up::Checkpoint(_)) => {}
+            Some(Up::Release(release)) => break assert!(release.not_before.is_some()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(server.seen().len(), asked);
+}

@@ -1,0 +1,81 @@
+//! What an agent says of crawls under way: how far they have come, where they want to send requests, and which it hands back.
+
+use landfall_proto::v1;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::manners;
+use super::stream::Session;
+use crate::grpc::{agent_convert as convert, status};
+use crate::store::parkings::{self, Claimed};
+use crate::store::refusals::{self, Refusal};
+use crate::store::{self, checkpoints, leases};
+
+impl Session {
+    pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
+        let convert::Released { task, token, crash, pause } = convert::release(release);
+        let most = self.scheduler.config.lease.max_crashes;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let released = match pause {
+            Some(pause) => parkings::pause(&mut tx, self.agent, task, token, pause).await,
+            None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await,
+        };
+        let released = released.map_err(status::from_store)?;
+        // One of its own that was taken from it meanwhile is nothing to speak of.
+        let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
+        if !released && holder != Some(self.agent) {
+            let refusal = holder.map_or(Refusal::ForgedToken, |_| Refusal::ForeignLease);
+            let detail = format!("task {task}, token {token}: hands back {refusal}");
+            refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
+        }
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        if released {
+            if let Some(crash) = crash {
+                tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
+            }
+            // One that was not its own any more says nothing of its room; nor does one whose site is the reason.
+            if pause.is_none() {
+                self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
+            }
+            // A draining agent does not get it back.
+            self.scheduler.wakes.assign.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Keeps how far a crawl has come. Of a lease that is not the agent's any more that is of no use.
+    pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
+        let checkpoint = convert::checkpoint(checkpoint)?;
+        let mut conn = self.connection().await?;
+        let saved = checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await;
+        if !saved.map_err(status::from_store)? {
+            let (task, token) = (checkpoint.task, checkpoint.token);
+            tracing::debug!(agent.id = %self.agent, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
+        }
+        Ok(())
+    }
+
+    /// Answers whether a crawl may send requests to an address. A lease that is not the agent's any more gets no answer: it is told of
+    /// that otherwise.
+    pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
+        let claim = convert::claim(&asked, self.agent, self.session)?;
+        let cap = self.scheduler.config.politeness.crawls_at_address;
+        parkings::note_address(&mut *self.connection().await?, &claim).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let claimed = parkings::claim(&mut tx, &claim, cap).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let reason = match claimed {
+            Claimed::NotHeld => {
+                tracing::debug!(agent.id = %self.agent, task.id = %claim.task, "an address for a lease that is not held");
+                return Ok(());
+            }
+            Claimed::Granted => None,
+            Claimed::Full { crawls } => {
+                self.free = self.free.saturating_add(1);
+                self.wake.notify_one();
+                Some(format!("{crawls} crawled at {}", claim.address))
+            }
+        };
+        self.send(convert::address_answer(asked, reason)).await
+    }
+}

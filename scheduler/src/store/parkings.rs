@@ -1,0 +1,418 @@
+//! Parkings: tasks whose turn has not come, because their address bears no further crawl, or because their site asked to be left
+//! alone. And what each address bears.
+//!
+//! An agent claims the address of a lease before it sends anything there. The sites at one address share a budget of crawls, which the
+//! scheduler keeps over all agents: the active leases that have claimed it. It grows with the sites that are known to be there, to a cap
+//! ([`bears`]). Each crawl keeps to its own rate besides, so that an address never gets more than so many times that. A lease that finds
+//! its address full ends, and its task is parked; in the order in which they came, tasks are called as others end.
+//!
+//! Invariant: a parked task is `located` and not chosen for; what is called or due is as any other.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+
+use super::Error;
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// The lease has the address until it ends.
+    Granted,
+    /// So many others are crawled there: the lease has ended, and its task is parked.
+    Full {
+        /// Leases that have the address.
+        crawls: u32,
+    },
+    /// The lease is not active, or not this session's.
+    NotHeld,
+}
+
+/// What a lease is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    /// Whose.
+    pub agent: AgentId,
+    /// Its session.
+    pub session: SessionId,
+    /// The task.
+    pub task: TaskId,
+    /// The token of the grant.
+    pub token: LeaseToken,
+    /// What the site's name led to.
+    pub address: IpAddr,
+}
+
+/// How many crawls at once an address bears with so many sites: the square root of them, at least one and at most `cap`. Who hosts more
+/// sites has more to serve them with, but not as much more.
+pub fn bears(sites: u32, cap: u32) -> u32 {
+    let root = sites.isqrt();
+    let up = if root * root < sites { root + 1 } else { root };
+    up.clamp(1, cap.max(1))
+}
+
+/// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
+fn shared(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
+
+/// Asks for an address on behalf of a lease. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
+    let Claim { agent, session, task, token, address } = *claim;
+    let address = shared(address);
+    // The task before its lease, as whoever ends one.
+    let site = sqlx::query_scalar!(
+        r#"
+        select t.site_id
+        from tasks t join leases l on l.task_id = t.id and l.token = t.token
+        where t.id = $1 and t.state = 'leased' and t.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        for update of t
+        "#,
+        task.get(),
+        token.get(),
+        agent.get(),
+        session.get(),
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some(site) = site else { return Ok(Claimed::NotHeld) };
+    // One claim at a time of one address: two would both find the last place.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address)
+        .execute(&mut *conn)
+        .await?;
+    let found = sqlx::query!(
+        r#"
+        select (select count(*) from leases l where l.state = 'active' and l.address = $1::text::inet and l.task_id <> $2) as "crawls!",
+               -- With this one, whether or not it was there before. More than the cap bears are not counted.
+               (select count(*) from (
+                    select from sites s where s.crawled_at = $1::text::inet and s.id <> $3 limit $4
+                ) others) + 1 as "sites!"
+        "#,
+        address,
+        task.get(),
+        site,
+        i64::from(cap) * i64::from(cap),
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    let known = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
+    let crawls = known(found.crawls);
+    if crawls >= bears(known(found.sites), cap) {
+        park_at(conn, task, token, &address, crawls).await?;
+        return Ok(Claimed::Full { crawls });
+    }
+    sqlx::query!(
+        r#"
+        with called as (delete from parkings where task_id = $1)
+        update leases set address = $3::text::inet where task_id = $1 and token = $2
+        "#,
+        task.get(),
+        token.get(),
+        address,
+    )
+    .execute(&mut *conn)
+    .await?;
+    Ok(Claimed::Granted)
+}
+
+/// Notes where a crawl has found a site. Not in the transaction of its [claim](claim): a site's row is locked by others before tasks.
+///
+/// # Errors
+/// When the database fails.
+pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update sites s set crawled_at = $3::text::inet
+        from leases l
+        where l.task_id = $1 and l.token = $2 and s.id = l.site_id and s.crawled_at is distinct from $3::text::inet
+        "#,
+        claim.task.get(),
+        claim.token.get(),
+        shared(claim.address),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn park_at(
+    conn: &mut PgConnection,
+    task: TaskId,
+    token: LeaseToken,
+    address: &str,
+    crawls: u32,
+) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        with released as (
+            update leases set state = 'released', ended_at = now() where task_id = $1 and token = $2
+        ), parked as (
+            insert into parkings (task_id, cause, address) values ($1, 'address', $3::text::inet)
+            on conflict (task_id) do update
+            -- It keeps its turn.
+            set cause = 'address', address = excluded.address, until = null, called = false
+        )
+        update tasks set state = 'located', parked = true, reason = $4, state_since = now() where id = $1
+        "#,
+        task.get(),
+        token.get(),
+        address,
+        format!("its turn at {address} has not come: {crawls} crawled there"),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Takes back a lease whose agent hands it back because the site asked to be left alone: nobody is to crawl it before `pause` is over.
+/// `false`: the lease was not active, or not this agent's. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pause(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    task: TaskId,
+    token: LeaseToken,
+    pause: Duration,
+) -> Result<bool, Error> {
+    let parked = sqlx::query!(
+        r#"
+        -- The task first, as whoever records an outcome does: in the other order the two would wait for each other.
+        with held as (
+            select id from tasks where id = $2 and state = 'leased' and token = $3 for update
+        ), released as (
+            update leases l set state = 'released', ended_at = now()
+            from held
+            where l.task_id = held.id and l.token = $3 and l.agent_id = $1 and l.state = 'active'
+            returning l.task_id
+        ), parked as (
+            insert into parkings (task_id, cause, until)
+            select task_id, 'pause', now() + make_interval(secs => $4) from released
+            on conflict (task_id) do update
+            set cause = 'pause', address = null, until = excluded.until, since = now(), called = false
+        )
+        update tasks t
+        set state = 'located', parked = true, reason = 'its site asked to be left alone', state_since = now()
+        from released r where t.id = r.task_id
+        "#,
+        agent.get(),
+        task.get(),
+        token.get(),
+        pause.as_secs_f64(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(parked.rows_affected() == 1)
+}
+
+/// Calls the tasks whose turn has come, at most `limit` of each kind; returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn call(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, Error> {
+    let due = sqlx::query!(
+        r#"
+        with due as (
+            select p.task_id from parkings p where p.cause = 'pause' and p.until <= now()
+            order by p.until limit $1
+        ), held as (
+            select t.id from tasks t where t.id in (select task_id from due) order by t.id for update skip locked
+        ), over as (
+            delete from parkings p using held where p.task_id = held.id
+        )
+        update tasks t set parked = false, reason = null from held where t.id = held.id and t.state = 'located'
+        "#,
+        limit,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let called = sqlx::query!(
+        r#"
+        with recursive full_ones (address) as (
+            -- From one address to the next, by index: a million may wait at one.
+            select min(address) from parkings where cause = 'address' and not called
+            union all
+            select (select min(p.address) from parkings p where p.cause = 'address' and not p.called and p.address > f.address)
+            from full_ones f where f.address is not null
+        ), room as (
+            select f.address,
+                   least(greatest(ceil(sqrt((
+                       select count(*) from (
+                           select from sites s where s.crawled_at = f.address limit $1::bigint * $1::bigint
+                       ) there
+                   ))), 1), $1::bigint)::bigint
+                   - (select count(*) from leases l where l.state = 'active' and l.address = f.address)
+                   -- Called before, and on their way.
+                   - (select count(*) from parkings p join tasks t on t.id = p.task_id
+                      where p.cause = 'address' and p.called and p.address = f.address
+                        and t.state in ('located', 'assigned', 'leased')) as places
+            from full_ones f
+            where f.address is not null
+        ), next as (
+            select waiting.task_id
+            from room cross join lateral (
+                select p.task_id from parkings p
+                where p.cause = 'address' and not p.called and p.address = room.address
+                order by p.since, p.task_id
+                limit greatest(room.places, 0)
+            ) waiting
+            limit $2
+        ), held as (
+            select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
+        ), called as (
+            update parkings p set called = true from held where p.task_id = held.id
+        )
+        update tasks t set parked = false, reason = null from held where t.id = held.id and t.state = 'located'
+        "#,
+        i64::from(cap),
+        limit,
+    )
+    .execute(conn)
+    .await?;
+    Ok(due.rows_affected() + called.rows_affected())
+}
+
+/// Forgets parkings of tasks that have ended; returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from parkings p using tasks t
+        where t.id = p.task_id and t.state not in ('located', 'assigned', 'leased')
+        "#,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{assignments, fixtures, leases};
+
+    #[test]
+    fn an_address_bears_more_crawls_the_more_sites_it_has_to_a_cap() {
+        let borne: Vec<u32> = [0, 1, 2, 4, 5, 9, 50, 64, 65, u32::MAX].map(|sites| bears(sites, 8)).to_vec();
+        assert_eq!(borne, [1, 1, 2, 2, 3, 3, 8, 8, 8, 8]);
+        assert_eq!(bears(100, 0), 1);
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_address_and_a_mapped_one_is_itself() {
+        let shared = |text: &str| shared(text.parse().expect("an address"));
+        assert_eq!(shared("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!((shared("192.0.2.7"), shared("::ffff:192.0.2.7")), ("192.0.2.7".to_owned(), "192.0.2.7".to_owned()));
+    }
+
+    /// Sites at one address, leased by one agent each.
+    struct Crowd {
+        claims: Vec<Claim>,
+    }
+
+    impl Crowd {
+        async fn new(conn: &mut PgConnection, sites: usize) -> Self {
+            let batch = fixtures::batch(conn, "b", "random").await;
+            let mut claims = Vec::new();
+            for number in 0..sites {
+                let agent = fixtures::agent(conn, &format!("agent{number}")).await;
+                let session = fixtures::session(conn, agent).await;
+                let site = fixtures::site(conn, &format!("s{number}.cn")).await;
+                let task = fixtures::assigned(conn, batch, site, agent).await;
+                leases::grant(conn, agent, session).await.expect("grant");
+                let address = "192.0.2.7".parse().expect("an address");
+                claims.push(Claim { agent, session, task, token: LeaseToken::new(1), address });
+            }
+            Self { claims }
+        }
+
+        /// As the session does it.
+        async fn claim(&self, pool: &PgPool, number: usize) -> Claimed {
+            let one = &self.claims[number];
+            note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
+            let mut tx = crate::store::begin(pool).await.expect("begin");
+            let claimed = claim(&mut tx, one, 8).await.expect("claim");
+            tx.commit().await.expect("commit");
+            claimed
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_address_is_given_to_as_many_as_it_bears_and_the_others_come_in_turn(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 5).await;
+        let mut claimed = Vec::new();
+        for number in 0..5 {
+            claimed.push(crowd.claim(&pool, number).await);
+        }
+        // One site: one; two: two; three and four: two; five: three.
+        let full = Claimed::Full { crawls: 2 };
+        assert_eq!(claimed, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
+        assert_eq!(crowd.claim(&pool, 0).await, Claimed::Granted, "it has it");
+        assert_eq!(crowd.claim(&pool, 2).await, Claimed::NotHeld, "its lease has ended");
+        let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
+            let waiting = assignments::waiting(conn, Duration::ZERO, 10).await.expect("look");
+            waiting.into_iter().map(|task| task.task).collect()
+        };
+        assert_eq!((call(&mut conn, 8, 10).await.expect("call"), chosen(&mut conn).await), (0, vec![]));
+        let [first, next] = [&crowd.claims[0], &crowd.claims[2]];
+        leases::release(&mut conn, first.agent, first.task, first.token, None, 5).await.expect("release");
+        assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 1);
+        assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 0, "the place is kept for the one on its way");
+        assert_eq!(chosen(&mut conn).await, [next.task]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 2).await;
+        let mut first = crate::store::begin(&pool).await.expect("begin");
+        assert_eq!(claim(&mut first, &crowd.claims[0], 1).await.expect("claim"), Claimed::Granted);
+        let second = async |conn: &mut PgConnection| claim(conn, &crowd.claims[1], 1).await.expect("claim");
+        assert_eq!(fixtures::behind(&pool, first, second).await, Claimed::Full { crawls: 1 });
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_asked_to_be_left_alone_is_left_alone_as_long(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 1).await;
+        let Claim { agent, task, token, .. } = crowd.claims[0];
+        let minute = Duration::from_secs(60);
+        assert!(!pause(&mut conn, agent, task, LeaseToken::new(2), minute).await.expect("of another lease"));
+        assert!(pause(&mut conn, agent, task, token, minute).await.expect("pause"));
+        assert_eq!(fixtures::state(&mut conn, task).await, "located");
+        assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 0);
+        assert!(assignments::waiting(&mut conn, Duration::ZERO, 10).await.expect("look").is_empty());
+        sqlx::query("update parkings set until = now()").execute(&mut *conn).await.expect("let a minute pass");
+        assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 1);
+        assert_eq!(assignments::waiting(&mut conn, Duration::ZERO, 10).await.expect("look").len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn parkings_of_tasks_that_ended_are_forgotten_and_hold_no_place(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 2).await;
+        let Claim { agent, task, token, .. } = crowd.claims[0];
+        pause(&mut conn, agent, task, token, Duration::from_secs(60)).await.expect("pause");
+        assert_eq!(prune(&mut conn).await.expect("prune"), 0);
+        sqlx::query("update tasks set state = 'cancelled' where parked").execute(&mut *conn).await.expect("cancel");
+        assert_eq!(prune(&mut conn).await.expect("prune"), 1);
+    }
+}
