@@ -1,12 +1,12 @@
 //! The agent's clocks. Round trips use `Instant`; the lease's deadline uses the boot clock, which goes on while the
 //! machine sleeps; the wall clock only dates a crawl for people. They are never mixed.
 
-/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
-const DEADLINE_POLL: Duration = Duration::from_millis(500);
-
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
+
+/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
+const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
 /// A moment on the boot clock (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
