@@ -72,10 +72,21 @@ pub enum Kind {
     Complete,
     /// A budget cut it.
     Truncated(Budget),
-    /// robots.txt or the guard forbids the site.
-    Blocked,
+    /// The site is forbidden.
+    Blocked(Blocker),
     /// The site gave not a single page.
     Unreachable,
+}
+
+/// Who forbids a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocker {
+    /// Its robots.txt, or that it could not be had.
+    Robots,
+    /// The guard.
+    Guard,
+    /// Requests that failed without end.
+    Breaker,
 }
 
 /// What a finished crawl reports.
@@ -205,7 +216,7 @@ impl Crawl {
         };
         let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
             Robots::Rules(rules) => rules,
-            Robots::Forbidden(reason) => return End::Blocked(reason),
+            Robots::Forbidden(reason) => return End::Blocked(fetcher.blocker(), reason),
             Robots::NoAnswer(reason) => return End::Unreachable(reason),
             Robots::OutOfTime => return End::Cut(Budget::Duration),
         };
@@ -286,7 +297,7 @@ impl Crawl {
         let Self { ledger, origin, fetcher, job, frontier, started_at, watch, .. } = self;
         let first_error = ledger.first_error.unwrap_or_default();
         let (kind, message) = match end {
-            End::Blocked(reason) => (Kind::Blocked, reason),
+            End::Blocked(blocker, reason) => (Kind::Blocked(blocker), reason),
             End::Unreachable(reason) => (Kind::Unreachable, reason),
             End::Cut(_) if !ledger.answered => {
                 (Kind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
@@ -321,14 +332,16 @@ async fn permitted(place: &Place, host: &str) -> Result<(), End> {
     match place.of(host).await {
         Ok(_) => Ok(()),
         Err(PlaceError::NotPermitted(NotPermitted(reason))) => Err(End::NotPermitted(reason)),
-        Err(PlaceError::Resolve(ResolveError::Refused(refused))) => Err(End::Blocked(refused.to_string())),
+        Err(PlaceError::Resolve(ResolveError::Refused(refused))) => {
+            Err(End::Blocked(Blocker::Guard, refused.to_string()))
+        }
         Err(PlaceError::Resolve(ResolveError::Dns(error))) => Err(End::Unreachable(error.to_string())),
     }
 }
 
 fn unsettled(error: ProbeError) -> End {
     match error {
-        ProbeError::Guard(refused) => End::Blocked(refused.to_string()),
+        ProbeError::Guard(refused) => End::Blocked(Blocker::Guard, refused.to_string()),
         other => End::Unreachable(other.to_string()),
     }
 }

@@ -15,6 +15,7 @@ use crate::up;
 
 mod agent;
 mod agents;
+mod alarms;
 mod batch_changes;
 mod batches;
 mod client;

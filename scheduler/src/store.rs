@@ -4,6 +4,7 @@
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
 
 pub mod agents;
+pub mod alarms;
 pub mod assignments;
 pub mod batch_changes;
 pub mod batches;

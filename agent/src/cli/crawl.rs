@@ -50,7 +50,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         Ended::Broken(reason) => bail!(reason),
     };
     match outcome.kind {
-        Kind::Blocked => bail!("blocked: {}", outcome.message),
+        Kind::Blocked(by) => bail!("blocked by {}: {}", format!("{by:?}").to_lowercase(), outcome.message),
         Kind::Unreachable => bail!("unreachable: {}", outcome.message),
         Kind::Complete => println!("{}", line("complete", &outcome)),
         Kind::Truncated(budget) => println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), &outcome)),

@@ -18,6 +18,7 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, 
 use reqwest::{StatusCode, Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::Blocker;
 use super::place::{NotPermitted, Place, PlaceError};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
 use crate::clock;
@@ -183,6 +184,11 @@ impl Fetcher {
     /// Whether the site is not to be asked any more.
     pub(super) const fn is_broken_off(&self) -> bool {
         self.politeness.is_broken()
+    }
+
+    /// Who forbids a site that has no rules: the breaker, if it has opened, and else that its robots.txt cannot be had.
+    pub(super) const fn blocker(&self) -> Blocker {
+        if self.is_broken_off() { Blocker::Breaker } else { Blocker::Robots }
     }
 
     /// Honours a crawl-delay from the next request on.

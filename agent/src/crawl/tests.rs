@@ -305,7 +305,7 @@ async fn a_private_address_is_refused_before_any_request() {
     let site = TestSite::start(|_| html("secret")).await;
     let job = job(&site.origin(), policy());
     let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked, 0));
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked(Blocker::Guard), 0));
     assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(site.seen().is_empty());
 }
@@ -315,11 +315,11 @@ async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawle
     let site = TestSite::start(|path| chain(path, 3)).await;
     let dns = server::start_dns([127, 0, 0, 1]).await;
     let origin = format!("http://site.example:{}", site.port());
-    for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked), ("127.0.0.1/32", Kind::Complete)] {
+    for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked(Blocker::Guard)), ("127.0.0.1/32", Kind::Complete)] {
         let job = job(&origin, policy());
         let outcome = outcome_of(job, context(&[allowed], Some(dns))).await;
         assert_eq!(outcome.kind, kind, "{}", outcome.message);
-        assert_eq!(site.seen().is_empty(), kind == Kind::Blocked);
+        assert_eq!(site.seen().is_empty(), kind == Kind::Blocked(Blocker::Guard));
     }
     assert!(site.seen().iter().all(|request| request.host == format!("site.example:{}", site.port())));
 }
@@ -330,7 +330,7 @@ async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
     let target = format!("{}/robots.txt", private.origin());
     let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
     let outcome = crawl(&site).await;
-    assert_eq!(outcome.kind, Kind::Blocked);
+    assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
     assert!(outcome.message.contains("the guard refuses 127.0.0.2"), "{}", outcome.message);
     assert!(private.seen().is_empty());
     assert_eq!(site.paths(), ["/robots.txt"]);
@@ -342,7 +342,10 @@ async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
     let target = format!("http://me:secret@{}/rules", elsewhere.addr());
     let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.message), (Kind::Blocked, format!("robots.txt forbids {}/", site.origin())));
+    assert_eq!(
+        (outcome.kind, outcome.message),
+        (Kind::Blocked(Blocker::Robots), format!("robots.txt forbids {}/", site.origin()))
+    );
     assert!(elsewhere.seen().iter().all(|request| !request.authorized));
 
     let site = TestSite::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
@@ -352,9 +355,13 @@ async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
 
 #[tokio::test]
 async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows() {
-    for (status, kind) in
-        [(500, Kind::Blocked), (503, Kind::Blocked), (429, Kind::Blocked), (404, Kind::Complete), (401, Kind::Complete)]
-    {
+    for (status, kind) in [
+        (500, Kind::Blocked(Blocker::Robots)),
+        (503, Kind::Blocked(Blocker::Robots)),
+        (429, Kind::Blocked(Blocker::Robots)),
+        (404, Kind::Complete),
+        (401, Kind::Complete),
+    ] {
         let site = TestSite::start(move |path| match path {
             "/robots.txt" => Reply::status(status),
             _ => html("page"),
@@ -362,13 +369,13 @@ async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows(
         .await;
         let outcome = crawl(&site).await;
         assert_eq!(outcome.kind, kind, "{status}");
-        if kind == Kind::Blocked {
+        if kind == Kind::Blocked(Blocker::Robots) {
             assert_eq!(outcome.message, format!("{}/robots.txt: answered {status}", site.origin()));
             assert_eq!(site.paths(), ["/robots.txt"]);
         }
     }
     let site = TestSite::start(|path| if path == "/robots.txt" { Reply::Reset } else { html("page") }).await;
-    assert_eq!(crawl(&site).await.kind, Kind::Blocked);
+    assert_eq!(crawl(&site).await.kind, Kind::Blocked(Blocker::Robots));
 }
 
 #[tokio::test]

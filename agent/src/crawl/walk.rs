@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use super::Blocker;
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
@@ -38,8 +39,8 @@ pub(super) enum End {
     Exhausted,
     /// A budget forbids to go on.
     Cut(Budget),
-    /// Nothing may be fetched: why.
-    Blocked(String),
+    /// Nothing may be fetched: who says so, and why.
+    Blocked(Blocker, String),
     /// Nothing can be fetched: why.
     Unreachable(String),
     /// What was found cannot be kept: why.
@@ -83,7 +84,7 @@ impl Walk<'_> {
     pub(super) async fn run(mut self) -> End {
         let root = SitePath::root();
         if !self.rules.allow(&root) {
-            return End::Blocked(format!("robots.txt forbids {}", self.site.root()));
+            return End::Blocked(Blocker::Robots, format!("robots.txt forbids {}", self.site.root()));
         }
         match self.visit_all(root).await {
             Ok(()) => self.end_of_frontier(),
@@ -126,7 +127,9 @@ impl Walk<'_> {
         }
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Robots::Rules(rules) => rules,
-            Robots::Forbidden(reason) | Robots::NoAnswer(reason) => return Err(End::Blocked(reason)),
+            Robots::Forbidden(reason) | Robots::NoAnswer(reason) => {
+                return Err(End::Blocked(self.fetcher.blocker(), reason));
+            }
             Robots::OutOfTime => return Err(End::Cut(Budget::Duration)),
         };
         if let Some(delay) = self.rules.crawl_delay() {
@@ -216,10 +219,12 @@ impl Walk<'_> {
                     return Err(self.out_of_time());
                 }
                 Err(error @ FetchError::BrokenOff) => {
-                    return Err(End::Blocked(format!("{}: {error}", self.site.root())));
+                    return Err(End::Blocked(Blocker::Breaker, format!("{}: {error}", self.site.root())));
                 }
                 Err(FetchError::NotPermitted(reason)) => return Err(End::NotPermitted(reason)),
-                Err(FetchError::Refused(refused)) if depth == 0 => return Err(End::Blocked(refused.to_string())),
+                Err(FetchError::Refused(refused)) if depth == 0 => {
+                    return Err(End::Blocked(Blocker::Guard, refused.to_string()));
+                }
                 Err(error) => {
                     self.fail(path, &error.to_string());
                     break;
@@ -270,7 +275,7 @@ impl Walk<'_> {
         }
         if !self.rules.allow(&next) {
             let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
-            return if depth == 0 { Err(End::Blocked(forbidden)) } else { Ok(None) };
+            return if depth == 0 { Err(End::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
         }
         if !self.frontier.claim(&next) {
             return Ok(None);

@@ -7,9 +7,9 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    AddressClaim, Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease, MeasureOrder,
-    Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed, SiteTarget, Welcome,
-    measure_order,
+    AddressClaim, BlockedBy, Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease,
+    MeasureOrder, Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed,
+    SiteTarget, Welcome, measure_order,
 };
 
 use crate::crawl;
@@ -245,14 +245,21 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         crawl::Kind::Truncated(crawl::Budget::Bytes) => (OutcomeKind::Truncated, Budget::Bytes),
         crawl::Kind::Truncated(crawl::Budget::Depth) => (OutcomeKind::Truncated, Budget::Depth),
         crawl::Kind::Truncated(crawl::Budget::Duration) => (OutcomeKind::Truncated, Budget::Duration),
-        crawl::Kind::Blocked => (OutcomeKind::Blocked, Budget::Unspecified),
+        crawl::Kind::Blocked(_) => (OutcomeKind::Blocked, Budget::Unspecified),
         crawl::Kind::Unreachable => (OutcomeKind::Unreachable, Budget::Unspecified),
+    };
+    let blocked_by = match outcome.kind {
+        crawl::Kind::Blocked(crawl::Blocker::Robots) => BlockedBy::Robots,
+        crawl::Kind::Blocked(crawl::Blocker::Guard) => BlockedBy::Guard,
+        crawl::Kind::Blocked(crawl::Blocker::Breaker) => BlockedBy::Breaker,
+        crawl::Kind::Complete | crawl::Kind::Truncated(_) | crawl::Kind::Unreachable => BlockedBy::Unspecified,
     };
     OutcomeReport {
         task_id: key.task_id,
         token: key.token,
         kind: kind.into(),
         budget: budget.into(),
+        blocked_by: blocked_by.into(),
         pages: outcome.pages,
         bytes: outcome.bytes,
         errors: outcome.errors,

@@ -10,9 +10,10 @@ use landfall_proto::v1::{ShowSiteRequest, ShowSiteResponse, SiteMeasurement, Sit
 use serde::Serialize;
 
 use super::ConnectionArgs;
+use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
-use super::output::{self, Row, ShowFormat};
+use super::output::{self, Format, Row, ShowFormat};
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
 use super::{submit, watch};
@@ -44,6 +45,15 @@ Examples:
   landfall sites retry www.example.cn --batch autumn
   landfall sites retry --failed --batch autumn")]
     Retry(RetryArgs),
+    /// List sites that were broken off, because requests to them failed without end
+    Alarms {
+        /// How to print
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        format: Format,
+    },
+    /// Let sites be crawled again that were broken off
+    #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
+    Reopen(ReopenArgs),
     /// Show all that is known of one site
     Show {
         /// A host, or scheme://host:port
@@ -105,6 +115,8 @@ impl SitesCommand {
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
+            Self::Alarms { format } => alarms::list(format, connection).await,
+            Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_site(ShowSiteRequest { site }).await;
@@ -130,6 +142,7 @@ struct Site {
     measurements: Vec<MeasurementRow>,
     sightings: Vec<Sighting>,
     order: Option<Order>,
+    broken_off_since: Option<String>,
     tasks: Vec<TaskRow>,
 }
 
@@ -184,6 +197,7 @@ impl From<ShowSiteResponse> for Site {
             measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
             sightings: site.sightings.into_iter().map(Sighting::from).collect(),
             order: site.order.map(Order::from),
+            broken_off_since: output::time(site.broken_off_since.as_ref()),
             tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
         }
     }
@@ -257,6 +271,9 @@ impl Site {
             writeln!(text, "  the same site as {name}")?;
         }
         writeln!(text, "  origin     {}", self.origin.as_deref().unwrap_or("not settled yet"))?;
+        if let Some(since) = &self.broken_off_since {
+            writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", self.name)?;
+        }
         match &self.placement {
             Some(Placement { epoch, coordinate_ms, fit_error }) => {
                 let coordinate: Vec<String> = coordinate_ms.iter().map(|ms| format!("{ms:.1}")).collect();

@@ -11,24 +11,24 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
-use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, SessionId, TaskId};
-use crate::store::checkpoints::{self, Checkpoint, Manners};
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
 use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
-use crate::store::outcomes::{self, Answer, Budget, Ending};
-use crate::store::parkings::Claim;
+use crate::store::outcomes::{self, Answer, Blocker, Budget, Ending};
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
+
+mod crawls;
+
+pub(super) use crawls::{Released, address_answer, checkpoint, claim, release};
 
 /// Slots one agent may claim; the bound of the schema.
 const MAX_CAPACITY: u32 = 10_000;
 /// No prober's measurement is shared for longer.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
-/// No agent leaves a site alone for longer at a time.
-const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Characters of free text kept from an agent.
 const MAX_TEXT: usize = 500;
 
@@ -76,45 +76,6 @@ fn beacon_url(text: &str) -> Result<String, Status> {
 
 pub(super) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
     (TaskId::new(task), LeaseToken::new(token))
-}
-
-/// A lease handed back.
-#[derive(Debug)]
-pub(super) struct Released {
-    pub(super) task: TaskId,
-    pub(super) token: LeaseToken,
-    /// What its crawl crashed with, where it did.
-    pub(super) crash: Option<String>,
-    /// How long its site asked to be left alone; never of a crash.
-    pub(super) pause: Option<Duration>,
-}
-
-pub(super) fn release(release: v1::LeaseRelease) -> Released {
-    let (task, token) = lease_key(release.task_id, release.token);
-    let crash = Some(clip(release.crash)).filter(|crash| !crash.is_empty());
-    let pause = plain(release.not_before).filter(|_| crash.is_none()).map(|pause| pause.min(LONGEST_PAUSE));
-    Released { task, token, crash, pause }
-}
-
-/// What a crawl asks an address for.
-pub(super) fn claim(asked: &v1::AddressClaim, agent: AgentId, session: SessionId) -> Result<Claim, Status> {
-    let (task, token) = lease_key(asked.task_id, asked.token);
-    let address = asked.address.parse().map_err(|_| {
-        Status::invalid_argument(format!("address: '{}' is no IP address", clip(asked.address.clone())))
-    })?;
-    Ok(Claim { agent, session, task, token, address })
-}
-
-/// The answer to a claim; `reason` says why it is refused.
-pub(super) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
-    let v1::AddressClaim { task_id, token, address } = asked;
-    respond(v1::session_response::Message::Address(v1::AddressAnswer {
-        task_id,
-        token,
-        address,
-        granted: reason.is_none(),
-        reason: reason.unwrap_or_default(),
-    }))
 }
 
 /// What a heartbeat says of its agent's load; `None` from an agent that says nothing of it.
@@ -309,30 +270,15 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Op
     Ok((report, origin))
 }
 
-pub(super) fn checkpoint(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
-    let v1::CrawlCheckpoint { task_id, token, pages, state, manners } = checkpoint;
-    if state.len() > checkpoints::MOST_BYTES {
-        let most = checkpoints::MOST_BYTES;
-        return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
-    }
-    let (task, token) = lease_key(task_id, token);
-    let manners = manners.unwrap_or_default();
-    let manners = Manners {
-        interval: plain(manners.interval).map(|interval| interval.min(LONGEST_PAUSE)),
-        pause: plain(manners.pause).map(|pause| pause.min(LONGEST_PAUSE)),
-        turned_away: manners.turned_away,
-        failed_in_a_row: manners.failed_in_a_row,
-        recent_requests: manners.recent_requests,
-        recent_errors: manners.recent_errors,
-        last_error: clip(manners.last_error),
-    };
-    Ok(Checkpoint { task, token, pages, state, manners })
-}
-
 fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     match report.kind() {
         v1::OutcomeKind::Complete => Ok(Ending::Complete),
-        v1::OutcomeKind::Blocked => Ok(Ending::Blocked),
+        v1::OutcomeKind::Blocked => Ok(Ending::Blocked(match report.blocked_by() {
+            v1::BlockedBy::Robots => Some(Blocker::Robots),
+            v1::BlockedBy::Guard => Some(Blocker::Guard),
+            v1::BlockedBy::Breaker => Some(Blocker::Breaker),
+            v1::BlockedBy::Unspecified => None,
+        })),
         v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable),
         v1::OutcomeKind::Truncated => match report.budget() {
             v1::Budget::Pages => Ok(Ending::Truncated(Budget::Pages)),

@@ -86,7 +86,7 @@ fn rtt(value: Option<Rtt>) -> Option<prost_types::Duration> {
     value.map(|value| duration(value.as_duration()))
 }
 
-fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp {
+pub(super) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp {
     let nanos = i32::try_from(value.timestamp_subsec_nanos()).unwrap_or_default();
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }

@@ -12,12 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
-use crate::model::BatchId;
+use crate::model::{BatchId, SiteId};
+use crate::site_list::SiteName;
+use crate::store::batch_changes::Extent;
 use crate::store::batches::{self, Batch, Progress};
 use crate::store::submissions::{self, Submission};
-use crate::store::{self, batch_changes, measurement_orders, sightings, sites, verdicts};
+use crate::store::{self, alarms, batch_changes, measurement_orders, sightings, sites, verdicts};
 
-use super::convert::sites as convert;
+use super::convert::{sites as convert, timestamp};
 use super::{auth, status};
 
 /// The largest message taken: ten thousand of the longest names fit.
@@ -26,6 +28,8 @@ const MAX_MESSAGE: usize = 4 << 20;
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
 /// Ways in which a batch's tasks ended badly that are told apart.
 const ENDINGS_AT_MOST: i64 = 20;
+/// Alarms that are listed.
+const ALARMS_AT_MOST: i64 = 1000;
 /// The time between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 
@@ -105,6 +109,36 @@ impl SiteService for SiteDesk {
         Ok(Response::new(retried.into()))
     }
 
+    async fn list_alarms(
+        &self,
+        request: Request<v1::ListAlarmsRequest>,
+    ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let (alarms, total) = alarms::open(&mut conn, ALARMS_AT_MOST).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
+    }
+
+    async fn reopen_sites(
+        &self,
+        request: Request<v1::ReopenSitesRequest>,
+    ) -> Result<Response<v1::ReopenSitesResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::ReopenSitesRequest { sites: names, all } = request.into_inner();
+        let extent = convert::extent(&names, all, "all").map_err(status::from_field)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let meant = match extent {
+            Extent::All => None,
+            Extent::Sites(names) => Some(known_sites(&mut tx, &names).await?),
+        };
+        let reopened = alarms::reopen(&mut tx, meant.as_deref()).await;
+        let (sites, tasks) = reopened.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(sites, tasks, "sites were reopened");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::ReopenSitesResponse { sites, tasks }))
+    }
+
     async fn list_batches(
         &self,
         request: Request<v1::ListBatchesRequest>,
@@ -138,11 +172,13 @@ impl SiteService for SiteDesk {
         let tasks = sites::tasks(&mut conn, &site).await.map_err(status::from_store)?;
         let verdict = verdicts::of_site(&mut conn, &site).await.map_err(status::from_store)?;
         let sightings = sightings::of_site(&mut conn, &site).await.map_err(status::from_store)?;
+        let broken_off = alarms::of_site(&mut conn, site.id).await.map_err(status::from_store)?;
         let awaited = measurement_orders::awaited(&mut conn, &site).await.map_err(status::from_store)?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);
         Ok(Response::new(v1::ShowSiteResponse {
             sightings: sightings.into_iter().map(Into::into).collect(),
             order: awaited.map(Into::into),
+            broken_off_since: broken_off.map(timestamp),
             ..shown
         }))
     }
@@ -151,6 +187,17 @@ impl SiteService for SiteDesk {
 async fn known_batch(conn: &mut PgConnection, name: String) -> Result<Batch, Status> {
     let batch = batches::by_name(conn, &name).await.map_err(status::from_store)?;
     batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
+}
+
+/// The sites of these names; of one that proved to be another, that one.
+async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        let site = sites::find(conn, name).await.map_err(status::from_store)?;
+        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
+        found.push(site.alias_of.map_or(site.id, |(keeper, _)| keeper));
+    }
+    Ok(found)
 }
 
 impl SiteDesk {

@@ -26,6 +26,8 @@ pub struct Waiting {
     pub choices: i64,
     /// The last of them, and the name of its agent.
     pub former: Option<(Former, String)>,
+    /// Whether its site was broken off.
+    pub broken_off: bool,
 }
 
 /// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
@@ -37,7 +39,7 @@ pub struct Waiting {
 pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit: i64) -> Result<Vec<Waiting>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id, t.site_id, t.reason, b.strategy,
+        select t.id, t.site_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -87,6 +89,7 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
                 reason: row.reason,
                 choices: row.choices,
                 former,
+                broken_off: row.broken_off,
             })
         })
         .collect()

@@ -21,10 +21,21 @@ pub enum Ending {
     Complete,
     /// A budget cut it.
     Truncated(Budget),
-    /// robots.txt or the guard forbids the site.
-    Blocked,
+    /// The site is forbidden, by whom its agent says.
+    Blocked(Option<Blocker>),
     /// The site did not answer.
     Unreachable,
+}
+
+/// Who forbids a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocker {
+    /// Its robots.txt.
+    Robots,
+    /// The agent's guard.
+    Guard,
+    /// Requests that failed without end: a person has to reopen the site (`super::alarms`).
+    Breaker,
 }
 
 /// The budget that cut a crawl.
@@ -218,6 +229,7 @@ async fn judge(
 struct Stored {
     kind: &'static str,
     budget: Option<&'static str>,
+    blocked_by: Option<&'static str>,
     pages: i32,
     bytes: i64,
     errors: i32,
@@ -230,6 +242,7 @@ impl From<&Report> for Stored {
         Self {
             kind: report.ending.kind(),
             budget: report.ending.budget(),
+            blocked_by: report.ending.blocked_by(),
             pages: i32::try_from(report.pages).unwrap_or(i32::MAX),
             bytes: i64::try_from(report.bytes).unwrap_or(i64::MAX),
             errors: i32::try_from(report.errors).unwrap_or(i32::MAX),
@@ -247,6 +260,7 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
     let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind).collect();
     let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget).collect();
+    let blockers: Vec<Option<&str>> = stored.iter().map(|stored| stored.blocked_by).collect();
     let pages: Vec<i32> = stored.iter().map(|stored| stored.pages).collect();
     let bytes: Vec<i64> = stored.iter().map(|stored| stored.bytes).collect();
     let errors: Vec<i32> = stored.iter().map(|stored| stored.errors).collect();
@@ -260,10 +274,11 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     sqlx::query!(
         r#"
         insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
-                              message, refetched, trapped)
+                              message, refetched, trapped, blocked_by)
         select reported.*
         from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
-                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[]) as reported
+                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[],
+                    $15::text[]) as reported
         "#,
         &agents,
         &tasks,
@@ -279,6 +294,7 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
         &messages as _,
         &refetched,
         &trapped,
+        &blockers as _,
     )
     .execute(conn)
     .await?;
@@ -292,7 +308,7 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
         .iter()
         .map(|(_, report)| match report.ending {
             Ending::Complete | Ending::Truncated(_) => None,
-            Ending::Blocked | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
+            Ending::Blocked(_) | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
         })
         .collect();
     sqlx::query!(
@@ -320,12 +336,22 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
 }
 
 impl Ending {
+    /// Who forbids the site, as it is stored.
+    pub const fn blocked_by(self) -> Option<&'static str> {
+        match self {
+            Self::Blocked(Some(Blocker::Robots)) => Some("robots"),
+            Self::Blocked(Some(Blocker::Guard)) => Some("guard"),
+            Self::Blocked(Some(Blocker::Breaker)) => Some("breaker"),
+            Self::Blocked(None) | Self::Complete | Self::Truncated(_) | Self::Unreachable => None,
+        }
+    }
+
     /// The word in the store and in reports.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Complete => "complete",
             Self::Truncated(_) => "truncated",
-            Self::Blocked => "blocked",
+            Self::Blocked(_) => "blocked",
             Self::Unreachable => "unreachable",
         }
     }
@@ -336,7 +362,7 @@ impl Ending {
             Self::Truncated(Budget::Bytes) => Some("bytes"),
             Self::Truncated(Budget::Duration) => Some("duration"),
             Self::Truncated(Budget::Depth) => Some("depth"),
-            Self::Complete | Self::Blocked | Self::Unreachable => None,
+            Self::Complete | Self::Blocked(_) | Self::Unreachable => None,
         }
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::model::{SiteId, Strategy};
+use crate::model::{SiteId, Strategy, TaskId};
 use crate::seed;
 use crate::store::assignments::{self, Waiting};
-use crate::store::{loads, parkings, quarantines};
+use crate::store::{alarms, loads, parkings, quarantines};
 use crate::strategy::{self, Candidate, Choice};
 
 use super::duty::OnDuty;
@@ -88,6 +88,12 @@ impl Assign {
             tx.commit().await.context("commit reasons")?;
             return Ok(false);
         }
+        let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
+        let (broken, waiting): (Vec<Waiting>, Vec<Waiting>) = waiting.into_iter().partition(|task| task.broken_off);
+        if !broken.is_empty() {
+            let broken: Vec<TaskId> = broken.iter().map(|task| task.task).collect();
+            alarms::park(&mut tx, &broken).await.context("park tasks of sites that were broken off")?;
+        }
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let known = Known::read(&mut tx, &sites, &agents, map).await?;
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
@@ -113,7 +119,7 @@ impl Assign {
         tx.commit().await.context("commit assignments")?;
         tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
         self.scheduler.wakes.wake_agents(chosen);
-        Ok(i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS))
+        Ok(full)
     }
 }
 

@@ -108,7 +108,7 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
     )
     .await;
     let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
-    assert_eq!(outcome.kind, Kind::Blocked);
+    assert_eq!(outcome.kind, Kind::Blocked(Blocker::Breaker));
     assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);
     assert_eq!(site.paths(), [""; 0]);
 }

@@ -30,7 +30,7 @@ async fn what_could_not_be_had_is_asked_for_again() {
     let context = context(&["127.0.0.1/32"], None);
     for _ in 0..2 {
         let outcome = outcome_of(job(&site.origin(), policy()), Arc::clone(&context)).await;
-        assert_eq!(outcome.kind, Kind::Blocked);
+        assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
     }
     assert_eq!(asked_for_robots(&site), 2);
 }

@@ -9,6 +9,7 @@ use landfall_proto::v1;
 use crate::config::CrawlConfig;
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
+use crate::store::alarms::Alarm;
 use crate::store::batch_changes::{Cancelled, Extent, Retried};
 use crate::store::batches::{Batch, Listed, Progress};
 use crate::store::measurement_orders::Awaited;
@@ -114,6 +115,13 @@ pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::Su
 /// A site somebody asks for.
 pub(in crate::grpc) fn site_name(request: &v1::ShowSiteRequest) -> Result<SiteName, InvalidField> {
     request.site.parse().map_err(InvalidField::of("site"))
+}
+
+impl From<Alarm> for v1::Alarm {
+    fn from(alarm: Alarm) -> Self {
+        let Alarm { site, since, agent, message, waiting } = alarm;
+        Self { site, since: Some(timestamp(since)), agent, message, waiting }
+    }
 }
 
 /// Which tasks of a batch are meant: all, or those of the sites named.

@@ -1,0 +1,103 @@
+//! `landfall sites alarms|reopen`: sites that were broken off, and letting them be crawled again.
+
+use clap::Args;
+use landfall_proto::v1::{Alarm, ListAlarmsRequest, ReopenSitesRequest, ReopenSitesResponse};
+use serde::Serialize;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, Format, Row, counted};
+use crate::exit::print;
+
+#[derive(Debug, Args)]
+pub(super) struct ReopenArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required_unless_present = "all")]
+    sites: Vec<String>,
+    /// Every site that was broken off
+    #[arg(long, conflicts_with = "sites")]
+    all: bool,
+}
+
+impl ReopenArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let Self { sites, all } = self;
+        let asked = client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await;
+        let reopened = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        print(&format!("{}\n", sentence(&reopened)))
+    }
+}
+
+fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> String {
+    match (sites, tasks) {
+        (0, _) => "nothing changed: none of them was broken off".to_owned(),
+        (sites, 0) => {
+            let again = "landfall sites retry makes the crawl that was broken off go again";
+            format!("{} reopened; {again}", counted(*sites, "site"))
+        }
+        (sites, tasks) => {
+            format!("{} reopened, {} no longer waiting", counted(*sites, "site"), counted(*tasks, "task"))
+        }
+    }
+}
+
+/// Lists the open alarms.
+pub(super) async fn list(format: Format, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let listed = client.sites().list_alarms(ListAlarmsRequest {}).await;
+    let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
+    if listed.alarms.is_empty() && format == Format::Table {
+        return print("no site is broken off\n");
+    }
+    let rows: Vec<AlarmRow> = listed.alarms.into_iter().map(AlarmRow::from).collect();
+    output::print_rows(&rows, format)?;
+    let shown = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+    if listed.total > shown && format == Format::Table {
+        print(&format!("and {} more\n", listed.total - shown))?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, Default, Serialize)]
+struct AlarmRow {
+    site: String,
+    since: Option<String>,
+    agent: String,
+    waiting: u64,
+    message: String,
+}
+
+impl From<Alarm> for AlarmRow {
+    fn from(alarm: Alarm) -> Self {
+        let Alarm { site, since, agent, message, waiting } = alarm;
+        Self { site, since: output::time(since.as_ref()), agent, waiting, message }
+    }
+}
+
+impl Row for AlarmRow {
+    const COLUMNS: &'static [&'static str] = &["site", "broken off", "agent", ">tasks waiting", "message"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.site.clone(),
+            output::text_cell(self.since.as_deref().unwrap_or_default()),
+            self.agent.clone(),
+            self.waiting.to_string(),
+            self.message.clone(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_reopened_is_said_in_a_sentence() {
+        let said = |sites, tasks| sentence(&ReopenSitesResponse { sites, tasks });
+        assert_eq!(said(2, 3), "2 sites reopened, 3 tasks no longer waiting");
+        assert!(said(1, 0).starts_with("1 site reopened; landfall sites retry"));
+        assert!(said(0, 0).starts_with("nothing changed"));
+    }
+}
