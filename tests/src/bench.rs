@@ -10,6 +10,7 @@ use clap::Args;
 
 mod accuracy;
 mod anycast;
+pub mod crawl;
 mod dedupe;
 mod drift;
 mod economy;
@@ -76,6 +77,7 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
+    ("crawl", crawl::run),
     ("dedupe", dedupe::run),
     ("drift", drift::run),
     ("economy", economy::run),
