@@ -16,6 +16,7 @@ mod drift;
 mod economy;
 mod leases;
 mod loads;
+mod million;
 mod plain;
 mod refined;
 mod speed;
@@ -83,6 +84,7 @@ const SECTIONS: &[Section] = &[
     ("economy", economy::run),
     ("leases", leases::run),
     ("loads", loads::run),
+    ("million", million::run),
     ("plain", plain::run),
     ("refined", refined::run),
     ("speed", speed::run),
