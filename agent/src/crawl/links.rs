@@ -5,7 +5,6 @@
 //! what was found before is kept, marked as not all.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use encoding_rs::Encoding;
@@ -14,10 +13,12 @@ use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
 use super::robots::directives;
-use super::site_path::{Fingerprint, Site, SitePath};
+use super::site_path::{Fingerprints, Site, SitePath};
 
 /// The most different links taken from one page.
 const MAX_LINKS: usize = 10_000;
+/// Different links for which there is room from the start: most pages have no more, and the room is some hundred bytes.
+const FEW_LINKS: usize = 28;
 /// What the parser may hold of one page: a tag that is cut by the end of a piece, and 128 bytes for every open element,
 /// which on a page that never closes its paragraphs is every one of them.
 const MAX_PARSER_BYTES: usize = 2 << 20;
@@ -48,7 +49,7 @@ impl LinkExtractor {
             base: url,
             based: false,
             encoding: None,
-            known: HashSet::new(),
+            known: Fingerprints::with_capacity_and_hasher(FEW_LINKS, Default::default()),
             links: Links::default(),
             nofollow: false,
         };
@@ -128,7 +129,7 @@ struct Page {
     based: bool,
     /// Queries are percent-encoded in the page's encoding, as browsers do it.
     encoding: Option<&'static Encoding>,
-    known: HashSet<Fingerprint>,
+    known: Fingerprints,
     links: Links,
     nofollow: bool,
 }

@@ -5,6 +5,9 @@
 //! origin, and a URL is only made back by putting that origin before it, so nothing that went through here can leave
 //! the site.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use sha2::{Digest, Sha256};
 use url::{Position, Url};
 
@@ -25,6 +28,28 @@ pub(super) struct SitePath {
 /// Stands for a [`SitePath`] in sets, so that a large site's known pages stay small in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
+
+/// A set of fingerprints.
+pub(super) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<Own>>;
+
+/// The hash of a fingerprint: half of its own bits, which a cryptographic digest has spread already.
+#[derive(Debug, Default)]
+pub(super) struct Own(u64);
+
+impl Hasher for Own {
+    fn write_u128(&mut self, bits: u128) {
+        self.0 = u64::try_from(bits >> 64).expect("64 bits");
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Nothing but fingerprints is hashed by it; this would do for others.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl SitePath {
     /// The start page.
