@@ -2,8 +2,8 @@
 //!
 //! The real binary crawls a generated site whose pages are made when they are asked for: three links each, so that the number of
 //! pages that wait goes to half a million. At every 100,000 pages the process's resident memory is read, and the bytes of the set of
-//! seen URLs are told from a set of the lab's own, to which the same URLs are added in the order in which a crawl meets them. It takes some
-//! three minutes.
+//! seen URLs are told from a set of the lab's own, to which the same URLs are added in the order in which a crawl meets them. It takes
+//! about a minute.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
