@@ -76,7 +76,24 @@ struct EnrolArgs {
     force: bool,
 }
 
+/// How many threads a command's runtime should have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// Only one thing is under way at a time: a thread that would be woken for half of it costs more than it brings.
+    One,
+    /// Many things are.
+    Several,
+}
+
 impl Cli {
+    /// What the command's runtime should be like.
+    pub const fn threads(&self) -> Threads {
+        match self.command {
+            Command::Crawl(_) => Threads::One,
+            Command::Run(_) | Command::Enrol(_) | Command::Probe(_) => Threads::Several,
+        }
+    }
+
     /// Does what was asked.
     ///
     /// # Errors

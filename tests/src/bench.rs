@@ -10,11 +10,13 @@ use clap::Args;
 
 mod accuracy;
 mod anycast;
+pub mod crawl;
 mod dedupe;
 mod drift;
 mod economy;
 mod leases;
 mod loads;
+mod million;
 mod plain;
 mod refined;
 mod speed;
@@ -76,11 +78,13 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
+    ("crawl", crawl::run),
     ("dedupe", dedupe::run),
     ("drift", drift::run),
     ("economy", economy::run),
     ("leases", leases::run),
     ("loads", loads::run),
+    ("million", million::run),
     ("plain", plain::run),
     ("refined", refined::run),
     ("speed", speed::run),

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use landfall_agent::probe::weighted_mean::trial;
 use landfall_lab::balance::{BalanceArgs, balance};
+use landfall_lab::bench::crawl::measured::measured;
+use landfall_lab::bench::crawl::site::{Plan, serve};
 use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::chaos::prepare::have_private_mounts;
 use landfall_lab::chaos::rejudge::{JudgeArgs, rejudge};
@@ -41,6 +43,16 @@ enum Command {
     Bench(BenchArgs),
     /// Crawl a batch with agents of unequal rates, and compare its time with the least possible
     Balance(BalanceArgs),
+    /// Serve a site that benchmarks crawl, until the standard input ends
+    #[command(hide = true)]
+    BenchSite(Plan),
+    /// Run a command, and print what it cost as JSON
+    #[command(hide = true)]
+    Measured {
+        /// The command
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
     /// Run a command with DATABASE_URL set to a private Postgres
     WithPostgres {
         /// The command
@@ -76,6 +88,11 @@ fn main() -> ExitCode {
             }
             Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),
             Command::Balance(args) => balance(args).await.map(|()| ExitCode::SUCCESS),
+            Command::BenchSite(plan) => serve(plan).await.map(|()| ExitCode::SUCCESS),
+            Command::Measured { command } => {
+                println!("{}", serde_json::to_string(&measured(&command).await?)?);
+                Ok(ExitCode::SUCCESS)
+            }
             Command::WithPostgres { command } => with_postgres(&command).await,
         }
     });

@@ -5,19 +5,20 @@
 //! what was found before is kept, marked as not all.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use encoding_rs::Encoding;
-use lol_html::send::{Element, HtmlRewriter, Settings};
-use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, element};
+use lol_html::send::{Element, ElementContentHandlers, HtmlRewriter, Settings};
+use lol_html::{AsciiCompatibleEncoding, MemorySettings, OutputSink, Selector};
 use url::Url;
 
 use super::robots::directives;
-use super::site_path::{Fingerprint, Site, SitePath};
+use super::site_path::{Fingerprints, Site, SitePath};
 
 /// The most different links taken from one page.
 const MAX_LINKS: usize = 10_000;
+/// Different links for which there is room from the start: most pages have no more, and the room is some hundred bytes.
+const FEW_LINKS: usize = 28;
 /// What the parser may hold of one page: a tag that is cut by the end of a piece, and 128 bytes for every open element,
 /// which on a page that never closes its paragraphs is every one of them.
 const MAX_PARSER_BYTES: usize = 2 << 20;
@@ -48,7 +49,7 @@ impl LinkExtractor {
             base: url,
             based: false,
             encoding: None,
-            known: HashSet::new(),
+            known: Fingerprints::with_capacity_and_hasher(FEW_LINKS, Default::default()),
             links: Links::default(),
             nofollow: false,
         };
@@ -83,6 +84,11 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The elements that are looked at. Read once: reading them took longer than most pages.
+static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
+    ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
+});
+
 fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) -> Settings<'static, 'static> {
     let on = |take: fn(&mut Page, &Element<'_, '_>)| {
         let page = Arc::clone(page);
@@ -91,14 +97,15 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
             Ok(())
         }
     };
+    let [bases, metas, anchors, frames] = &*WANTED;
+    let on = |selector: &'static Selector, take| {
+        (Cow::Borrowed(selector), ElementContentHandlers::default().element(on(take)))
+    };
     let mut settings = Settings::new_send()
-        .append_element_content_handler(element!("base[href]", on(Page::set_base)))
-        .append_element_content_handler(element!("meta", on(Page::obey_meta)))
-        .append_element_content_handler(element!("a[href], area[href]", on(|page, element| page.add(element, "href"))))
-        .append_element_content_handler(element!(
-            "iframe[src], frame[src]",
-            on(|page, element| page.add(element, "src"))
-        ))
+        .append_element_content_handler(on(bases, Page::set_base))
+        .append_element_content_handler(on(metas, Page::obey_meta))
+        .append_element_content_handler(on(anchors, |page, element| page.add(element, "href")))
+        .append_element_content_handler(on(frames, |page, element| page.add(element, "src")))
         .with_memory_settings(MemorySettings::new().with_max_allowed_memory_usage(MAX_PARSER_BYTES))
         .with_strict(false);
     settings = match encoding {
@@ -122,7 +129,7 @@ struct Page {
     based: bool,
     /// Queries are percent-encoded in the page's encoding, as browsers do it.
     encoding: Option<&'static Encoding>,
-    known: HashSet<Fingerprint>,
+    known: Fingerprints,
     links: Links,
     nofollow: bool,
 }
@@ -156,8 +163,7 @@ impl Page {
         if rel.split_ascii_whitespace().any(|word| word.eq_ignore_ascii_case("nofollow")) {
             return;
         }
-        let Some(url) = element.get_attribute(attribute).and_then(|href| self.resolve(&href)) else { return };
-        let Some(path) = self.site.path(&url) else { return };
+        let Some(path) = element.get_attribute(attribute).and_then(|href| self.path(&href)) else { return };
         let fingerprint = path.fingerprint();
         if self.known.contains(&fingerprint) {
             return;
@@ -168,6 +174,13 @@ impl Page {
         }
         self.known.insert(fingerprint);
         self.links.paths.push(path);
+    }
+
+    /// Where a link leads inside the site.
+    fn path(&self, href: &str) -> Option<SitePath> {
+        // A base of the page's may lie anywhere.
+        let plain = if self.based { None } else { SitePath::plain(href) };
+        plain.or_else(|| self.site.path(&self.resolve(href)?))
     }
 
     fn resolve(&self, href: &str) -> Option<Url> {

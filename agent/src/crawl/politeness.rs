@@ -25,8 +25,10 @@ const JITTER: f64 = 0.1;
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
 /// The window in which errors are counted, the least requests in it that say anything, and the share of errors that is too much.
 const WINDOW: Duration = Duration::from_secs(60);
-const LEAST_REQUESTS: usize = 20;
+const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
+/// What is counted as one in the window, which is so much too long or too short.
+const SECOND: Duration = Duration::from_secs(1);
 /// The pause after a window with too many errors.
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Errors in a row that open the breaker.
@@ -83,11 +85,25 @@ pub(super) struct Politeness {
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
-    /// When requests of the last minute were answered, and whether badly.
-    window: VecDeque<(Instant, bool)>,
+    /// The answers of the last minute, by seconds: never more than a minute has, however many there are in each.
+    window: VecDeque<Second>,
     in_a_row: u32,
     /// The mean time to first byte, in seconds.
     first_byte: f64,
+}
+
+/// Answers within a second of the first of them.
+#[derive(Debug)]
+struct Second {
+    began: Instant,
+    requests: u32,
+    errors: u32,
+}
+
+impl Second {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.began) <= WINDOW
+    }
 }
 
 impl Politeness {
@@ -125,9 +141,7 @@ impl Politeness {
     /// How it is at the moment.
     pub(super) fn manners(&self, now: Instant) -> Manners {
         let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
-        let recent = self.window.iter().filter(|(at, _)| now.saturating_duration_since(*at) <= WINDOW);
-        let (recent_requests, recent_errors) =
-            recent.fold((0, 0), |(requests, errors), (_, badly)| (requests + 1, errors + u32::from(*badly)));
+        let (recent_requests, recent_errors) = self.recent(now);
         let interval = self.interval.max(self.trouble());
         Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
     }
@@ -180,22 +194,39 @@ impl Politeness {
             self.turned_away_at = Some(now);
             self.pause(now, asked.unwrap_or(own), rng);
         }
-        self.window.push_back((now, badly));
-        while self.window.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > WINDOW) {
-            self.window.pop_front();
-        }
-        if self.too_many_errors() {
+        self.count(now, badly);
+        if self.too_many_errors(now) {
             self.window.clear();
             self.pause(now, WINDOW_PAUSE, rng);
         }
     }
 
-    fn too_many_errors(&self) -> bool {
-        let errors = self.window.iter().filter(|(_, badly)| *badly).count();
-        let share = |part: usize, whole: usize| {
-            f64::from(u32::try_from(part).unwrap_or(u32::MAX)) / f64::from(u32::try_from(whole).unwrap_or(u32::MAX))
-        };
-        self.window.len() >= LEAST_REQUESTS && share(errors, self.window.len()) > MAX_ERROR_SHARE
+    /// Counts an answer in the window, and lets go what is too old.
+    fn count(&mut self, now: Instant, badly: bool) {
+        let under_way = |second: &Second| now.saturating_duration_since(second.began) < SECOND;
+        if !self.window.back().is_some_and(under_way) {
+            self.window.push_back(Second { began: now, requests: 0, errors: 0 });
+        }
+        if let Some(second) = self.window.back_mut() {
+            second.requests = second.requests.saturating_add(1);
+            second.errors = second.errors.saturating_add(u32::from(badly));
+        }
+        while self.window.front().is_some_and(|second| !second.is_recent(now)) {
+            self.window.pop_front();
+        }
+    }
+
+    /// Requests of the last minute, and how many of them failed.
+    fn recent(&self, now: Instant) -> (u32, u32) {
+        let recent = self.window.iter().filter(|second| second.is_recent(now));
+        recent.fold((0_u32, 0_u32), |(requests, errors), second| {
+            (requests.saturating_add(second.requests), errors.saturating_add(second.errors))
+        })
+    }
+
+    fn too_many_errors(&self, now: Instant) -> bool {
+        let (requests, errors) = self.recent(now);
+        requests >= LEAST_REQUESTS && f64::from(errors) > MAX_ERROR_SHARE * f64::from(requests)
     }
 
     /// No request before `pause` is over, or somewhat later; a longer pause stays.
@@ -324,6 +355,17 @@ mod tests {
         assert_eq!(after(19, 0, ms(100), &mut rng), Duration::ZERO, "too few to say");
         assert!(about(after(3, 17, ms(100), &mut rng), 60));
         assert_eq!(after(3, 17, Duration::from_secs(20), &mut rng), Duration::ZERO, "of long ago");
+    }
+
+    #[test]
+    fn a_minute_of_answers_takes_no_more_memory_the_more_there_are() {
+        let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(0)), rng());
+        for number in 0..200_000 {
+            politeness.answered(now + Duration::from_micros(500 * number), Answered::Well, None, &mut rng);
+        }
+        assert!(politeness.window.len() <= 62, "{}", politeness.window.len());
+        let recent = politeness.manners(now + Duration::from_secs(100)).recent_requests;
+        assert!((118_000..=122_000).contains(&recent), "{recent}");
     }
 
     #[test]

@@ -22,6 +22,9 @@ const HEADER: usize = 8;
 /// No frame is longer: what a crawl finds at once is bounded far below.
 const MAX_FRAME: usize = 64 << 20;
 
+/// What is read of a file at once, in bytes: some hundred steps, for each of which a thread would have to be woken otherwise.
+const READ_AHEAD: usize = 64 << 10;
+
 /// A path that waits.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Queued {
@@ -196,9 +199,8 @@ impl Log {
     /// The frame at `at` where it is in memory still, and the place after it; `None` when it is in the file, or not there yet.
     pub(super) fn in_memory(&self, at: Place) -> Option<(Frame, Place)> {
         let from = usize::try_from(at.checked_sub(self.written)?).ok()?;
-        let rest = self.unwritten.get(from..)?;
-        let (body, length) = split(rest)?;
-        Some((Frame::decode(body).ok()?, at + u64::try_from(length).expect("a length")))
+        let (frame, length) = whole(self.unwritten.get(from..)?)?;
+        Some((frame, at + length))
     }
 
     /// Whether a place is in the file.
@@ -250,6 +252,25 @@ impl Reader {
         }
         Ok(Frame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
     }
+
+    /// What the frames from `at` on queue, as many as are read at once and one at least, and the place after them; `None` where
+    /// [`Reader::read`] says so.
+    pub(super) fn read_ahead(&self, at: Place) -> io::Result<Option<(Vec<Queued>, Place)>> {
+        let there = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
+        let mut block = vec![0; there.min(READ_AHEAD)];
+        self.file.read_exact_at(&mut block, at)?;
+        let (mut queued, mut rest, mut next) = (Vec::new(), block.as_slice(), at);
+        while let Some((frame, length)) = whole(rest) {
+            queued.extend(frame.queued);
+            next += length;
+            rest = usize::try_from(length).ok().and_then(|length| rest.get(length..)).unwrap_or_default();
+        }
+        if next > at {
+            return Ok(Some((queued, next)));
+        }
+        // The first is longer than that, or none.
+        Ok(self.read(at)?.map(|(frame, next)| (frame.queued, next)))
+    }
 }
 
 /// The place of the first frame.
@@ -269,11 +290,15 @@ fn header_of(header: [u8; HEADER]) -> (usize, u32) {
     (usize::try_from(length).unwrap_or(usize::MAX), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// The body of the frame that `bytes` begin with, and the length of both.
-fn split(bytes: &[u8]) -> Option<(&[u8], usize)> {
+/// The frame that `bytes` begin with, and its length with its header; `None` when it is not whole.
+fn whole(bytes: &[u8]) -> Option<(Frame, u64)> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
-    let (length, _) = header_of(*header);
-    Some((rest.get(..length)?, HEADER + length))
+    let (length, checked) = header_of(*header);
+    let body = rest.get(..length)?;
+    if checksum(body) != checked {
+        return None;
+    }
+    Some((Frame::decode(body).ok()?, u64::try_from(HEADER + length).expect("a length")))
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -321,6 +346,28 @@ mod tests {
             at = next;
         }
         assert!(!log.is_written(at) && log.in_memory(at).is_none());
+    }
+
+    #[test]
+    fn reading_ahead_brings_every_path_once_and_in_order_whatever_the_frames_lengths() {
+        let mut log = Log::temporary().unwrap();
+        let frames = [0, 3, 20_000, 1, 0, 2, 7, 900, 0, 5_000, 0].map(|paths: u32| {
+            let queued = (0..paths).map(|path| Queued { path: format!("/{paths}/{path}"), depth: path }).collect();
+            Frame { visited: true, queued, ..Frame::default() }
+        });
+        frames.iter().for_each(|frame| log.push(frame));
+        write(&mut log);
+        let (reader, mut at, mut found) = (log.reader(), first(""), Vec::new());
+        let mut reads = 0;
+        while let Some((queued, next)) = reader.read_ahead(at).unwrap() {
+            assert!(next > at);
+            found.extend(queued);
+            at = next;
+            reads += 1;
+        }
+        assert!(found.into_iter().eq(frames.iter().flat_map(|frame| frame.queued.clone())));
+        assert_eq!(at, log.written);
+        assert!(reads < frames.len(), "{reads} reads");
     }
 
     #[test]

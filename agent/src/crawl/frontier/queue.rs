@@ -32,13 +32,13 @@ impl Queue {
             if let Some(queued) = self.front.pop_front() {
                 return Ok(Some(queued));
             }
-            let frame = if self.log.is_written(self.unread) {
+            let read = if self.log.is_written(self.unread) {
                 let (reader, at) = (self.log.reader(), self.unread);
-                blocking(move || reader.read(at)).await?
+                blocking(move || reader.read_ahead(at)).await?
             } else {
-                self.log.in_memory(self.unread)
+                self.log.in_memory(self.unread).map(|(frame, next)| (frame.queued, next))
             };
-            let Some((Frame { queued, .. }, next)) = frame else { return Ok(None) };
+            let Some((queued, next)) = read else { return Ok(None) };
             self.unread = next;
             let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(queued.len());
             self.skip -= u64::try_from(skipped).expect("no more than there are to skip");

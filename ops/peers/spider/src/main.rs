@@ -1,0 +1,15 @@
+//! Crawls one site with the library `spider` as its page shows it: its defaults, pages discarded. Prints how many there were.
+
+use spider::tokio;
+use spider::website::Website;
+
+#[tokio::main]
+async fn main() {
+    let Some(url) = std::env::args().nth(1) else {
+        eprintln!("usage: peer-spider URL");
+        std::process::exit(2);
+    };
+    let mut website = Website::new(&url);
+    website.crawl().await;
+    println!("{} pages", website.get_size().await);
+}

@@ -1,0 +1,116 @@
+//! What a page costs: the agent's crawler beside `spider`, wget2 and Scrapy, on one site of 5,001 linked pages.
+//!
+//! Counted is processor time, the crawler's own and the system's for it, not the time that passes: the agent asks one site for one page
+//! at a time whatever it may cost, the others ask for several. Each run is a process of its own, its start and end included; runs
+//! take turns. One that did not fetch every page, by the count of the site's server, is an error. The server is a process of its own too, and
+//! its time is nobody's.
+
+use std::path::Path;
+
+use anyhow::ensure;
+
+use super::Line;
+use super::speed::median;
+use crawlers::{Crawler, OURS, OURS_WARC, Places, SPIDER, WGET2};
+use measured::{Cost, cost_of};
+use site::{Plan, Server};
+
+mod crawlers;
+pub mod measured;
+pub mod site;
+
+/// About 4 KiB a page and 20 links, each on average met twenty times: what an ordinary site looks like to a crawler.
+pub(super) const PLAN: Plan = Plan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
+/// Runs of each.
+const RUNS: usize = 5;
+const LEAST_RATIO: f64 = 1.2;
+const MOST_MIB: f64 = 64.0;
+
+/// Runs the section.
+pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
+}
+
+/// What the runs of a crawler came to.
+struct Row {
+    name: &'static str,
+    costs: Vec<Cost>,
+}
+
+impl Row {
+    /// Pages a processor second of each run.
+    fn rates(&self) -> Vec<f64> {
+        let pages = f64::from(u32::try_from(PLAN.pages).unwrap_or(u32::MAX));
+        self.costs.iter().map(|cost| pages / cost.cpu_s()).collect()
+    }
+
+    fn peak_mib(&self) -> f64 {
+        let peaks = self.costs.iter().map(|cost| f64::from(i32::try_from(cost.peak_kib).unwrap_or(i32::MAX)) / 1024.0);
+        peaks.fold(0.0, f64::max)
+    }
+
+    /// The median, and the least and the most.
+    fn spread(&self, figure: impl Fn(&Cost) -> f64, digits: usize) -> String {
+        let figures: Vec<f64> = self.costs.iter().map(figure).collect();
+        let (least, most) =
+            (figures.iter().copied().fold(f64::MAX, f64::min), figures.iter().copied().fold(0.0, f64::max));
+        format!("{:.digits$} ({least:.digits$} - {most:.digits$})", median(figures))
+    }
+}
+
+async fn measure() -> anyhow::Result<Vec<Line>> {
+    let places = Places::find()?;
+    let mut server = Server::start(&PLAN).await?;
+    let (mut rows, mut lines, mut able) = (Vec::new(), Vec::new(), Vec::new());
+    for Crawler { name, call } in places.crawlers() {
+        match call {
+            Ok(call) => {
+                able.push(call);
+                rows.push(Row { name, costs: Vec::new() });
+            }
+            Err(reason) => lines.push(Line::plain(format!("{name}: {reason}"), "-")),
+        }
+    }
+    for _ in 0..RUNS {
+        for (row, call) in rows.iter_mut().zip(&able) {
+            let folder = tempfile::tempdir()?;
+            let command = call(&places, &server.url);
+            row.costs.push(crawl(&mut server, row.name, &command, folder.path()).await?);
+        }
+    }
+    for row in &rows {
+        let pages = f64::from(u32::try_from(PLAN.pages)?);
+        let Row { name, .. } = row;
+        lines
+            .push(Line::plain(format!("{name}: pages a processor second"), row.spread(|cost| pages / cost.cpu_s(), 0)));
+        lines.push(Line::plain(format!("{name}: of it in the system, s"), row.spread(|cost| cost.system_s, 2)));
+        lines.push(Line::plain(format!("{name}: from start to end, s"), row.spread(|cost| cost.wall_s, 2)));
+        let (what, mib) = (format!("{name}: peak memory, MiB"), row.peak_mib());
+        let ours = [OURS, OURS_WARC].contains(name);
+        lines.push(if ours { Line::at_most(what, mib, MOST_MIB) } else { Line::plain(what, format!("{mib:.0}")) });
+    }
+    for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
+        let row = |name: &str| rows.iter().find(|row| row.name == name);
+        if let (Some(a), Some(b)) = (row(ours), row(peer)) {
+            // Of each turn, so that what else the machine does falls on both.
+            let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
+            lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
+        }
+    }
+    Ok(lines)
+}
+
+/// One run, which must have fetched everything.
+async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<Cost> {
+    server.reset().await?;
+    let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;
+    let asked = server.asked().await?;
+    ensure!(
+        asked.pages == PLAN.pages,
+        "{name} fetched {} of {} pages in {} requests",
+        asked.pages,
+        PLAN.pages,
+        asked.requests
+    );
+    Ok(cost)
+}

@@ -1,0 +1,89 @@
+//! What one process cost: `lab measured -- CMD` runs it and prints its processor time, its peak memory and its time as JSON.
+//!
+//! A process of its own, because the system tells of all children together: this one has a single child.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+/// How long a crawl may take: the slowest of them needs some thirty seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a process cost.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Processor time in its own code, in seconds.
+    pub user_s: f64,
+    /// And in the system's.
+    pub system_s: f64,
+    /// From its start to its end, in seconds.
+    pub wall_s: f64,
+    /// The most memory it had at a time, in KiB. Not less than what `lab` itself had when it started it, some MiB.
+    pub peak_kib: i64,
+}
+
+impl Cost {
+    /// All of its processor time.
+    pub fn cpu_s(&self) -> f64 {
+        self.user_s + self.system_s
+    }
+}
+
+/// Runs a command, its output on this one's standard error, and says what it cost.
+///
+/// # Errors
+/// When it cannot be started, fails or takes longer than five minutes.
+pub async fn measured(command: &[String]) -> anyhow::Result<Cost> {
+    let (program, args) = command.split_first().context("there is a command")?;
+    let started = Instant::now();
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::null()).stdout(std::io::stderr()).kill_on_drop(true);
+    let mut child = command.spawn().with_context(|| format!("start {program}"))?;
+    let status = tokio::time::timeout(PATIENCE, child.wait()).await;
+    let status = status.with_context(|| format!("{program} took longer than {PATIENCE:?}"))??;
+    let wall_s = started.elapsed().as_secs_f64();
+    ensure!(status.success(), "{program}: {status}");
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("ask what the child cost")?;
+    let (user_s, system_s) = (seconds(usage.user_time()), seconds(usage.system_time()));
+    Ok(Cost { user_s, system_s, wall_s, peak_kib: usage.max_rss() })
+}
+
+fn seconds(time: TimeVal) -> f64 {
+    let whole = u64::try_from(time.tv_sec()).unwrap_or_default();
+    let micros = u64::try_from(time.tv_usec()).unwrap_or_default();
+    (Duration::from_secs(whole) + Duration::from_micros(micros)).as_secs_f64()
+}
+
+/// Runs a command in `folder` by way of `lab measured`.
+pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<Cost> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let mut lab = Command::new(own);
+    lab.arg("measured").arg("--").args(command).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
+    let output = lab.output().await.context("start lab measured")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = said.lines().rev().take(3).collect();
+        bail!("{}", last.into_iter().rev().collect::<Vec<_>>().join(" / "));
+    }
+    serde_json::from_slice(&output.stdout).context("read what lab measured said")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_that_works_costs_something_and_one_that_fails_is_an_error() {
+        let sh = |script: &str| ["sh", "-c", script].map(str::to_owned);
+        let cost = measured(&sh("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")).await.unwrap();
+        assert!(cost.user_s > 0.001 && cost.peak_kib > 100 && cost.wall_s >= cost.user_s * 0.5, "{cost:?}");
+        assert!(measured(&sh("exit 3")).await.is_err());
+        assert!(measured(&["/no/such/program".to_owned()]).await.is_err());
+    }
+}
