@@ -254,7 +254,7 @@ async fn a_page_that_hangs_is_given_up() {
         _ => Reply::status(404),
     })
     .await;
-    let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300) };
+    let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300), ..Timeouts::default() };
     let job = job(&site.origin(), policy());
     let context = context(&["127.0.0.1/32"], None);
     let ended = run_within(timeouts, job, Keep::default(), context, CancellationToken::new()).await;
