@@ -69,7 +69,7 @@ fn means(config: &Config) -> anyhow::Result<Means> {
     let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
     Ok(Means {
         guard: guard::Guard::new(config.allow_net.clone()),
-        resolver: dns::Resolver::new(config.dns)?,
+        resolver: config.resolver()?,
         bind: config.bind,
         tls: context::tls_config(config.extra_ca.as_deref())?,
         robots: std::sync::Arc::default(),

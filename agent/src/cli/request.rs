@@ -53,7 +53,10 @@ impl RequestArgs {
         let extra_ca = self.extra_ca.as_deref().or(config.and_then(|config| config.extra_ca.as_deref()));
         Ok(Context {
             guard: Guard::new(allowed),
-            resolver: Resolver::new(self.dns.or(config.and_then(|config| config.dns)))?,
+            resolver: match (self.dns, config) {
+                (None, Some(config)) => config.resolver()?,
+                (server, _) => Resolver::new(server)?,
+            },
             user_agent: UserAgent::new(contact)?,
             bind: config.and_then(|config| config.bind),
             tls: tls_config(extra_ca)?,
