@@ -105,7 +105,7 @@ pub(super) struct NoClient(#[source] reqwest::Error);
 /// Sends the requests of one crawl.
 pub(super) struct Fetcher {
     client: reqwest::Client,
-    guard: Guard,
+    context: Context,
     timeouts: Timeouts,
     politeness: Politeness,
     rng: ChaCha8Rng,
@@ -128,11 +128,10 @@ impl Fetcher {
         politeness: Politeness,
         deadline: Instant,
     ) -> Result<Self, NoClient> {
-        let guard = context.guard.clone();
         let resolving = Arc::new(AtomicBool::new(false));
         Ok(Self {
             client: client(context, timeouts, Arc::clone(&resolving))?,
-            guard,
+            context: context.clone(),
             timeouts,
             politeness,
             rng: rand::make_rng(),
@@ -162,13 +161,26 @@ impl Fetcher {
         self.politeness.start(started);
         let answer = timeout_at(started + self.timeouts.first_byte, self.client.get(url.clone()).send()).await;
         let took = started.elapsed();
-        let late = FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte };
-        let answer = answer.map_err(|_| late).and_then(|answer| answer.map_err(|error| self.read_error(&error)));
+        let answer = match answer {
+            Ok(answer) => answer.map_err(|error| self.read_error(&error)),
+            Err(_) => {
+                self.renew_client();
+                Err(FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte })
+            }
+        };
         let answered = answer.as_ref().map_or(Answered::Badly, answered);
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
         let response = answer?;
         self.note_round_trip(&response, took);
         Answer::vet(response, self.timeouts, started)
+    }
+
+    /// Leaves a connection on which nothing was answered: in HTTP/2 all later requests would go there too, though it may be dead.
+    fn renew_client(&mut self) {
+        // It was made of the same settings before; where that fails now, the old one is as good as any.
+        if let Ok(client) = client(&self.context, self.timeouts, Arc::clone(&self.resolving)) {
+            self.client = client;
+        }
     }
 
     /// What a later part of the crawl has to remember of how the site answers.
@@ -207,7 +219,7 @@ impl Fetcher {
             Some(url::Host::Ipv6(addr)) => IpAddr::V6(addr),
             Some(url::Host::Domain(_)) | None => return Ok(()),
         };
-        self.guard.vet(addr).map_err(FetchError::Refused)
+        self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
     /// A request on the connection of the one before it was warm; the local port tells connections apart.

@@ -7,7 +7,12 @@ use super::*;
 use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
+mod encodings;
+mod guarded;
+mod hostile;
+mod hostile_tls;
 mod manners;
+mod raw;
 mod resume;
 mod robots;
 mod server;
@@ -420,7 +425,7 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
     let compressed = encoder.finish().unwrap();
     assert!(compressed.len() < body.len() / 10);
     let site = TestSite::start(move |path| match path {
-        "/" => Reply::Gzip(compressed.clone()),
+        "/" => Reply::Encoded("gzip", compressed.clone()),
         "/next" => html("next"),
         _ => Reply::status(404),
     })
