@@ -11,6 +11,7 @@ use clap::Args;
 mod accuracy;
 mod anycast;
 mod dedupe;
+mod dns;
 mod drift;
 mod economy;
 mod leases;
@@ -77,6 +78,7 @@ const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
     ("dedupe", dedupe::run),
+    ("dns", dns::run),
     ("drift", drift::run),
     ("economy", economy::run),
     ("leases", leases::run),
