@@ -23,6 +23,9 @@ const CACHED_ANSWERS: u64 = 1024;
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
 /// The longest it is kept that there is no address: what was mended should be seen within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
+/// The shortest it is kept that there is no address: some servers do not say how long, and without this, that a site has none of
+/// IPv6 would be asked for every connection.
+const SHORTEST_MISSED: Duration = Duration::from_secs(10);
 /// Addresses of one host that are looked at; a name may have hundreds, and each is a connection to try.
 const MAX_ADDRESSES: usize = 16;
 
@@ -72,7 +75,10 @@ impl Resolver {
     /// # Errors
     /// When the system names no servers.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
-        Self::keeping(server, Kept { answers: CACHED_ANSWERS, found: LONGEST_KEPT, missed: LONGEST_MISSED })
+        Self::keeping(
+            server,
+            Kept { answers: CACHED_ANSWERS, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) },
+        )
     }
 
     /// A resolver that asks for every lookup, as [`crate::config::Config::dns_cache`] may want it.
@@ -80,7 +86,7 @@ impl Resolver {
     /// # Errors
     /// When the system names no servers.
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
-        Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: Duration::ZERO })
+        Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: (Duration::ZERO, Duration::ZERO) })
     }
 
     fn keeping(server: Option<SocketAddr>, kept: Kept) -> Result<Self, NoNameServers> {
@@ -91,7 +97,7 @@ impl Resolver {
         let options = builder.options_mut();
         options.cache_size = kept.answers;
         options.positive_max_ttl = Some(kept.found);
-        options.negative_max_ttl = Some(kept.missed);
+        (options.negative_min_ttl, options.negative_max_ttl) = (Some(kept.missed.0), Some(kept.missed.1));
         options.timeout = LOOKUP_TIMEOUT / 2;
         options.attempts = 2;
         let inner = builder.build().map_err(|error| NoNameServers(Box::new(error)))?;
@@ -127,12 +133,14 @@ impl Resolver {
     }
 }
 
-/// How many answers are kept, and how long at most.
+/// How many answers are kept, and how long.
 #[derive(Clone, Copy)]
 struct Kept {
     answers: u64,
+    /// At most.
     found: Duration,
-    missed: Duration,
+    /// At least and at most.
+    missed: (Duration, Duration),
 }
 
 fn ask_only(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
@@ -209,7 +217,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_kept_while_it_lives_and_not_longer() {
         let names = names().await;
-        let resolver = Resolver::new(Some(names.addr)).unwrap();
+        let kept = Kept { answers: 100, found: LONGEST_KEPT, missed: (Duration::ZERO, LONGEST_MISSED) };
+        let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
             async {
@@ -231,7 +240,8 @@ mod tests {
     #[tokio::test]
     async fn no_answer_is_kept_longer_than_our_own_limits() {
         let names = names().await;
-        let kept = Kept { answers: 100, found: Duration::from_secs(1), missed: Duration::from_secs(1) };
+        let limit = Duration::from_secs(1);
+        let kept = Kept { answers: 100, found: limit, missed: (Duration::ZERO, limit) };
         let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
@@ -252,7 +262,7 @@ mod tests {
         })
         .await;
         let (kept, hosts) = (20, 100);
-        let limits = Kept { answers: kept, found: LONGEST_KEPT, missed: LONGEST_MISSED };
+        let limits = Kept { answers: kept, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) };
         let resolver = Resolver::keeping(Some(names.addr), limits).unwrap();
         for kind in ["gone", "here"] {
             let asked = async || {
@@ -265,6 +275,16 @@ mod tests {
             let again = asked().await - hosts;
             assert!(again >= hosts - usize::try_from(kept).unwrap(), "{kind}: {again} of {hosts} were not kept");
         }
+    }
+
+    #[tokio::test]
+    async fn that_a_name_has_no_ipv6_is_kept_though_its_server_does_not_say_how_long() {
+        let names = names().await;
+        let resolver = Resolver::new(Some(names.addr)).unwrap();
+        for _ in 0..20 {
+            resolver.resolve("long.example").await.unwrap();
+        }
+        assert_eq!(names.questions(), 2);
     }
 
     #[tokio::test]

@@ -64,7 +64,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 
 fn means(config: &Config) -> anyhow::Result<Means> {
     for net in &config.allow_net {
-        tracing::warn!(%net, "THE GUARD IS OPEN: this network may be probed and crawled though it is not public");
+        tracing::warn!(%net, "{}", guard::OPEN);
     }
     let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
     Ok(Means {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ pub(crate) struct TestServer {
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
+    questions: Arc<AtomicUsize>,
 }
 
 /// What a name server says of a name.
@@ -78,13 +80,14 @@ impl TestNames {
     /// One that answers as `answer` says, which is told the name and how often its IPv4 addresses were asked for before.
     pub(crate) async fn answering(answer: impl Fn(&str, usize) -> Named + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default() };
-        let asked = Arc::clone(&names.asked);
+        let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
+        let (asked, questions) = (Arc::clone(&names.asked), Arc::clone(&names.questions));
         tokio::spawn(async move {
             let mut query = [0; 512];
             loop {
                 let (length, peer) = socket.recv_from(&mut query).await.unwrap();
                 let query = Message::from_vec(&query[..length]).unwrap();
+                questions.fetch_add(1, Ordering::SeqCst);
                 let name = query.queries[0].name().to_ascii().trim_end_matches('.').to_lowercase();
                 let before = {
                     let mut asked = asked.lock().unwrap();
@@ -98,6 +101,11 @@ impl TestNames {
             }
         });
         names
+    }
+
+    /// Questions of any kind, for any name.
+    pub(crate) fn questions(&self) -> usize {
+        self.questions.load(Ordering::SeqCst)
     }
 
     /// How often the IPv4 addresses of a name were asked for.
