@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -69,4 +69,28 @@ fn an_open_guard_is_said_and_a_closed_one_connects_nothing() {
     let output = crawl(&site, &["--allow-net", "127.0.0.0/8"], &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
+}
+
+#[test]
+fn an_agent_says_at_its_start_that_its_guard_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody listens on the discard port: the agent goes on trying.
+    let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
+        dns = '127.0.0.1'\n[beacon]\nenabled = false\n";
+    std::fs::write(folder.path().join("agent.toml"), config).unwrap();
+    std::fs::write(folder.path().join("credential"), "a-credential").unwrap();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(["run", "--allow-net", "127.2.0.0/16", "--dir"])
+        .arg(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warnings: Vec<String> = said.by_ref().take_while(|line| !line.contains("agent started")).collect();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    for net in ["10.0.0.0/8", "127.2.0.0/16"] {
+        let warns = |line: &String| line.contains("WARN") && line.contains("THE GUARD IS OPEN") && line.contains(net);
+        assert!(warnings.iter().any(warns), "{net}: {warnings:?}");
+    }
 }

@@ -12,6 +12,7 @@ mod guarded;
 mod hostile;
 mod hostile_tls;
 mod manners;
+mod properties;
 mod raw;
 mod resume;
 mod robots;

@@ -50,6 +50,7 @@ async fn what_can_be_decoded_is_asked_for_and_nothing_else_is() {
     for head in site.heads() {
         assert!(head.to_lowercase().contains("\r\naccept-encoding: gzip, br, zstd\r\n"), "{head}");
     }
+    assert_eq!((site.heads().len(), site.connections()), (2, 1), "one connection is enough");
 }
 
 #[tokio::test]
@@ -122,4 +123,32 @@ async fn bodies_of_errors_and_redirects_may_be_bombs_too() {
     let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
     assert_eq!((outcome.kind, outcome.bytes), (Kind::Unreachable, 0));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn links_are_read_in_the_charset_of_their_page() {
+    let link = "<a href='/\u{4e2d}?q=\u{4e2d}'>";
+    let answer = |content_type: &str, body: Vec<u8>| {
+        let length = body.len();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n");
+        vec![say(&head), raw::Act::Say(body)]
+    };
+    let gbk = encoding_rs::GBK.encode(link).0.into_owned();
+    let marked = [b"<meta charset=gbk>", &*gbk].concat();
+    let cases = [
+        ("text/html; charset=\"GB2312\"", gbk, "/%E4%B8%AD?q=%D6%D0"),
+        ("text/html", marked, "/%E4%B8%AD?q=%D6%D0"),
+        ("text/html; charset=utf-8", link.as_bytes().to_vec(), "/%E4%B8%AD?q=%E4%B8%AD"),
+        ("text/html; charset=no-such", link.as_bytes().to_vec(), "/%E4%B8%AD?q=%E4%B8%AD"),
+    ];
+    for (content_type, body, expected) in cases {
+        let site = RawSite::start(move |path| match path {
+            "/" => answer(content_type, body.clone()),
+            _ => whole("a page"),
+        })
+        .await;
+        outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+        let heads = site.heads();
+        assert!(heads[2].starts_with(&format!("GET {expected} ")), "{content_type}: {}", heads[2]);
+    }
 }
