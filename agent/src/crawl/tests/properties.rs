@@ -204,6 +204,15 @@ proptest! {
     }
 }
 
+#[test]
+fn a_page_that_confuses_the_parser_is_given_up_and_keeps_the_links_before() {
+    let html = b"<a href=/before><script  href=><iframe </iframe >";
+    for piece in [1, 9, html.len()] {
+        let found = links(html, None, piece);
+        assert!(found.paths.len() <= 1 && found.paths.iter().all(|path| path.as_str() == "/before"), "{found:?}");
+    }
+}
+
 /// The checkpoint of a crawl that has found these paths and visited one.
 async fn checkpoint_of(paths: &[String]) -> Vec<u8> {
     let (mut frontier, _) = Keep::default().open("http://example.cn", 10, 100).await.unwrap();
