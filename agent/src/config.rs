@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::dns::{NoNameServers, Resolver};
 use crate::schedulers::Schedulers;
 use crate::user_agent::UserAgent;
 
@@ -53,6 +54,10 @@ pub struct Config {
     /// The name server to ask, `address` or `address:port`; the system's when absent.
     #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
+    /// Whether answers of the name server are kept while they live, at most an hour. Without, every connection asks anew: for
+    /// measuring what the cache saves.
+    #[serde(default = "yes")]
+    pub dns_cache: bool,
     /// Networks that may be probed and crawled though they are not public.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
@@ -178,6 +183,14 @@ impl Config {
         Ok(config)
     }
 
+    /// The resolver that is meant.
+    ///
+    /// # Errors
+    /// When no name server is given, and the system names none.
+    pub fn resolver(&self) -> Result<Resolver, NoNameServers> {
+        if self.dns_cache { Resolver::new(self.dns) } else { Resolver::without_cache(self.dns) }
+    }
+
     /// Checks what one field alone cannot say.
     ///
     /// # Errors
@@ -295,6 +308,10 @@ fn default_credential() -> PathBuf {
 
 const fn default_capacity() -> u32 {
     DEFAULT_CAPACITY
+}
+
+const fn yes() -> bool {
+    true
 }
 
 #[cfg(test)]

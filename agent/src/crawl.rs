@@ -204,7 +204,7 @@ impl Crawl {
         if hands_back && grudge.pause >= walk::HANDED_BACK_FROM {
             return End::Paused(grudge.pause);
         }
-        let place = Arc::new(Place::new(context, self.permits.clone()));
+        let place = Arc::new(Place::new(context, self.permits.clone(), self.timeouts.connect));
         let site = match self.settle(context, &place, &mut politeness).await {
             Ok(site) => site,
             Err(end) => return end,
@@ -335,6 +335,7 @@ async fn permitted(place: &Place, host: &str) -> Result<(), End> {
         Err(PlaceError::Resolve(ResolveError::Refused(refused))) => {
             Err(End::Blocked(Blocker::Guard, refused.to_string()))
         }
+        Err(error @ PlaceError::Timeout { .. }) => Err(End::Unreachable(error.to_string())),
         Err(PlaceError::Resolve(ResolveError::Dns(error))) => Err(End::Unreachable(error.to_string())),
     }
 }

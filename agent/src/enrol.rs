@@ -163,6 +163,7 @@ fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> 
         contact_url: enrolment.contact_url.clone(),
         bind: None,
         dns: None,
+        dns_cache: true,
         allow_net: Vec::new(),
         extra_ca: None,
         beacon: BeaconConfig::default(),

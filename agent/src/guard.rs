@@ -15,6 +15,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::dns::{DnsError, Resolver};
 
+/// What is said of every network the operator allows, before anything may connect it.
+pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
+
 /// An address that may not be connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]

@@ -64,12 +64,12 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
 
 fn means(config: &Config) -> anyhow::Result<Means> {
     for net in &config.allow_net {
-        tracing::warn!(%net, "THE GUARD IS OPEN: this network may be probed and crawled though it is not public");
+        tracing::warn!(%net, "{}", guard::OPEN);
     }
     let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
     Ok(Means {
         guard: guard::Guard::new(config.allow_net.clone()),
-        resolver: dns::Resolver::new(config.dns)?,
+        resolver: config.resolver()?,
         bind: config.bind,
         tls: context::tls_config(config.extra_ca.as_deref())?,
         robots: std::sync::Arc::default(),

@@ -1,9 +1,14 @@
 //! A small HTTP/1.1 server for tests, which answers late, not at all, or wrongly, as each test wants.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::rdata::{A, AAAA, SOA};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -44,48 +49,95 @@ pub(crate) struct TestServer {
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// A name server that knows a few names, and their IPv4 addresses only.
+/// A name server that answers as each test wants, and counts what it is asked.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
+    asked: Arc<Mutex<HashMap<String, usize>>>,
+    questions: Arc<AtomicUsize>,
+}
+
+/// What a name server says of a name.
+pub(crate) enum Named {
+    /// It has these addresses, for so many seconds.
+    At(Vec<IpAddr>, u32),
+    /// It does not exist, for so many seconds.
+    Gone(u32),
+    /// Nothing.
+    Silent,
 }
 
 impl TestNames {
+    /// One that knows a few names, and their IPv4 addresses only.
     pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
+        Self::answering(|name, _| {
+            let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));
+            let known: Vec<IpAddr> = known.collect();
+            if known.is_empty() { Named::Gone(60) } else { Named::At(known, 60) }
+        })
+        .await
+    }
+
+    /// One that answers as `answer` says, which is told the name and how often its IPv4 addresses were asked for before.
+    pub(crate) async fn answering(answer: impl Fn(&str, usize) -> Named + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let addr = socket.local_addr().unwrap();
+        let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
+        let (asked, questions) = (Arc::clone(&names.asked), Arc::clone(&names.questions));
         tokio::spawn(async move {
             let mut query = [0; 512];
             loop {
                 let (length, peer) = socket.recv_from(&mut query).await.unwrap();
-                socket.send_to(&dns_answer(&query[..length], names), peer).await.unwrap();
+                let query = Message::from_vec(&query[..length]).unwrap();
+                questions.fetch_add(1, Ordering::SeqCst);
+                let name = query.queries[0].name().to_ascii().trim_end_matches('.').to_lowercase();
+                let before = {
+                    let mut asked = asked.lock().unwrap();
+                    let times = asked.entry(name.clone()).or_default();
+                    *times += usize::from(query.queries[0].query_type() == RecordType::A);
+                    times.saturating_sub(1)
+                };
+                if let Some(answer) = dns_answer(&query, answer(&name, before)) {
+                    socket.send_to(&answer, peer).await.unwrap();
+                }
             }
         });
-        Self { addr }
+        names
+    }
+
+    /// Questions of any kind, for any name.
+    pub(crate) fn questions(&self) -> usize {
+        self.questions.load(Ordering::SeqCst)
+    }
+
+    /// How often the IPv4 addresses of a name were asked for.
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        self.asked.lock().unwrap().get(name).copied().unwrap_or_default()
     }
 }
 
-/// Answers one question (RFC 1035, 4.1): the header, the question as it came, and the A records of the name.
-fn dns_answer(query: &[u8], names: &[(&str, Ipv4Addr)]) -> Vec<u8> {
-    let mut labels = Vec::new();
-    let mut at = 12;
-    while query[at] != 0 {
-        let length = usize::from(query[at]);
-        labels.push(String::from_utf8(query[at + 1..=at + length].to_vec()).unwrap().to_lowercase());
-        at += length + 1;
+fn dns_answer(query: &Message, named: Named) -> Option<Vec<u8>> {
+    let question = query.queries[0].clone();
+    let mut answer = Message::response(query.metadata.id, query.metadata.op_code);
+    answer.metadata.recursion_available = true;
+    let record = |ttl, data| Record::from_rdata(question.name().clone(), ttl, data);
+    match named {
+        Named::Silent => return None,
+        Named::Gone(ttl) => {
+            answer.metadata.response_code = ResponseCode::NXDomain;
+            let soa = SOA::new(Name::root(), Name::root(), 1, 60, 60, 60, ttl);
+            answer.add_authority(record(ttl, RData::SOA(soa)));
+        }
+        Named::At(addresses, ttl) => {
+            for addr in addresses {
+                match (addr, question.query_type()) {
+                    (IpAddr::V4(addr), RecordType::A) => answer.add_answer(record(ttl, RData::A(A(addr)))),
+                    (IpAddr::V6(addr), RecordType::AAAA) => answer.add_answer(record(ttl, RData::AAAA(AAAA(addr)))),
+                    _ => continue,
+                };
+            }
+        }
     }
-    let question = &query[12..at + 5];
-    let wants_a = query[at + 1..at + 3] == [0, 1];
-    let known: Vec<Ipv4Addr> = names.iter().filter(|(name, _)| *name == labels.join(".")).map(|(_, a)| *a).collect();
-    let code = if known.is_empty() { 3 } else { 0 };
-    let answers = if wants_a { u8::try_from(known.len()).unwrap() } else { 0 };
-    let mut answer = query[..2].to_vec();
-    answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
-    answer.extend(question);
-    for address in known.iter().filter(|_| wants_a) {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-        answer.extend(address.octets());
-    }
-    answer
+    answer.add_query(question);
+    Some(answer.to_vec().unwrap())
 }
 
 /// A self-signed certificate for `127.0.0.1`.
@@ -96,8 +148,29 @@ pub(crate) struct TestCertificate {
 
 impl TestCertificate {
     pub(crate) fn new() -> Self {
+        Self::made(|_| {})
+    }
+
+    /// One that was valid in the past.
+    pub(crate) fn expired() -> Self {
+        Self::made(|params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// What a server needs that offers these protocols.
+    pub(crate) fn acceptor(&self, protocols: &[&str]) -> tokio_rustls::TlsAcceptor {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Arc::new(config).into()
+    }
+
+    fn made(change: impl FnOnce(&mut CertificateParams)) -> Self {
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        change(&mut params);
+        let certificate = params.self_signed(&key).unwrap();
         let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)

@@ -12,6 +12,7 @@ mod accuracy;
 mod anycast;
 pub mod crawl;
 mod dedupe;
+mod dns;
 mod drift;
 mod economy;
 mod leases;
@@ -80,6 +81,7 @@ const SECTIONS: &[Section] = &[
     ("anycast", anycast::run),
     ("crawl", crawl::run),
     ("dedupe", dedupe::run),
+    ("dns", dns::run),
     ("drift", drift::run),
     ("economy", economy::run),
     ("leases", leases::run),

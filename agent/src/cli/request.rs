@@ -12,7 +12,7 @@ use super::{config_file, name_server};
 use crate::config::Config;
 use crate::context::{Context, tls_config};
 use crate::dns::Resolver;
-use crate::guard::Guard;
+use crate::guard::{Guard, OPEN};
 use crate::user_agent::UserAgent;
 
 /// Who sends the requests, and where they may go.
@@ -50,10 +50,16 @@ impl RequestArgs {
         };
         let mut allowed = self.allow_net.clone();
         allowed.extend(config.iter().flat_map(|config| config.allow_net.iter().copied()));
+        for net in &allowed {
+            eprintln!("{net}: {OPEN}");
+        }
         let extra_ca = self.extra_ca.as_deref().or(config.and_then(|config| config.extra_ca.as_deref()));
         Ok(Context {
             guard: Guard::new(allowed),
-            resolver: Resolver::new(self.dns.or(config.and_then(|config| config.dns)))?,
+            resolver: match (self.dns, config) {
+                (None, Some(config)) => config.resolver()?,
+                (server, _) => Resolver::new(server)?,
+            },
             user_agent: UserAgent::new(contact)?,
             bind: config.and_then(|config| config.bind),
             tls: tls_config(extra_ca)?,

@@ -9,13 +9,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpInfo;
 use rand_chacha::ChaCha8Rng;
+use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER, USER_AGENT};
-use reqwest::{StatusCode, Url};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Blocker;
@@ -25,11 +26,21 @@ use crate::clock;
 use crate::context::Context;
 use crate::dns::Resolver;
 use crate::guard::{Guard, Refused, ResolveError};
+pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
+use coding::DecodeError;
+
+mod answer;
+mod coding;
+mod decode;
 
 /// Round trips kept for the median; of a longer crawl the newest.
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// HTTP/2 lets a server send this much before it is read. The library's own 5 MiB would be half an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
+
+/// What the libraries are let read of a header: enough to tell one that is too large from one that is broken. HTTP/1.1's is
+/// not ours to choose: 408 KiB, and as many fields as we say.
+const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 
 /// What was waited for when there was none.
 const CONNECTION: &str = "connection";
@@ -43,12 +54,14 @@ pub(super) struct Timeouts {
     pub(super) first_byte: Duration,
     /// From the start to the end of the body.
     pub(super) total: Duration,
+    /// From the header to the moment from which on a body must have come at [`MIN_RATE`] or faster, on the average.
+    pub(super) slow_after: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { connect: seconds(5), first_byte: seconds(15), total: seconds(30) }
+        Self { connect: seconds(5), first_byte: seconds(15), total: seconds(30), slow_after: seconds(10) }
     }
 }
 
@@ -69,6 +82,15 @@ pub(super) enum FetchError {
         /// How long.
         limit: Duration,
     },
+    /// The body came too slowly.
+    #[error("the body comes slower than {MIN_RATE} bytes a second")]
+    TooSlow,
+    /// The answer's header is larger than one may be.
+    #[error("a header of more than {} KiB, or of more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
+    HeaderTooLarge,
+    /// The body cannot be decoded.
+    #[error(transparent)]
+    Decode(DecodeError),
     /// The connection broke, or what came is not HTTP.
     #[error("{0}")]
     Broken(String),
@@ -91,22 +113,17 @@ pub(super) struct NoClient(#[source] reqwest::Error);
 /// Sends the requests of one crawl.
 pub(super) struct Fetcher {
     client: reqwest::Client,
-    guard: Guard,
+    context: Context,
     timeouts: Timeouts,
     politeness: Politeness,
     rng: ChaCha8Rng,
     deadline: Instant,
     connection: Option<SocketAddr>,
+    /// Whether the newest connection is still without an address.
+    resolving: Arc<AtomicBool>,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     place: Arc<Place>,
-}
-
-/// An answer whose body is still to come.
-pub(super) struct Answer {
-    response: reqwest::Response,
-    limit: Duration,
-    body_deadline: Instant,
 }
 
 impl Fetcher {
@@ -121,15 +138,16 @@ impl Fetcher {
         deadline: Instant,
         place: Arc<Place>,
     ) -> Result<Self, NoClient> {
-        let guard = context.guard.clone();
+        let resolving = Arc::new(AtomicBool::new(false));
         Ok(Self {
-            client: client(context, timeouts, Arc::clone(&place))?,
-            guard,
+            client: client(context, timeouts, &place, &resolving)?,
+            context: context.clone(),
             timeouts,
             politeness,
             rng: rand::make_rng(),
             deadline,
             connection: None,
+            resolving,
             round_trips: Vec::new(),
             next_round_trip: 0,
             place,
@@ -158,8 +176,13 @@ impl Fetcher {
         self.politeness.start(started);
         let answer = timeout_at(started + self.timeouts.first_byte, self.client.get(url.clone()).send()).await;
         let took = started.elapsed();
-        let late = FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte };
-        let answer = answer.map_err(|_| late).and_then(|answer| answer.map_err(|error| self.read_error(&error)));
+        let answer = match answer {
+            Ok(answer) => answer.map_err(|error| self.read_error(&error)),
+            Err(_) => {
+                self.renew_client();
+                Err(FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte })
+            }
+        };
         let answered = answer.as_ref().map_or(Answered::Badly, answered);
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
         if matches!(answer, Err(FetchError::Connect(_) | FetchError::Timeout { what: CONNECTION, .. })) {
@@ -167,7 +190,15 @@ impl Fetcher {
         }
         let response = answer?;
         self.note_round_trip(&response, took);
-        Ok(Answer { response, limit: self.timeouts.total, body_deadline: started + self.timeouts.total })
+        Answer::vet(response, self.timeouts, started)
+    }
+
+    /// Leaves a connection on which nothing was answered: in HTTP/2 all later requests would go there too, though it may be dead.
+    fn renew_client(&mut self) {
+        // It was made of the same settings before; where that fails now, the old one is as good as any.
+        if let Ok(client) = client(&self.context, self.timeouts, &self.place, &self.resolving) {
+            self.client = client;
+        }
     }
 
     /// What a later part of the crawl has to remember of how the site answers.
@@ -211,7 +242,7 @@ impl Fetcher {
             Some(url::Host::Ipv6(addr)) => IpAddr::V6(addr),
             Some(url::Host::Domain(_)) | None => return Ok(()),
         };
-        self.guard.vet(addr).map_err(FetchError::Refused)
+        self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
     /// A request on the connection of the one before it was warm; the local port tells connections apart.
@@ -240,63 +271,15 @@ impl Fetcher {
                 Some(ResolveError::Dns(dns)) => return FetchError::Connect(dns.to_string()),
                 None => {}
             }
+            if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
+                return FetchError::HeaderTooLarge;
+            }
         }
         if error.is_connect() && error.is_timeout() {
-            return FetchError::Timeout { what: CONNECTION, limit: self.timeouts.connect };
+            let what = if self.resolving.load(Ordering::Relaxed) { "address" } else { CONNECTION };
+            return FetchError::Timeout { what, limit: self.timeouts.connect };
         }
         if error.is_connect() { FetchError::Connect(innermost(error)) } else { FetchError::Broken(innermost(error)) }
-    }
-}
-
-impl Answer {
-    pub(super) fn status(&self) -> StatusCode {
-        self.response.status()
-    }
-
-    /// Whether the site asks to come back later.
-    pub(super) fn turns_away(&self) -> bool {
-        matches!(self.status().as_u16(), 429 | 503)
-    }
-
-    /// Where the answer points instead, as it was written; `None` when it is no redirect.
-    pub(super) fn location(&self) -> Option<&str> {
-        let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-        redirects.then(|| self.header(&LOCATION)).flatten()
-    }
-
-    /// Whether the body is HTML.
-    pub(super) fn is_html(&self) -> bool {
-        let media_type = self.header(&CONTENT_TYPE).and_then(|value| value.split(';').next());
-        media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("text/html"))
-    }
-
-    /// What the server says of robots.
-    pub(super) fn robots_tags(&self) -> impl Iterator<Item = &str> {
-        self.response.headers().get_all("x-robots-tag").iter().filter_map(|value| value.to_str().ok())
-    }
-
-    /// The encoding that the server says the body has.
-    pub(super) fn charset(&self) -> Option<&str> {
-        let parameters = self.header(&CONTENT_TYPE)?.split(';').skip(1);
-        let mut pairs = parameters.filter_map(|parameter| parameter.split_once('='));
-        let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))?;
-        Some(value.trim().trim_matches('"'))
-    }
-
-    /// The next piece of the body, decoded; `None` at its end.
-    ///
-    /// # Errors
-    /// When the body breaks off or takes too long.
-    pub(super) async fn piece(&mut self) -> Result<Option<hyper::body::Bytes>, FetchError> {
-        match timeout_at(self.body_deadline, self.response.chunk()).await {
-            Err(_) => Err(FetchError::Timeout { what: "end of the answer", limit: self.limit }),
-            Ok(Err(error)) => Err(FetchError::Broken(innermost(&error))),
-            Ok(Ok(piece)) => Ok(piece),
-        }
-    }
-
-    fn header(&self, name: &HeaderName) -> Option<&str> {
-        self.response.headers().get(name)?.to_str().ok()
     }
 }
 
@@ -312,13 +295,24 @@ fn answered(response: &reqwest::Response) -> Answered {
     }
 }
 
-fn client(context: &Context, timeouts: Timeouts, place: Arc<Place>) -> Result<reqwest::Client, NoClient> {
+fn client(
+    context: &Context,
+    timeouts: Timeouts,
+    place: &Arc<Place>,
+    resolving: &Arc<AtomicBool>,
+) -> Result<reqwest::Client, NoClient> {
     let mut tls = (*context.tls).clone();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
     headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
-    let resolver = GuardedResolver { guard: context.guard.clone(), resolver: context.resolver.clone(), place };
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    let resolver = GuardedResolver {
+        guard: context.guard.clone(),
+        resolver: context.resolver.clone(),
+        place: Arc::clone(place),
+        resolving: Arc::clone(resolving),
+    };
     reqwest::Client::builder()
         .default_headers(headers)
         .tls_backend_preconfigured(tls)
@@ -333,6 +327,8 @@ fn client(context: &Context, timeouts: Timeouts, place: Arc<Place>) -> Result<re
         .pool_max_idle_per_host(1)
         .http2_initial_stream_window_size(HTTP2_WINDOW)
         .http2_initial_connection_window_size(HTTP2_WINDOW)
+        .http2_max_header_list_size(HTTP2_HEADER_BYTES)
+        .http1_max_headers(MAX_HEADER_FIELDS)
         .build()
         .map_err(NoClient)
 }
@@ -342,22 +338,26 @@ struct GuardedResolver {
     guard: Guard,
     resolver: Resolver,
     place: Arc<Place>,
+    resolving: Arc<AtomicBool>,
 }
 
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
-        let place = Arc::clone(&self.place);
+        let (place, resolving) = (Arc::clone(&self.place), Arc::clone(&self.resolving));
         Box::pin(async move {
+            resolving.store(true, Ordering::Relaxed);
             let addresses = if place.is_for(name.as_str()).await {
-                let address = place.of(name.as_str()).await.map_err(|error| match error {
+                place.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
                     PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
                     PlaceError::NotPermitted(error) => error.into(),
-                })?;
-                vec![address]
+                    error @ PlaceError::Timeout { .. } => error.into(),
+                })
             } else {
-                guard.resolve(&resolver, name.as_str()).await?
+                guard.resolve(&resolver, name.as_str()).await.map_err(Into::into)
             };
+            resolving.store(false, Ordering::Relaxed);
+            let addresses = addresses?;
             // Port 0 stands for the URL's.
             let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
             Ok(Box::new(addresses) as Addrs)

@@ -7,9 +7,11 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::dns::{DnsError, Resolver};
@@ -58,6 +60,14 @@ pub(super) enum PlaceError {
     /// None that may be connected.
     #[error(transparent)]
     Resolve(ResolveError),
+    /// None in time.
+    #[error("{host}: no address within {limit:?}")]
+    Timeout {
+        /// The host.
+        host: String,
+        /// How long.
+        limit: Duration,
+    },
     /// It bears no further crawl.
     #[error(transparent)]
     NotPermitted(NotPermitted),
@@ -68,6 +78,7 @@ pub(super) struct Place {
     guard: Guard,
     resolver: Resolver,
     permits: Permits,
+    limit: Duration,
     at: Mutex<At>,
 }
 
@@ -82,9 +93,9 @@ struct At {
 }
 
 impl Place {
-    /// Nowhere yet.
-    pub(super) fn new(context: &Context, permits: Permits) -> Self {
-        Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, at: Mutex::default() }
+    /// Nowhere yet; a name may take `limit` to resolve.
+    pub(super) fn new(context: &Context, permits: Permits, limit: Duration) -> Self {
+        Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
 
     /// The address to connect for a host: vetted, and permitted.
@@ -92,7 +103,9 @@ impl Place {
     /// # Errors
     /// When there is none.
     pub(super) async fn of(&self, host: &str) -> Result<IpAddr, PlaceError> {
-        let found = self.guard.resolve(&self.resolver, host).await.map_err(PlaceError::Resolve)?;
+        let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
+        let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };
+        let found = found.map_err(late)?.map_err(PlaceError::Resolve)?;
         let mut at = self.at.lock().await;
         host.clone_into(&mut at.host);
         let (held, silent) = (at.held, at.silent);

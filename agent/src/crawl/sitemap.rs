@@ -24,6 +24,8 @@ const MAX_PARSER_BYTES: usize = 256 << 10;
 /// Decoded bytes that are read of one sitemap: the protocol's own limit.
 const MAX_BYTES: u64 = 50 << 20;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// The byte order mark, with which some text begins.
+const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// What a sitemap lists, as it was written.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -109,16 +111,22 @@ struct Parser {
     cut: bool,
 }
 
-#[derive(Default)]
 enum Syntax {
+    /// What came yet may be the beginning of a byte order mark.
+    Unread(Vec<u8>),
     /// Nothing but white space came yet.
-    #[default]
     Unknown,
     Xml(Box<HtmlRewriter<'static, Discard>>),
     /// A URL a line; the last may not be whole.
     Lines(Vec<u8>),
     /// It cannot be read any further.
     Ended,
+}
+
+impl Default for Syntax {
+    fn default() -> Self {
+        Self::Unread(Vec::new())
+    }
 }
 
 /// The kind of an entry: to which list it goes.
@@ -215,7 +223,7 @@ impl Parser {
         match std::mem::take(&mut self.syntax) {
             Syntax::Xml(parser) => self.cut |= parser.end().is_err(),
             Syntax::Lines(rest) => lock(&self.found).add(pages, &String::from_utf8_lossy(&rest)),
-            Syntax::Unknown | Syntax::Ended => {}
+            Syntax::Unread(_) | Syntax::Unknown | Syntax::Ended => {}
         }
         let mut sitemap = std::mem::take(&mut lock(&self.found).sitemap);
         sitemap.cut |= self.cut;
@@ -224,8 +232,18 @@ impl Parser {
 
     fn take(&mut self, piece: &[u8]) -> bool {
         match &mut self.syntax {
+            Syntax::Unread(beginning) => {
+                beginning.extend_from_slice(piece);
+                // The mark may come in pieces.
+                if beginning.len() < MARK.len() && MARK.starts_with(beginning) {
+                    return true;
+                }
+                let beginning = std::mem::take(beginning);
+                self.syntax = Syntax::Unknown;
+                self.take(beginning.strip_prefix(&MARK).unwrap_or(&beginning))
+            }
             Syntax::Unknown => {
-                let piece = piece.strip_prefix(b"\xef\xbb\xbf").unwrap_or(piece).trim_ascii_start();
+                let piece = piece.trim_ascii_start();
                 match piece.first() {
                     None => return true,
                     Some(b'<') => self.syntax = Syntax::Xml(xml(&self.found)),
@@ -319,6 +337,16 @@ mod tests {
     fn a_text_file_lists_a_page_a_line() {
         let sitemap = read(b"\xef\xbb\xbfhttp://a.cn/1\r\n\r\nhttp://a.cn/2\nhttp://a.cn/3", 5);
         assert_eq!(sitemap.pages, ["http://a.cn/1", "http://a.cn/2", "http://a.cn/3"]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_none_of_it_however_it_arrives() {
+        for piece in 1..6 {
+            let text = format!("\u{feff}{URLSET}");
+            assert_eq!(read(text.as_bytes(), piece).pages.len(), 3, "{piece}");
+            assert_eq!(read(&gzip(text.as_bytes()), piece).pages.len(), 3, "{piece}");
+            assert_eq!(read("\u{feff}http://a.cn/1".as_bytes(), piece).pages, ["http://a.cn/1"]);
+        }
     }
 
     #[test]

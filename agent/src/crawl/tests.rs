@@ -7,7 +7,13 @@ use super::*;
 use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
+mod encodings;
+mod guarded;
+mod hostile;
+mod hostile_tls;
 mod manners;
+mod properties;
+mod raw;
 mod resume;
 mod robots;
 mod server;
@@ -254,7 +260,7 @@ async fn a_page_that_hangs_is_given_up() {
         _ => Reply::status(404),
     })
     .await;
-    let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300) };
+    let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300), ..Timeouts::default() };
     let job = job(&site.origin(), policy());
     let context = context(&["127.0.0.1/32"], None);
     let ended = run_within(timeouts, job, Keep::default(), Permits::default(), context, CancellationToken::new()).await;
@@ -428,7 +434,7 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
     let compressed = encoder.finish().unwrap();
     assert!(compressed.len() < body.len() / 10);
     let site = TestSite::start(move |path| match path {
-        "/" => Reply::Gzip(compressed.clone()),
+        "/" => Reply::Encoded("gzip", compressed.clone()),
         "/next" => html("next"),
         _ => Reply::status(404),
     })

@@ -34,8 +34,8 @@ pub(super) enum Reply {
     Answer(u16, Option<(HeaderName, String)>, String),
     /// HTML with an `X-Robots-Tag`.
     Tagged(String, String),
-    /// HTML, compressed by gzip.
-    Gzip(Vec<u8>),
+    /// HTML with a `Content-Encoding`.
+    Encoded(&'static str, Vec<u8>),
     /// The beginning of a body, then nothing.
     Stuck(String),
     /// Nothing, ever.
@@ -161,8 +161,8 @@ async fn respond(reply: Reply) -> Result<Response<Body>, std::io::Error> {
             let response = Response::builder().header(CONTENT_TYPE, "text/html").header("x-robots-tag", tag);
             response.body(whole(body.into_bytes()))
         }
-        Reply::Gzip(body) => {
-            Response::builder().header(CONTENT_TYPE, "text/html").header(CONTENT_ENCODING, "gzip").body(whole(body))
+        Reply::Encoded(coding, body) => {
+            Response::builder().header(CONTENT_TYPE, "text/html").header(CONTENT_ENCODING, coding).body(whole(body))
         }
         Reply::Stuck(beginning) => {
             let beginning = stream::iter([Ok(Frame::data(Bytes::from(beginning)))]);

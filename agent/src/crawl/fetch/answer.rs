@@ -1,0 +1,231 @@
+//! An answer: its header, vetted when it comes, and its body, which is received in time, fast enough, and decoded.
+
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use reqwest::StatusCode;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use tokio::time::{Instant, timeout_at};
+
+use super::coding::{Coding, DecodeError};
+use super::decode::Decoder;
+use super::{FetchError, Timeouts, innermost};
+
+/// The most bytes of an answer's header, names and values with four more for each field: what servers and browsers agree on is
+/// less than a quarter of it.
+pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
+/// The most fields of an answer's header; a page of a large site has thirty.
+pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
+/// Bytes a second, on the average of a body, below which it is given up after [`Timeouts::slow_after`]. The slowest lines that
+/// sites stand on carry four times as much.
+pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
+
+/// An answer whose body is still to come.
+pub(in crate::crawl) struct Answer {
+    response: reqwest::Response,
+    timeouts: Timeouts,
+    asked_at: Instant,
+    body_began: Instant,
+    /// Bytes of the body that came, as they were sent.
+    received: u64,
+    body: Body,
+}
+
+/// How a body is to be read.
+enum Body {
+    /// Nobody asked for it yet.
+    Unread,
+    Plain,
+    Encoded(Box<Decoder>),
+    /// It ended, or cannot be read any further.
+    Over,
+}
+
+impl Answer {
+    /// The answer to what was asked at `asked_at`, whose header has just come.
+    ///
+    /// # Errors
+    /// When the header is too large.
+    pub(super) fn vet(response: reqwest::Response, timeouts: Timeouts, asked_at: Instant) -> Result<Self, FetchError> {
+        if is_too_large(response.headers()) {
+            return Err(FetchError::HeaderTooLarge);
+        }
+        Ok(Self { response, timeouts, asked_at, body_began: Instant::now(), received: 0, body: Body::Unread })
+    }
+
+    pub(in crate::crawl) fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    /// Whether the site asks to come back later.
+    pub(in crate::crawl) fn turns_away(&self) -> bool {
+        matches!(self.status().as_u16(), 429 | 503)
+    }
+
+    /// Where the answer points instead, as it was written; `None` when it is no redirect.
+    pub(in crate::crawl) fn location(&self) -> Option<&str> {
+        let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+        redirects.then(|| self.header(&LOCATION)).flatten()
+    }
+
+    /// Whether the body is HTML.
+    pub(in crate::crawl) fn is_html(&self) -> bool {
+        self.header(&CONTENT_TYPE).is_some_and(is_html)
+    }
+
+    /// What the server says of robots.
+    pub(in crate::crawl) fn robots_tags(&self) -> impl Iterator<Item = &str> {
+        self.response.headers().get_all("x-robots-tag").iter().filter_map(|value| value.to_str().ok())
+    }
+
+    /// The encoding that the server says the body has.
+    pub(in crate::crawl) fn charset(&self) -> Option<&str> {
+        charset(self.header(&CONTENT_TYPE)?)
+    }
+
+    /// The next piece of the body, decoded; `None` at its end.
+    ///
+    /// # Errors
+    /// When the body breaks off, takes too long, or is not encoded as it says.
+    pub(in crate::crawl) async fn piece(&mut self) -> Result<Option<Bytes>, FetchError> {
+        let piece = self.next_piece().await;
+        if !matches!(piece, Ok(Some(_))) {
+            self.body = Body::Over;
+        }
+        piece
+    }
+
+    async fn next_piece(&mut self) -> Result<Option<Bytes>, FetchError> {
+        if let Body::Unread = self.body {
+            self.body = match self.coding().map_err(FetchError::Decode)? {
+                Some(coding) => Body::Encoded(Box::new(Decoder::new(coding))),
+                None => Body::Plain,
+            };
+        }
+        loop {
+            if let Body::Encoded(decoder) = &mut self.body
+                && let Some(piece) = decoder.next().map_err(FetchError::Decode)?
+            {
+                // A little that was sent may keep this loop busy for long.
+                tokio::task::consume_budget().await;
+                return Ok(Some(piece));
+            }
+            if let Body::Over = self.body {
+                return Ok(None);
+            }
+            let sent = self.sent().await?;
+            match (&mut self.body, sent) {
+                (Body::Encoded(decoder), Some(sent)) => decoder.feed(sent),
+                (Body::Encoded(decoder), None) => {
+                    decoder.end();
+                    let last = decoder.next().map_err(FetchError::Decode)?;
+                    if last.is_none() {
+                        return Ok(None);
+                    }
+                    return Ok(last);
+                }
+                (_, sent) => return Ok(sent),
+            }
+        }
+    }
+
+    /// What was sent next of the body; `None` at its end.
+    async fn sent(&mut self) -> Result<Option<Bytes>, FetchError> {
+        let last = self.asked_at + self.timeouts.total;
+        // The more came, the longer it takes for the average to fall below the least rate.
+        let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);
+        let slow = self.body_began + earned.max(self.timeouts.slow_after);
+        match timeout_at(last.min(slow), self.response.chunk()).await {
+            Ok(Ok(Some(sent))) => {
+                self.received = self.received.saturating_add(u64::try_from(sent.len()).unwrap_or(u64::MAX));
+                Ok(Some(sent))
+            }
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) => Err(FetchError::Broken(innermost(&error))),
+            Err(_) if last <= slow => {
+                Err(FetchError::Timeout { what: "end of the answer", limit: self.timeouts.total })
+            }
+            Err(_) => Err(FetchError::TooSlow),
+        }
+    }
+
+    fn coding(&self) -> Result<Option<Coding>, DecodeError> {
+        Coding::read(self.response.headers().get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes))
+    }
+
+    fn header(&self, name: &HeaderName) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+}
+
+fn is_too_large(headers: &HeaderMap) -> bool {
+    let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
+    headers.len() > MAX_HEADER_FIELDS || bytes > MAX_HEADER_BYTES
+}
+
+/// Whether a `Content-Type` is HTML's.
+fn is_html(content_type: &str) -> bool {
+    let media_type = content_type.split(';').next().unwrap_or_default();
+    media_type.trim().eq_ignore_ascii_case("text/html")
+}
+
+/// The charset in a `Content-Type`.
+fn charset(content_type: &str) -> Option<&str> {
+    let parameters = content_type.split(';').skip(1);
+    let mut pairs = parameters.filter_map(|parameter| parameter.split_once('='));
+    let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"))?;
+    Some(value.trim().trim_matches(['"', '\'']))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn content_types_are_read_however_they_are_written() {
+        for html in ["text/html", "Text/HTML; charset=x", " text/html ;", "text/html;;"] {
+            assert!(is_html(html), "{html}");
+        }
+        for other in ["", "text/htmlx", "text/plain; text/html", "application/xhtml+xml"] {
+            assert!(!is_html(other), "{other}");
+        }
+        for (content_type, expected) in [
+            ("text/html; charset=gb18030", Some("gb18030")),
+            ("text/html; boundary=x; CharSet = \"gbk\" ", Some("gbk")),
+            ("text/html; charset='utf-8'", Some("utf-8")),
+            ("text/html;charset=", Some("")),
+            ("text/html; charset", None),
+            ("charset=utf-8", None),
+        ] {
+            assert_eq!(charset(content_type), expected, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn a_header_may_be_as_large_as_it_may_and_no_larger() {
+        let header = |fields: usize, value: usize| {
+            let mut headers = HeaderMap::new();
+            for _ in 0..fields {
+                headers.append("x-abcd", "v".repeat(value).parse().unwrap());
+            }
+            is_too_large(&headers)
+        };
+        assert!(!header(100, 100) && header(101, 100));
+        assert!(!header(64, 1014) && header(64, 1015));
+    }
+
+    proptest! {
+        #[test]
+        fn any_content_type_is_read(text in "\\PC{0,60}", charset_ in "[\\x20-\\x7e]{0,20}") {
+            is_html(&text);
+            let found = charset(&text).map(str::len);
+            prop_assert!(found.is_none_or(|length| length < text.len()));
+            if !charset_.contains([';']) {
+                let written = format!("text/html; charset={charset_}");
+                prop_assert_eq!(charset(&written), Some(charset_.trim().trim_matches(['"', '\''])));
+            }
+        }
+    }
+}

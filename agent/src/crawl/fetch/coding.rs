@@ -1,0 +1,131 @@
+//! How a body may be encoded, what `Content-Encoding` says of it, and what may be wrong with one.
+//!
+//! Pure. One layer is decoded and no more; words that mean nothing there are passed over.
+
+use std::fmt;
+
+/// The codings that are asked for, as `Accept-Encoding` says them.
+pub(super) const ACCEPTED: &str = "gzip, br, zstd";
+/// How many times as large as it was sent a body may become: text becomes 20 times, a bomb 1000 times.
+pub(super) const MAX_EXPANSION: u64 = 100;
+
+/// A body that cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(in crate::crawl) enum DecodeError {
+    /// It has a coding that was not asked for.
+    #[error("the body is encoded as '{0}', which was not asked for")]
+    Unknown(String),
+    /// It has several codings, one above the other.
+    #[error("the body is encoded more than once: {0}")]
+    Layers(String),
+    /// It is not what it says.
+    #[error("the body is broken {0}")]
+    Broken(Coding),
+    /// It ends before its end.
+    #[error("the {0} body ends too early")]
+    Cut(Coding),
+    /// Something follows its end.
+    #[error("the {0} body is followed by something else")]
+    Followed(Coding),
+    /// A little of it becomes very much.
+    #[error("the {0} body becomes more than {MAX_EXPANSION} times as large")]
+    Expands(Coding),
+    /// Much of it becomes next to nothing.
+    #[error("the {0} body holds next to nothing")]
+    Hollow(Coding),
+}
+
+/// How a body is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::crawl) enum Coding {
+    Gzip,
+    Deflate,
+    Brotli,
+    Zstd,
+}
+
+impl fmt::Display for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Brotli => "brotli",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+impl Coding {
+    /// What the values of `Content-Encoding` say; `None` when the body is sent as it is.
+    ///
+    /// # Errors
+    /// When it is a coding nobody asked for, or several.
+    pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, DecodeError> {
+        let words: Vec<String> = values
+            .flat_map(|value| value.split(|byte| *byte == b','))
+            .map(|word| String::from_utf8_lossy(word.trim_ascii()).to_ascii_lowercase())
+            .filter(|word| !says_nothing(word))
+            .collect();
+        match words.as_slice() {
+            [] => Ok(None),
+            [word] => match word.as_str() {
+                "gzip" | "x-gzip" => Ok(Some(Self::Gzip)),
+                "deflate" => Ok(Some(Self::Deflate)),
+                "br" => Ok(Some(Self::Brotli)),
+                "zstd" => Ok(Some(Self::Zstd)),
+                other => Err(DecodeError::Unknown(short(other))),
+            },
+            several => Err(DecodeError::Layers(short(&several.join(", ")))),
+        }
+    }
+}
+
+/// Whether a word in `Content-Encoding` means that there is none: some servers say `none`, or name the charset there.
+fn says_nothing(word: &str) -> bool {
+    matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()
+}
+
+/// What a stranger wrote, short enough for a message.
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_coding_is_what_the_header_says_and_one_at_most() {
+        let read = |values: &[&str]| Coding::read(values.iter().map(|value| value.as_bytes()));
+        for (values, expected) in [
+            (&[][..], None),
+            (&[""], None),
+            (&["identity"], None),
+            (&["UTF-8"], None),
+            (&["none"], None),
+            (&["GZip"], Some(Coding::Gzip)),
+            (&["x-gzip"], Some(Coding::Gzip)),
+            (&[" br "], Some(Coding::Brotli)),
+            (&["deflate, identity"], Some(Coding::Deflate)),
+            (&["", "zstd"], Some(Coding::Zstd)),
+        ] {
+            assert_eq!(read(values), Ok(expected), "{values:?}");
+        }
+        for values in [&["gzip, br"][..], &["gzip", "gzip"], &["gzip,gzip,gzip"]] {
+            assert!(matches!(read(values), Err(DecodeError::Layers(_))), "{values:?}");
+        }
+        assert_eq!(read(&["compress"]), Err(DecodeError::Unknown("compress".to_owned())));
+        assert!(read(&[&"x".repeat(10_000)]).unwrap_err().to_string().len() < 150);
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read(values in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..30), 0..4)) {
+            if let Err(error) = Coding::read(values.iter().map(Vec::as_slice)) {
+                prop_assert!(error.to_string().len() < 400);
+            }
+        }
+    }
+}

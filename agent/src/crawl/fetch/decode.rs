@@ -1,0 +1,553 @@
+//! Decodes a body while it streams in: gzip, deflate, brotli or zstd, one layer of it, in bounded memory.
+//!
+//! Pure. What was sent is never copied before it is decoded, and what is decoded comes in pieces of bounded size, however far
+//! little input expands. A decoder holds at most its coding's window: 32 KiB of gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] of zstd,
+//! 16 MiB of brotli, whose own limit it is (its large windows of a gigabyte are no part of HTTP and refused).
+//!
+//! Lenient where it is safe: a body that says gzip or zstd and is neither is taken as it is, deflate may be zlib's or raw, members
+//! of gzip may follow each other, and zeros may follow them. Anything else that does not fit is an error.
+
+use std::io::{self, BufRead, ErrorKind, Read};
+
+use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
+use flate2::bufread::{DeflateDecoder, GzDecoder, ZlibDecoder};
+use hyper::body::{Buf, Bytes};
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+use super::coding::{Coding, DecodeError, MAX_EXPANSION};
+
+/// The most decoded bytes that are handed over at once: little for many crawls, enough to be no cost.
+const MAX_PIECE: usize = 32 << 10;
+/// The largest window of zstd, as a power of two: what RFC 9659 lets HTTP use, 8 MiB.
+const MAX_ZSTD_WINDOW_LOG: u32 = 23;
+/// Decoded bytes for which nobody asks how far they expanded: a small page may well be very regular.
+const FREE_BYTES: u64 = 1 << 20;
+/// How many bytes may be sent for a decoded one, beside [`FREE_BYTES`]: a server that flushes after each sends ten.
+const MAX_OVERHEAD: u64 = 16;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+impl Coding {
+    /// Reads the beginning of a body; `None` when more of it is needed to know.
+    fn begin(self, feed: Feed) -> Result<State, DecodeError> {
+        let needed = match self {
+            Self::Gzip | Self::Deflate => 2,
+            Self::Brotli => 1,
+            Self::Zstd => ZSTD.len(),
+        };
+        let beginning: &[u8] = &feed.bytes;
+        if beginning.len() < needed && !feed.ended {
+            return Ok(State::Unknown(feed));
+        }
+        if beginning.is_empty() {
+            return Ok(State::Plain(feed));
+        }
+        Ok(match self {
+            Self::Gzip if beginning.starts_with(&GZIP) => State::Gzip(Box::new(GzDecoder::new(feed))),
+            Self::Zstd if is_zstd(beginning) => {
+                let unmade = |_| DecodeError::Broken(self);
+                let mut decoder = ZstdDecoder::with_buffer(feed).map_err(unmade)?;
+                decoder.window_log_max(MAX_ZSTD_WINDOW_LOG).map_err(unmade)?;
+                State::Zstd(Box::new(decoder))
+            }
+            Self::Gzip | Self::Zstd => State::Plain(feed),
+            Self::Deflate if is_zlib(beginning) => State::Zlib(Box::new(ZlibDecoder::new(feed))),
+            Self::Deflate => State::Deflate(Box::new(DeflateDecoder::new(feed))),
+            Self::Brotli => State::Brotli(Box::new(Brotli::new(feed))),
+        })
+    }
+}
+
+fn is_zstd(beginning: &[u8]) -> bool {
+    // A frame, or one that is to be skipped.
+    beginning.starts_with(&ZSTD) || matches!(beginning, [first, 0x2a, 0x4d, 0x18, ..] if first & 0xf0 == 0x50)
+}
+
+/// RFC 1950, 2.2: the method is deflate, and the two bytes are a multiple of 31.
+fn is_zlib(beginning: &[u8]) -> bool {
+    matches!(beginning, [method, flags, ..] if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
+}
+
+/// Decodes one body.
+pub(super) struct Decoder {
+    coding: Coding,
+    state: State,
+    room: Box<[u8]>,
+    sent: u64,
+    decoded: u64,
+}
+
+enum State {
+    /// Too little came to know what it is.
+    Unknown(Feed),
+    /// It is not encoded, whatever it says.
+    Plain(Feed),
+    Gzip(Box<GzDecoder<Feed>>),
+    Zlib(Box<ZlibDecoder<Feed>>),
+    Deflate(Box<DeflateDecoder<Feed>>),
+    Brotli(Box<Brotli>),
+    Zstd(Box<ZstdDecoder<'static, Feed>>),
+    /// It is at its end; something may follow. Zeros did or did not.
+    Behind(Feed, Padded),
+    Failed,
+}
+
+impl Decoder {
+    pub(super) fn new(coding: Coding) -> Self {
+        let state = State::Unknown(Feed::default());
+        Self { coding, state, room: vec![0; MAX_PIECE].into(), sent: 0, decoded: 0 }
+    }
+
+    /// Takes what was sent next. What was fed before must be decoded first.
+    pub(super) fn feed(&mut self, sent: Bytes) {
+        self.sent = self.sent.saturating_add(u64::try_from(sent.len()).unwrap_or(u64::MAX));
+        if let Some(feed) = self.state.feed() {
+            feed.append(sent);
+        }
+    }
+
+    /// Nothing more will be sent.
+    pub(super) fn end(&mut self) {
+        if let Some(feed) = self.state.feed() {
+            feed.ended = true;
+        }
+    }
+
+    /// The next decoded piece; `None` when more has to be fed, or everything was.
+    ///
+    /// # Errors
+    /// When the body is not what it says, or a bomb. Nothing can be decoded after that.
+    pub(super) fn next(&mut self) -> Result<Option<Bytes>, DecodeError> {
+        match self.try_next() {
+            Ok(piece) => Ok(piece),
+            Err(error) => {
+                self.state = State::Failed;
+                Err(error)
+            }
+        }
+    }
+
+    fn try_next(&mut self) -> Result<Option<Bytes>, DecodeError> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Failed) {
+                State::Unknown(feed) => {
+                    self.state = self.coding.begin(feed)?;
+                    if matches!(self.state, State::Unknown(_)) {
+                        return Ok(None);
+                    }
+                }
+                State::Plain(mut feed) => {
+                    let piece = std::mem::take(&mut feed.bytes);
+                    self.state = State::Plain(feed);
+                    return Ok((!piece.is_empty()).then_some(piece));
+                }
+                State::Behind(feed, padded) => match self.go_on_behind(feed, padded)? {
+                    state @ State::Behind(..) => {
+                        self.state = state;
+                        return Ok(None);
+                    }
+                    state => self.state = state,
+                },
+                State::Failed => return Err(DecodeError::Broken(self.coding)),
+                mut state => match self.read(&mut state)? {
+                    Step::Piece(piece) => {
+                        self.state = state;
+                        return Ok(Some(piece));
+                    }
+                    Step::Starved => {
+                        self.state = state;
+                        return Ok(None);
+                    }
+                    Step::Ended => self.state = State::Behind(state.into_feed(), Padded(false)),
+                },
+            }
+        }
+    }
+
+    fn read(&mut self, state: &mut State) -> Result<Step, DecodeError> {
+        let step = match state.read(&mut self.room) {
+            Ok(0) => Step::Ended,
+            Ok(length) => {
+                self.decoded = self.decoded.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+                Step::Piece(Bytes::copy_from_slice(&self.room[..length]))
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock => Step::Starved,
+                ErrorKind::UnexpectedEof => return Err(DecodeError::Cut(self.coding)),
+                _ => return Err(DecodeError::Broken(self.coding)),
+            },
+        };
+        let left = state.feed().map_or(0, |feed| feed.bytes.len());
+        self.vet_sizes(left)?;
+        Ok(step)
+    }
+
+    /// Holds what came out against what went in, of which so much is left.
+    fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
+        let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
+        if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {
+            return Err(DecodeError::Expands(self.coding));
+        }
+        if taken > self.decoded.saturating_mul(MAX_OVERHEAD).saturating_add(FREE_BYTES) {
+            return Err(DecodeError::Hollow(self.coding));
+        }
+        Ok(())
+    }
+
+    /// Decides what follows the end of a stream: nothing, zeros, or of gzip another member.
+    fn go_on_behind(&self, mut feed: Feed, Padded(padded): Padded) -> Result<State, DecodeError> {
+        let zeros = feed.bytes.iter().take_while(|byte| **byte == 0).count();
+        feed.bytes.advance(zeros);
+        let padded = padded || zeros > 0;
+        self.vet_sizes(feed.bytes.len())?;
+        let may_be_member = self.coding == Coding::Gzip && !padded;
+        match &*feed.bytes {
+            [] => Ok(State::Behind(feed, Padded(padded))),
+            [0x1f] if may_be_member && !feed.ended => Ok(State::Behind(feed, Padded(padded))),
+            [0x1f, 0x8b, ..] if may_be_member => Ok(State::Gzip(Box::new(GzDecoder::new(feed)))),
+            _ => Err(DecodeError::Followed(self.coding)),
+        }
+    }
+}
+
+/// Whether zeros followed a stream's end.
+struct Padded(bool);
+
+enum Step {
+    Piece(Bytes),
+    Starved,
+    Ended,
+}
+
+impl State {
+    fn feed(&mut self) -> Option<&mut Feed> {
+        match self {
+            Self::Unknown(feed) | Self::Plain(feed) | Self::Behind(feed, _) => Some(feed),
+            Self::Gzip(decoder) => Some(decoder.get_mut()),
+            Self::Zlib(decoder) => Some(decoder.get_mut()),
+            Self::Deflate(decoder) => Some(decoder.get_mut()),
+            Self::Brotli(decoder) => Some(&mut decoder.feed),
+            Self::Zstd(decoder) => Some(decoder.get_mut()),
+            Self::Failed => None,
+        }
+    }
+
+    fn into_feed(mut self) -> Feed {
+        self.feed().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Gzip(decoder) => decoder.read(room),
+            Self::Zlib(decoder) => decoder.read(room),
+            Self::Deflate(decoder) => decoder.read(room),
+            Self::Brotli(decoder) => decoder.read(room),
+            Self::Zstd(decoder) => decoder.read(room),
+            Self::Unknown(_) | Self::Plain(_) | Self::Behind(..) | Self::Failed => Ok(0),
+        }
+    }
+}
+
+/// What was sent and is not decoded yet. Decoders read from it; where it is empty and not at its end they would have to wait.
+#[derive(Default)]
+struct Feed {
+    bytes: Bytes,
+    ended: bool,
+}
+
+impl Feed {
+    fn append(&mut self, sent: Bytes) {
+        if self.bytes.is_empty() {
+            self.bytes = sent;
+        } else {
+            // Only the first few bytes of a body are ever left.
+            self.bytes = [&*self.bytes, &*sent].concat().into();
+        }
+    }
+}
+
+impl BufRead for Feed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.bytes.is_empty() && !self.ended {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.bytes)
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.bytes.advance(length);
+    }
+}
+
+impl Read for Feed {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let length = self.fill_buf()?.read(room)?;
+        self.consume(length);
+        Ok(length)
+    }
+}
+
+/// The library's reader of brotli accepts large windows; this one does not.
+struct Brotli {
+    feed: Feed,
+    state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
+    ended: bool,
+}
+
+impl Brotli {
+    fn new(feed: Feed) -> Self {
+        let alloc = StandardAlloc::default;
+        Self { feed, state: BrotliState::new_strict(alloc(), alloc(), alloc()), ended: false }
+    }
+}
+
+impl Read for Brotli {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        while !self.ended {
+            let starved = self.feed.bytes.is_empty();
+            let (mut left, mut taken, mut free, mut given) = (self.feed.bytes.len(), 0, room.len(), 0);
+            let result = BrotliDecompressStream(
+                &mut left,
+                &mut taken,
+                &self.feed.bytes,
+                &mut free,
+                &mut given,
+                room,
+                &mut 0,
+                &mut self.state,
+            );
+            self.feed.bytes.advance(taken);
+            match result {
+                BrotliResult::ResultSuccess => self.ended = true,
+                BrotliResult::ResultFailure => return Err(ErrorKind::InvalidData.into()),
+                BrotliResult::NeedsMoreInput if given == 0 && starved => {
+                    return Err(if self.feed.ended { ErrorKind::UnexpectedEof } else { ErrorKind::WouldBlock }.into());
+                }
+                BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
+            }
+            if given > 0 {
+                return Ok(given);
+            }
+        }
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd];
+
+    /// Decodes a body that arrives in pieces of so many bytes, but at most `most` bytes of what comes out.
+    fn decode_most(coding: Coding, body: &[u8], piece: usize, most: usize) -> Result<Vec<u8>, DecodeError> {
+        let mut decoder = Decoder::new(coding);
+        let mut text = Vec::new();
+        let mut pieces = body.chunks(piece.max(1)).map(Bytes::copy_from_slice);
+        loop {
+            let next = pieces.next();
+            let last = next.is_none();
+            match next {
+                Some(piece) => decoder.feed(piece),
+                None => decoder.end(),
+            }
+            while let Some(piece) = decoder.next()? {
+                assert!(!piece.is_empty() && piece.len() <= MAX_PIECE.max(body.len()));
+                text.extend_from_slice(&piece);
+                assert!(text.len() <= most, "{} bytes came out", text.len());
+            }
+            if last {
+                return Ok(text);
+            }
+        }
+    }
+
+    fn decode(coding: Coding, body: &[u8], piece: usize) -> Result<Vec<u8>, DecodeError> {
+        decode_most(coding, body, piece, usize::MAX)
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zlib(text: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn raw_deflate(text: &[u8]) -> Vec<u8> {
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn brotli(text: &[u8]) -> Vec<u8> {
+        let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 3, 22);
+        encoder.write_all(text).unwrap();
+        encoder.into_inner()
+    }
+
+    fn zstd(text: &[u8]) -> Vec<u8> {
+        zstd::stream::encode_all(text, 1).unwrap()
+    }
+
+    fn encode(coding: Coding, text: &[u8]) -> Vec<u8> {
+        match coding {
+            Coding::Gzip => gzip(text),
+            Coding::Deflate => zlib(text),
+            Coding::Brotli => brotli(text),
+            Coding::Zstd => zstd(text),
+        }
+    }
+
+    fn text() -> Vec<u8> {
+        (0..5000_u32)
+            .flat_map(|number| format!("<a href=/{number}>{}</a>", number * number % 997).into_bytes())
+            .collect()
+    }
+
+    #[test]
+    fn a_body_is_decoded_however_it_arrives() {
+        for coding in ALL {
+            let body = encode(coding, &text());
+            for piece in [1, 7, 1000, 1_000_000] {
+                assert_eq!(decode(coding, &body, piece), Ok(text()), "{coding} in pieces of {piece}");
+            }
+        }
+        assert_eq!(decode(Coding::Deflate, &raw_deflate(&text()), 100), Ok(text()));
+    }
+
+    #[test]
+    fn what_many_servers_get_wrong_is_understood() {
+        for piece in [1, 2, 1000] {
+            for coding in ALL {
+                assert_eq!(decode(coding, b"", piece), Ok(Vec::new()), "{coding}");
+                assert_eq!(decode(coding, &encode(coding, b""), piece), Ok(Vec::new()), "{coding}");
+            }
+            for plain in [&b"<html>"[..], b"x", b"\x1f<", b"(\xb5/"] {
+                assert_eq!(decode(Coding::Gzip, plain, piece).as_deref(), Ok(plain));
+                assert_eq!(decode(Coding::Zstd, plain, piece).as_deref(), Ok(plain));
+            }
+            let members = [gzip(b"one, "), gzip(b"two"), vec![0; 500]].concat();
+            assert_eq!(decode(Coding::Gzip, &members, piece).as_deref(), Ok(&b"one, two"[..]));
+            let frames = [zstd(b"one, "), vec![0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 9, 9], zstd(b"two")].concat();
+            assert_eq!(decode(Coding::Zstd, &frames, piece).as_deref(), Ok(&b"one, two"[..]));
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_cut_or_goes_on_or_is_something_else_is_an_error_that_says_so() {
+        for coding in ALL {
+            let body = encode(coding, &text());
+            for piece in [1, 50, 1_000_000] {
+                for left in [4, 5, 12, body.len() / 2, body.len() - 1] {
+                    assert_eq!(decode(coding, &body[..left], piece), Err(DecodeError::Cut(coding)), "{coding} {left}");
+                }
+                let longer = [&body, &b"\0\0</html>"[..]].concat();
+                let error =
+                    if coding == Coding::Zstd { DecodeError::Broken(coding) } else { DecodeError::Followed(coding) };
+                assert_eq!(decode(coding, &longer, piece), Err(error), "{coding} {piece}");
+            }
+            let mut wrong = body.clone();
+            wrong[20..60].fill(0xaa);
+            assert!(decode(coding, &wrong, 1000).is_err(), "{coding}");
+        }
+        let broken = Err(DecodeError::Broken(Coding::Brotli));
+        assert_eq!(decode(Coding::Brotli, b"<!doctype html><title>x</title>", 7), broken);
+        let mut wrong = gzip(&text());
+        let at = wrong.len() - 6;
+        wrong[at] ^= 1;
+        assert_eq!(decode(Coding::Gzip, &wrong, 1000), Err(DecodeError::Broken(Coding::Gzip)), "the checksum");
+    }
+
+    #[test]
+    fn a_bomb_is_given_up_when_it_has_grown_a_hundredfold() {
+        let zeros = vec![0; 100 << 20];
+        let most = usize::try_from(FREE_BYTES).unwrap() + MAX_PIECE;
+        for coding in ALL {
+            let bomb = encode(coding, &zeros);
+            assert!(bomb.len() < 500_000, "{coding} {}", bomb.len());
+            for piece in [100, 100_000] {
+                // Gzip grows a thousandfold at most: what is read before counts for it.
+                let most = most + 100 * piece;
+                assert_eq!(decode_most(coding, &bomb, piece, most), Err(DecodeError::Expands(coding)), "{coding}");
+            }
+        }
+        let regular = "<tr><td>0</td></tr>\n".repeat(50_000);
+        for coding in ALL {
+            assert_eq!(decode(coding, &encode(coding, regular.as_bytes()), 1000).unwrap().len(), regular.len());
+        }
+    }
+
+    #[test]
+    fn much_that_becomes_nothing_is_given_up() {
+        let empty_blocks = [0, 0, 0, 0xff, 0xff].repeat(300_000);
+        assert_eq!(decode(Coding::Deflate, &empty_blocks, 10_000), Err(DecodeError::Hollow(Coding::Deflate)));
+        let padded = [gzip(b"text"), vec![0; 2 << 20]].concat();
+        assert_eq!(decode(Coding::Gzip, &padded, 10_000), Err(DecodeError::Hollow(Coding::Gzip)));
+        let endless_name = [&[0x1f, 0x8b, 8, 8, 0, 0, 0, 0, 0, 0], &[b'x'; 2 << 20][..]].concat();
+        assert_eq!(decode(Coding::Gzip, &endless_name, 10_000), Err(DecodeError::Broken(Coding::Gzip)));
+    }
+
+    #[test]
+    fn windows_larger_than_http_allows_are_refused() {
+        let window = |log: u32| {
+            let mut encoder = zstd::stream::Encoder::new(Vec::new(), 1).unwrap();
+            encoder.window_log(log).unwrap();
+            encoder.write_all(&text()).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(decode(Coding::Zstd, &window(MAX_ZSTD_WINDOW_LOG), 1000), Ok(text()));
+        assert_eq!(
+            decode(Coding::Zstd, &window(MAX_ZSTD_WINDOW_LOG + 1), 1000),
+            Err(DecodeError::Broken(Coding::Zstd))
+        );
+        let params = brotli::enc::BrotliEncoderParams { large_window: true, lgwin: 28, ..Default::default() };
+        let mut large = Vec::new();
+        brotli::BrotliCompress(&mut &*text(), &mut large, &params).unwrap();
+        assert_eq!(decode(Coding::Brotli, &large, 1000), Err(DecodeError::Broken(Coding::Brotli)));
+    }
+
+    fn coding() -> impl Strategy<Value = Coding> {
+        prop::sample::select(&ALL[..])
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_the_same_however_they_arrive(
+            coding in coding(),
+            magic in any::<bool>(),
+            rest in prop::collection::vec(any::<u8>(), 0..300),
+            piece in 1_usize..40,
+        ) {
+            let body = if magic { [&encode(coding, b"")[..4.min(encode(coding, b"").len())], &rest].concat() } else { rest };
+            prop_assert_eq!(decode(coding, &body, piece), decode(coding, &body, body.len()));
+        }
+
+        #[test]
+        fn a_damaged_body_gives_the_same_however_it_arrives(
+            coding in coding(),
+            text in prop::collection::vec(0_u8..4, 0..2000),
+            at in any::<prop::sample::Index>(),
+            bit in 0_u32..8,
+            cut in any::<prop::sample::Index>(),
+            piece in 1_usize..40,
+        ) {
+            let whole = encode(coding, &text);
+            prop_assert_eq!(&decode(coding, &whole, piece).unwrap(), &text);
+            let mut body = whole.clone();
+            body[at.index(whole.len())] ^= 1 << bit;
+            body.truncate(cut.index(whole.len()) + 1);
+            prop_assert_eq!(decode(coding, &body, piece), decode(coding, &body, body.len()));
+        }
+    }
+}

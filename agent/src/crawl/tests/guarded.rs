@@ -1,0 +1,243 @@
+//! Nothing that is not public is connected, however it is spelled and whoever names it; nor a proxy, a cookie or a file used.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::raw::{RawSite, missing, say, whole};
+use super::*;
+use crate::test_server::{Named, TestNames};
+
+/// `127.0.0.1` as a URL may spell it.
+const LOOPBACK: [&str; 12] = [
+    "127.0.0.1",
+    "127.1",
+    "127.0.1",
+    "2130706433",
+    "0x7f000001",
+    "0x7F.0.0.0x1",
+    "0177.0.0.1",
+    "017700000001",
+    "127.0.0.1.",
+    "127.0.0.01",
+    "\u{ff11}27.0.0.1",
+    "%31%32%37.0.0.1",
+];
+/// Where an IPv6 address stands for it, or leads to this machine.
+const DISGUISED: [&str; 10] = [
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[0:0:0:0:0:ffff:127.0.0.1]",
+    "[::127.0.0.1]",
+    "[::ffff:0:127.0.0.1]",
+    "[64:ff9b::127.0.0.1]",
+    "[2002:7f00:1::]",
+    "[2001:0:7f00:1::80ff:fffe]",
+    "[::]",
+    "0.0.0.0",
+];
+
+/// Servers at one port of the loopback addresses of both families, where this machine has them.
+async fn secrets() -> (RawSite, Option<RawSite>) {
+    let secret = RawSite::start(|_| whole("secret")).await;
+    let sixth = RawSite::start_at((Ipv6Addr::LOCALHOST, secret.port()).into(), |_| whole("secret")).await;
+    (secret, sixth.ok())
+}
+
+fn connections((secret, sixth): &(RawSite, Option<RawSite>)) -> usize {
+    secret.connections() + sixth.as_ref().map_or(0, RawSite::connections)
+}
+
+/// Crawls a site as it was submitted, its origin still to be settled.
+async fn crawl_name(name: &str, context: Arc<Context>) -> Outcome {
+    outcome_of(Job { name: name.to_owned(), origin: None, policy: policy() }, context).await
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_private_address_is_connected() {
+    let secrets = secrets().await;
+    let port = secrets.0.port();
+    for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "[0::0:1]"]) {
+        let name = format!("http://{host}:{port}");
+        let outcome = crawl_name(&name, context(&["127.0.0.2/32"], None)).await;
+        assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
+        // Where it is known already where a site answers, that is vetted too.
+        if let Ok(origin) = name.parse() {
+            let job = Job { name, origin: Some(origin), policy: policy() };
+            let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
+            assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
+            assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
+        }
+    }
+    assert_eq!(connections(&secrets), 0);
+}
+
+#[tokio::test]
+async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
+    let secrets = secrets().await;
+    for host in &LOOPBACK {
+        let before = connections(&secrets);
+        let name = format!("http://{host}:{}", secrets.0.port());
+        let outcome = crawl_name(&name, context(&["127.0.0.1/32"], None)).await;
+        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{name}: {}", outcome.message);
+        assert!(connections(&secrets) > before, "{name}");
+    }
+    // What stands for it in IPv6 is another address, which nobody allowed.
+    for host in &DISGUISED {
+        let before = connections(&secrets);
+        crawl_name(&format!("http://{host}:{}", secrets.0.port()), context(&["127.0.0.1/32"], None)).await;
+        assert_eq!(connections(&secrets), before, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn no_redirect_leads_to_a_private_address() {
+    let secrets = secrets().await;
+    let port = secrets.0.port();
+    for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "localhost", "LOCALHOST."]) {
+        let target = format!("http://{host}:{port}/robots.txt");
+        let page = format!("<a href=http://{host}:{port}/><a href=/away><a href=/chain>");
+        let site = TestSite::start_at([127, 0, 0, 2], move |path| match path {
+            "/robots.txt" => redirect("/rules"),
+            "/rules" => redirect(&target),
+            "/" => html(&page),
+            "/chain" => redirect("/away"),
+            _ => redirect(&target),
+        })
+        .await;
+        // Whose robots.txt may be elsewhere, but cannot be had there, may not be crawled.
+        let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.2/32"], None)).await;
+        let refused = outcome.kind == Kind::Blocked(Blocker::Robots);
+        // Some spellings are no URL: as if there were no robots.txt. Pages then lead away from the site.
+        assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
+    }
+    assert_eq!(connections(&secrets), 0);
+}
+
+#[tokio::test]
+async fn no_name_leads_to_a_private_address() {
+    let names = TestNames::answering(|name, _| {
+        let addr: IpAddr = match name {
+            "four.example" => "127.0.0.1",
+            "six.example" => "::1",
+            "mapped.example" => "::ffff:127.0.0.1",
+            "translated.example" => "64:ff9b::7f00:1",
+            "sixth-to-fourth.example" => "2002:7f00:1::",
+            "any.example" => "0.0.0.0",
+            "metadata.example" => "169.254.169.254",
+            "carrier.example" => "100.64.0.1",
+            _ => "10.0.0.1",
+        }
+        .parse()
+        .unwrap();
+        Named::At(vec![addr], 60)
+    })
+    .await;
+    let secrets = secrets().await;
+    for name in ["four", "six", "mapped", "translated", "sixth-to-fourth", "any", "metadata", "carrier", "private"] {
+        let origin = format!("http://{name}.example:{}", secrets.0.port());
+        for origin in [None, Some(origin.parse().unwrap())] {
+            let job = Job { name: format!("{name}.example"), origin, policy: policy() };
+            let outcome = outcome_of(job, context(&["127.0.0.2/32"], Some(names.addr))).await;
+            assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{name}: {}", outcome.message);
+            assert!(outcome.message.contains("the guard refuses"), "{name}: {}", outcome.message);
+        }
+    }
+    assert_eq!(connections(&secrets), 0);
+}
+
+#[tokio::test]
+async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
+    let secret = RawSite::start(|_| whole("secret")).await;
+    let open = RawSite::start_at(([127, 0, 0, 2], secret.port()).into(), |_| whole("open")).await.unwrap();
+    let both = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]), Ipv6Addr::LOCALHOST.into()];
+    let names = TestNames::answering(move |_, _| Named::At(both.clone(), 60)).await;
+    let origin = format!("http://both.example:{}", secret.port());
+    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.2/32"], Some(names.addr))).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
+    assert_eq!(secret.connections(), 0);
+    assert!(open.connections() > 0);
+}
+
+#[tokio::test]
+async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
+    let secret = RawSite::start(|_| whole("secret")).await;
+    // Every connection is closed, so that each request resolves the name anew.
+    let answer = |path: &str| {
+        let mut acts = if path == "/robots.txt" { missing() } else { whole("<a href=/next>") };
+        acts.push(raw::Act::Close);
+        acts
+    };
+    let open = RawSite::start_at(([127, 0, 0, 2], secret.port()).into(), answer).await.unwrap();
+    // Public for three questions, then private: the answers live for no time at all.
+    let names = TestNames::answering(|_, before| {
+        let host = if before < 3 { 2 } else { 1 };
+        Named::At(vec![[127, 0, 0, host].into()], 0)
+    })
+    .await;
+    let origin = format!("http://rebinding.example:{}", secret.port());
+    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.2/32"], Some(names.addr))).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 1));
+    assert!(outcome.message.contains("/next: the guard refuses 127.0.0.1"), "{}", outcome.message);
+    assert!(names.asked("rebinding.example") >= 3);
+    assert_eq!((secret.connections(), open.connections()), (0, 2));
+}
+
+#[tokio::test]
+async fn sitemaps_elsewhere_are_not_asked_for() {
+    let secrets = secrets().await;
+    let port = secrets.0.port();
+    let spelled = LOOPBACK.iter().chain(&DISGUISED).map(|host| format!("http://{host}:{port}/s.xml"));
+    let spelled: Vec<String> = spelled.collect();
+    let robots: String = spelled.iter().map(|url| format!("Sitemap: {url}\n")).collect();
+    let listed: String = spelled.iter().map(|url| format!("<url><loc>{url}</loc></url>")).collect();
+    let indexed: String = spelled.iter().map(|url| format!("<sitemap><loc>{url}</loc></sitemap>")).collect();
+    let site = TestSite::start_at([127, 0, 0, 2], move |path| match path {
+        "/robots.txt" => page("text/plain", &format!("{robots}Sitemap: /own.xml\nSitemap: /index.xml\n")),
+        "/own.xml" => page("text/xml", &format!("<urlset>{listed}</urlset>")),
+        "/index.xml" => page("text/xml", &format!("<sitemapindex>{indexed}</sitemapindex>")),
+        "/" => html("a page"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.0/8"], None)).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
+    assert_eq!(site.paths(), ["/robots.txt", "/own.xml", "/index.xml", "/"]);
+    assert_eq!(connections(&secrets), 0);
+}
+
+#[tokio::test]
+async fn only_http_is_spoken_wherever_a_url_comes_from() {
+    for name in ["file:///etc/passwd", "ftp://127.0.0.1/", "gopher://127.0.0.1:70/", "data:text/html,x", "unix:/x"] {
+        let outcome = crawl_name(name, context(&["127.0.0.1/32"], None)).await;
+        assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{name}: {}", outcome.message);
+    }
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => redirect("file:///etc/passwd"),
+        "/" => html("<a href=file:///etc/passwd><a href=ftp://127.0.0.1/><a href=/moved><a href='javascript:1'>"),
+        "/moved" => redirect("file:///etc/passwd"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let outcome = crawl(&site).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
+    assert_eq!(site.paths(), ["/robots.txt", "/", "/moved"]);
+}
+
+#[tokio::test]
+async fn no_cookie_is_ever_sent_nor_where_one_came_from() {
+    let site = RawSite::start(|path| {
+        let body = if path == "/" { "<a href=/next>" } else { "" };
+        let cookie = "set-cookie: id=1; path=/\r\nset-cookie: site=2";
+        let length = body.len();
+        vec![say(&format!(
+            "HTTP/1.1 200 OK\r\n{cookie}\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))]
+    })
+    .await;
+    outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+    let heads = site.heads();
+    assert_eq!(heads.len(), 3);
+    for head in heads {
+        let head = head.to_lowercase();
+        assert!(!head.contains("cookie") && !head.contains("referer"), "{head}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Whatever a stranger sends, no parser panics, what it gives is bounded, and how the bytes were cut into pieces changes nothing.
+//! Those that are not here have their properties beside them.
+
+use std::io::Read as _;
+use std::time::UNIX_EPOCH;
+
+use proptest::prelude::*;
+
+use super::super::frontier::checkpoint::State;
+use super::super::links::{LinkExtractor, Links};
+use super::super::normal_form::{normal_escapes, normal_form};
+use super::super::politeness::retry_after;
+use super::super::robots::Rules;
+use super::super::robots::directives::{forbids_following, header_forbids_following, is_for_us};
+use super::super::site_path::tests::site;
+use super::super::sitemap::{Sitemap, SitemapReader};
+use super::*;
+
+fn links(html: &[u8], charset: Option<&str>, piece: usize) -> Links {
+    let site = site("http://example.cn");
+    let url = site.root().join("dir/page").unwrap();
+    let mut extractor = LinkExtractor::new(site, url, charset);
+    html.chunks(piece.max(1)).for_each(|piece| extractor.write(piece));
+    extractor.finish()
+}
+
+fn sitemap(text: &[u8], piece: usize) -> Sitemap {
+    let mut reader = SitemapReader::new();
+    for piece in text.chunks(piece.max(1)) {
+        if !reader.write(piece) {
+            return Sitemap { cut: true, ..reader.finish() };
+        }
+    }
+    reader.finish()
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Bytes among which markup, escapes and broken characters are frequent.
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    let part = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..8),
+        prop::sample::select(vec![
+            &b"<a href="[..],
+            b"<base href='",
+            b"<meta charset=",
+            b"<meta name=robots content=nofollow>",
+            b"<iframe src=\"/x",
+            b"</a>",
+            b">",
+            b"\"",
+            b"'",
+            b"<!--",
+            b"-->",
+            b"<script>",
+            b"</script>",
+            b"/a/../b?c=%e4",
+            b"http://example.cn/",
+            b"&#x10ffff;",
+            b"&amp;",
+            b"\xe4\xb8\xad",
+            b"\xff\xfe",
+            b"\xef\xbb\xbf",
+            b"<![CDATA[",
+            b"]]>",
+            b"<urlset><url><loc>",
+            b"</loc></url>",
+            b"\n",
+            b"\r\n",
+            b"User-agent: *",
+            b"Disallow: /",
+            b"Allow: /*$",
+            b"Crawl-delay: ",
+            b"Sitemap: ",
+            b"\0",
+            b"9999999999",
+        ])
+        .prop_map(<[u8]>::to_vec),
+    ];
+    prop::collection::vec(part, 0..40).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn a_page_gives_the_same_links_however_it_arrives(
+        html in bytes(),
+        label in prop_oneof![
+            prop::sample::select(vec!["utf-8", "gbk", "gb18030", "shift_jis", "utf-16le", "iso-2022-jp", "replacement", "x-user-defined"])
+                .prop_map(str::to_owned),
+            "\\PC{0,12}",
+        ],
+        labelled in any::<bool>(),
+        piece in 1_usize..30,
+    ) {
+        let charset = labelled.then_some(label.as_str());
+        let whole = links(&html, charset, html.len());
+        prop_assert!(whole.paths.len() <= html.len());
+        for path in &whole.paths {
+            prop_assert!(site("http://example.cn").url(path).is_some());
+        }
+        prop_assert_eq!(links(&html, charset, piece), whole);
+    }
+
+    #[test]
+    fn a_sitemap_lists_the_same_however_it_arrives(
+        text in bytes(),
+        zipped in any::<bool>(),
+        damage in prop::option::of((any::<prop::sample::Index>(), 0_u32..8)),
+        piece in 1_usize..30,
+    ) {
+        let mut text = if zipped { gzip(&text) } else { text };
+        if let Some((at, bit)) = damage.filter(|_| !text.is_empty()) {
+            let at = at.index(text.len());
+            text[at] ^= 1 << bit;
+        }
+        let whole = sitemap(&text, text.len());
+        let again = sitemap(&text, piece);
+        // Of a damaged file it may be said a little sooner that it is; never is one taken for whole that is not.
+        prop_assert_eq!(again.cut, whole.cut);
+        if !whole.cut {
+            prop_assert_eq!(again, whole);
+        }
+    }
+
+    #[test]
+    fn any_robots_txt_is_read_and_bounded(text in bytes(), path in "/x[a-z/%*$?=.]{0,20}") {
+        let site = site("http://example.cn");
+        let path = site.path(&site.root().join(&path).unwrap()).unwrap();
+        if let Ok(rules) = Rules::parse(&text) {
+            rules.allow(&path);
+            rules.crawl_delay();
+            prop_assert!(rules.sitemaps().iter().map(String::len).sum::<usize>() <= 3 * text.len());
+            // What it says does not change while it is used.
+            prop_assert_eq!(Rules::parse(&text).unwrap().allow(&path), rules.allow(&path));
+        }
+    }
+
+    #[test]
+    fn any_directives_are_read(values in prop::collection::vec("(\\PC|nofollow|none|,|:| |landfall-agent){0,12}", 0..4)) {
+        let forbidden = header_forbids_following(values.iter().map(String::as_str));
+        let said = values.iter().any(|value| value.to_lowercase().contains("no"));
+        prop_assert!(said || !forbidden);
+        for value in &values {
+            forbids_following(value);
+            is_for_us(value);
+        }
+    }
+
+    #[test]
+    fn any_retry_after_is_a_pause_of_a_day_at_most(
+        text in prop_oneof!["\\PC{0,40}", "[0-9]{0,30}", "(Mon|Sun), [0-9]{2} (Nov|Feb) [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT"],
+        now in any::<u32>(),
+    ) {
+        let now = UNIX_EPOCH + Duration::from_secs(now.into());
+        prop_assert!(retry_after(&text, now).is_none_or(|pause| pause <= Duration::from_secs(86_400)));
+        if let Ok(seconds) = text.parse::<u64>() {
+            prop_assert_eq!(retry_after(&text, now), Some(Duration::from_secs(seconds.min(86_400))));
+        }
+    }
+
+    #[test]
+    fn any_text_has_a_normal_form_that_is_no_longer(text in "(\\PC|%|[0-9a-f]|[;/?&=]){0,40}") {
+        let normal = normal_form(&text);
+        prop_assert!(normal.len() <= text.len());
+        prop_assert!(normal_escapes(&text).len() <= text.len());
+        prop_assert_eq!(&normal_form(&normal), &normal);
+    }
+
+    #[test]
+    fn a_checkpoint_of_any_bytes_is_refused_or_gone_on_with(
+        paths in prop::collection::vec("/[a-z]{1,6}", 1..20),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        rubbish in prop::option::of(prop::collection::vec(any::<u8>(), 0..60)),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut checkpoint = checkpoint_of(&paths).await;
+            // Inside what is deflated: a damaged stream says so itself.
+            let mut body = Vec::new();
+            flate2::read::DeflateDecoder::new(&checkpoint[1..]).read_to_end(&mut body).unwrap();
+            for (at, byte) in &damage {
+                let at = at.index(body.len());
+                body[at] = *byte;
+            }
+            checkpoint.truncate(1);
+            let mut encoder = flate2::write::DeflateEncoder::new(checkpoint, flate2::Compression::fast());
+            encoder.write_all(rubbish.as_ref().unwrap_or(&body)).unwrap();
+            let checkpoint = encoder.finish().unwrap();
+            drop(State::read(rubbish.as_deref().unwrap_or_default()));
+            let keep = Keep { checkpoint, ..Keep::default() };
+            let (mut frontier, _) = keep.open("http://example.cn", 10, 100).await.unwrap();
+            let mut visited = 0;
+            while let Some(entry) = frontier.next().await.unwrap() {
+                assert!(entry.path.as_str().starts_with('/') && visited < 100);
+                frontier.visited();
+                visited += 1;
+            }
+            frontier.checkpoint().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_page_that_confuses_the_parser_is_given_up_and_keeps_the_links_before() {
+    let html = b"<a href=/before><script  href=><iframe </iframe >";
+    for piece in [1, 9, html.len()] {
+        let found = links(html, None, piece);
+        assert!(found.paths.len() <= 1 && found.paths.iter().all(|path| path.as_str() == "/before"), "{found:?}");
+    }
+}
+
+/// The checkpoint of a crawl that has found these paths and visited one.
+async fn checkpoint_of(paths: &[String]) -> Vec<u8> {
+    let (mut frontier, _) = Keep::default().open("http://example.cn", 10, 100).await.unwrap();
+    let site = site("http://example.cn");
+    for path in paths {
+        frontier.offer(&site.path(&site.root().join(path).unwrap()).unwrap(), 1);
+    }
+    frontier.end_step();
+    frontier.next().await.unwrap();
+    frontier.visited();
+    frontier.checkpoint().await.unwrap().bytes
+}
