@@ -18,10 +18,12 @@ use reqwest::{StatusCode, Url};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
+use super::recorded::recorded;
 use crate::clock;
 use crate::context::Context;
 use crate::dns::Resolver;
 use crate::guard::{Guard, Refused, ResolveError};
+use crate::warc::{Recorder, Recording, Truncated};
 
 /// Round trips kept for the median; of a longer crawl the newest.
 const KEPT_ROUND_TRIPS: usize = 1024;
@@ -90,6 +92,8 @@ pub(super) struct Fetcher {
     connection: Option<SocketAddr>,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
+    /// What stores the answers, and the headers of every request.
+    recorder: Option<(Recorder, HeaderMap)>,
 }
 
 /// An answer whose body is still to come.
@@ -97,6 +101,9 @@ pub(super) struct Answer {
     response: reqwest::Response,
     limit: Duration,
     body_deadline: Instant,
+    /// When the crawl's time is over.
+    crawl_deadline: Instant,
+    recording: Option<Recording>,
 }
 
 impl Fetcher {
@@ -121,7 +128,13 @@ impl Fetcher {
             connection: None,
             round_trips: Vec::new(),
             next_round_trip: 0,
+            recorder: None,
         })
+    }
+
+    /// Stores every answer from now on.
+    pub(super) fn record(&mut self, recorder: Recorder, context: &Context) {
+        self.recorder = Some((recorder, request_headers(context)));
     }
 
     /// Asks for a URL, when its turn has come.
@@ -132,6 +145,9 @@ impl Fetcher {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
             return Err(FetchError::BrokenOff);
+        }
+        if let Some((recorder, _)) = &self.recorder {
+            recorder.ready().await;
         }
         let start = self.politeness.next_start(Instant::now());
         if start >= self.deadline {
@@ -148,7 +164,9 @@ impl Fetcher {
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
         let response = answer?;
         self.note_round_trip(&response, took);
-        Ok(Answer { response, limit: self.timeouts.total, body_deadline: started + self.timeouts.total })
+        let recording = self.recorder.as_ref().map(|(recorder, sent)| recorder.begin(recorded(sent, url, &response)));
+        let (limit, body_deadline) = (self.timeouts.total, started + self.timeouts.total);
+        Ok(Answer { response, limit, body_deadline, crawl_deadline: self.deadline, recording })
     }
 
     /// What a later part of the crawl has to remember of how the site answers.
@@ -256,16 +274,45 @@ impl Answer {
         Some(value.trim().trim_matches('"'))
     }
 
+    /// Says how many links away from the start page it was found.
+    pub(super) fn found_at(mut self, depth: u32) -> Self {
+        if let Some(recording) = &mut self.recording {
+            recording.found_at(depth);
+        }
+        self
+    }
+
     /// The next piece of the body, decoded; `None` at its end.
     ///
     /// # Errors
     /// When the body breaks off or takes too long.
     pub(super) async fn piece(&mut self) -> Result<Option<hyper::body::Bytes>, FetchError> {
-        match timeout_at(self.body_deadline, self.response.chunk()).await {
+        let piece = self.chunk().await?;
+        if let (Some(recording), Some(piece)) = (&mut self.recording, &piece) {
+            recording.count(piece.len());
+        }
+        Ok(piece)
+    }
+
+    /// The next piece of the body as it was sent; it is recorded.
+    async fn chunk(&mut self) -> Result<Option<hyper::body::Bytes>, FetchError> {
+        if let Some(recording) = &mut self.recording {
+            recording.wait(self.crawl_deadline);
+        }
+        let piece = match timeout_at(self.body_deadline, self.response.chunk()).await {
             Err(_) => Err(FetchError::Timeout { what: "end of the answer", limit: self.limit }),
             Ok(Err(error)) => Err(FetchError::Broken(innermost(&error))),
             Ok(Ok(piece)) => Ok(piece),
+        };
+        if let Some(recording) = &mut self.recording {
+            match &piece {
+                Ok(Some(piece)) => recording.push(piece).await,
+                Ok(None) => recording.end(None),
+                Err(FetchError::Timeout { .. }) => recording.end(Some(Truncated::Time)),
+                Err(_) => recording.end(Some(Truncated::Disconnect)),
+            }
         }
+        piece
     }
 
     fn header(&self, name: &HeaderName) -> Option<&str> {
@@ -285,12 +332,18 @@ fn answered(response: &reqwest::Response) -> Answered {
     }
 }
 
-fn client(context: &Context, timeouts: Timeouts) -> Result<reqwest::Client, NoClient> {
-    let mut tls = (*context.tls).clone();
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+/// What goes into every request, beside its host.
+fn request_headers(context: &Context) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
     headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
+    headers
+}
+
+fn client(context: &Context, timeouts: Timeouts) -> Result<reqwest::Client, NoClient> {
+    let mut tls = (*context.tls).clone();
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let headers = request_headers(context);
     let resolver = GuardedResolver { guard: context.guard.clone(), resolver: context.resolver.clone() };
     reqwest::Client::builder()
         .default_headers(headers)

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::crawling::{CrawlEnd, Crawling};
+use super::crawling::{CrawlEnd, Crawling, panic_message};
 use super::means::Means;
 use super::wire::{self, Failure};
 use crate::clock::BootTime;
@@ -25,6 +25,7 @@ use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
 use crate::probe::addresses::Addresses;
 use crate::user_agent::UserAgent;
+use crate::warc::Store;
 
 /// Site orders carried out at once: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
@@ -76,6 +77,8 @@ pub struct Work {
     outbox: Outbox,
     /// Crawls on the disk, from where they go on.
     kept: KeptCrawls,
+    /// Where pages are stored.
+    store: Option<Store>,
     /// Checkpoints of crawls that go on.
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     /// Why no lease is taken, as it was seen last.
@@ -102,11 +105,18 @@ impl Work {
             addresses: Arc::default(),
             outbox,
             kept,
+            store: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
             paused: None,
             closing: CancellationToken::new(),
             deadline: None,
         }
+    }
+
+    /// Stores what crawls fetch, if anywhere.
+    #[must_use]
+    pub fn storing(self, store: Option<Store>) -> Self {
+        Self { store, ..self }
     }
 
     /// Waits for the next end of something. Cancelling it loses nothing.
@@ -232,9 +242,9 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Looks whether outcomes can be kept; `true` when that has changed.
+    /// Looks whether outcomes and pages can be kept; `true` when that has changed.
     pub(super) fn look_at_disk(&mut self) -> bool {
-        let paused = self.outbox.paused();
+        let paused = self.outbox.paused().or_else(|| self.store.as_ref().and_then(Store::paused));
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
             Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),
@@ -362,20 +372,13 @@ impl Work {
             context,
             disk: self.outbox.disk(),
             kept: self.kept.clone(),
+            store: self.store.clone(),
             checkpoints: self.checkpoints.0.clone(),
         };
         let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));
         self.keys.insert(crawling.id(), key);
         self.running.insert(key, stop);
         None
-    }
-}
-
-/// What a panic says.
-fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
-    match payload.downcast::<String>() {
-        Ok(said) => *said,
-        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
     }
 }
 
