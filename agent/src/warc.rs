@@ -42,6 +42,8 @@ mod writer;
 const QUEUE: usize = 32;
 /// How long is waited for the last of them when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is said once the writer has ended.
+const GONE: &str = "pages are not stored any more";
 
 /// Where pages are stored. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -81,6 +83,9 @@ impl Store {
 
     /// Why crawls pause, in one sentence; `None` while pages can be stored.
     pub fn paused(&self) -> Option<String> {
+        if self.messages.is_closed() {
+            return Some(GONE.to_owned());
+        }
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
@@ -159,5 +164,5 @@ impl Recorder {
 }
 
 fn closed<E>(_: E) -> io::Error {
-    io::Error::other("pages are not stored any more")
+    io::Error::other(GONE)
 }

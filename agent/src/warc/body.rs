@@ -22,12 +22,14 @@ pub(super) struct Body {
     moving: Option<Arc<Vec<u8>>>,
     /// What comes last.
     memory: Vec<u8>,
+    /// At how many bytes in memory they go to the file.
+    most: usize,
 }
 
 impl Body {
     /// An empty one, whose file would be in this folder.
     pub(super) const fn new(folder: Arc<Path>) -> Self {
-        Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new() }
+        Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -39,7 +41,7 @@ impl Body {
     /// by what one page may be.
     pub(super) async fn push(&mut self, piece: &[u8]) {
         self.memory.extend_from_slice(piece);
-        if self.memory.len() < IN_MEMORY || self.moving.is_some() {
+        if self.memory.len() < self.most || self.moving.is_some() {
             return;
         }
         let moving = Arc::new(std::mem::take(&mut self.memory));
@@ -59,11 +61,13 @@ impl Body {
             Ok(file) => {
                 self.file = Some(file);
                 self.in_file += u64::try_from(moved.len()).expect("a length");
+                self.most = IN_MEMORY;
             }
             Err(error) => {
                 tracing::warn!(%error, "a page stays in memory until it is stored");
                 let rest = std::mem::replace(&mut self.memory, Arc::unwrap_or_clone(moved));
                 self.memory.extend(rest);
+                self.most = self.memory.len() + IN_MEMORY;
             }
         }
     }
@@ -87,5 +91,38 @@ impl Body {
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.moving.as_ref().map_or(0, |moving| moving.len()) + self.memory.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Body) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        body.read(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })
+        .unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_though_its_file_is_refused_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let pages = folder.path().join("pages");
+        let mut body = Body::new(pages.as_path().into());
+        let all: Vec<u8> = (0..20 * IN_MEMORY).map(|number| number.to_le_bytes()[1]).collect();
+        for (number, piece) in all.chunks(IN_MEMORY / 4).enumerate() {
+            if number == 30 {
+                assert!(body.in_file == 0 && body.held() >= 30 * IN_MEMORY / 4);
+                std::fs::create_dir(&pages).unwrap();
+            }
+            body.push(piece).await;
+        }
+        assert!(body.in_file > 0 && body.held() <= 2 * IN_MEMORY, "{} bytes are held", body.held());
+        assert_eq!(body.len(), u64::try_from(all.len()).unwrap());
+        assert!(read(&body) == all);
     }
 }

@@ -282,6 +282,7 @@ async fn a_folder_has_one_store_and_the_next_goes_on_beside_what_is_there() {
         recorder.stored().await.unwrap();
         store.close().await;
         assert!(recorder.stored().await.is_err());
+        assert_eq!(store.paused().as_deref(), Some(GONE));
     }
     assert_eq!(lines(folder.path()).len(), 3);
 }

@@ -104,12 +104,13 @@ async fn memory() -> anyhow::Result<Line> {
     let piece = page(1, 16 << 10, false);
     let before = resident_mib()?;
     let mut recordings: Vec<_> = recorders.iter().zip(0..).map(|(to, number)| to.begin(answered(number))).collect();
+    let mut most: f64 = 0.0;
     for _ in 0..LARGE / piece.len() {
         for recording in &mut recordings {
             recording.push(&piece).await;
         }
+        most = most.max(resident_mib()? - before);
     }
-    let most = resident_mib()? - before;
     drop(recordings);
     for recorder in &recorders {
         recorder.stored().await?;
