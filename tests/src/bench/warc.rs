@@ -44,18 +44,21 @@ const WORDS: [&str; 16] = [
 
 /// Runs the section.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
+}
+
+async fn measure() -> anyhow::Result<Vec<Line>> {
     let kinds = [
         ("4 KiB", 4 << 10, true),
         ("8 KiB", 8 << 10, true),
         ("64 KiB", 64 << 10, true),
         ("8 KiB, compressed", 8 << 10, false),
     ];
-    let mut lines = vec![runtime.block_on(memory())?];
+    let mut lines = vec![memory().await?];
     let mut runs = kinds.map(|_| Vec::new());
     for _ in 0..RUNS {
         for ((_, bytes, is_text), runs) in kinds.iter().zip(&mut runs) {
-            runs.push(runtime.block_on(store(*bytes, *is_text))?);
+            runs.push(store(*bytes, *is_text).await?);
         }
     }
     for ((name, bytes, _), runs) in kinds.iter().zip(runs) {
