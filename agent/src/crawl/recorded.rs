@@ -54,3 +54,48 @@ fn header(bytes: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
     bytes.extend(value);
     bytes.extend(b"\r\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderValue, USER_AGENT};
+
+    use super::*;
+
+    fn head_of(response: hyper::http::response::Builder) -> Vec<u8> {
+        head(&Response::from(response.body("the body").unwrap()))
+    }
+
+    #[test]
+    fn a_head_is_that_of_http_1_whatever_was_spoken() {
+        let answer = || hyper::Response::builder().status(200);
+        assert_eq!(head_of(answer().version(Version::HTTP_2)), b"HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(head_of(answer().version(Version::HTTP_10)), b"HTTP/1.0 200 OK\r\n\r\n");
+        let said = answer().status(299).extension(ReasonPhrase::from_static(b"Quite good"));
+        assert_eq!(head_of(said), b"HTTP/1.1 299 Quite good\r\n\r\n");
+    }
+
+    #[test]
+    fn values_are_as_they_were_sent_and_the_transfer_encoding_is_gone() {
+        let odd = HeaderValue::from_bytes(b"caf\xe9\t;").unwrap();
+        let answer = hyper::Response::builder()
+            .header("X-Odd", odd)
+            .header("Transfer-Encoding", "chunked")
+            .header("Content-Encoding", "gzip")
+            .header("X-Odd", "twice");
+        let expected = b"HTTP/1.1 200 OK\r\nx-odd: caf\xe9\t;\r\nx-odd: twice\r\ncontent-encoding: gzip\r\n\r\n";
+        assert_eq!(head_of(answer), expected);
+    }
+
+    #[test]
+    fn a_request_names_its_host_and_everything_after_it() {
+        let sent = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("a"))]);
+        for (url, line, host) in [
+            ("http://a.cn", "/", "a.cn"),
+            ("https://a.cn:443/x?y=1#z", "/x?y=1", "a.cn"),
+            ("http://[::1]:81/a b\r\nX: y", "/a%20bX:%20y", "[::1]:81"),
+        ] {
+            let request = String::from_utf8(request(&sent, &url.parse().unwrap())).unwrap();
+            assert_eq!(request, format!("GET {line} HTTP/1.1\r\nhost: {host}\r\nuser-agent: a\r\n\r\n"));
+        }
+    }
+}
