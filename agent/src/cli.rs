@@ -14,7 +14,9 @@ use crate::enrol::{Enrolment, enrol};
 use crate::telemetry;
 
 mod crawl;
+mod policy;
 mod probe;
+mod progress;
 mod request;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.

@@ -73,6 +73,9 @@ pub struct Config {
     /// Crawls that are under way.
     #[serde(default)]
     pub crawls: CrawlsConfig,
+    /// Pages that are stored; without it none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreConfig>,
 }
 
 /// The beacon, which other agents measure.
@@ -122,6 +125,31 @@ pub struct CrawlsConfig {
 impl Default for CrawlsConfig {
     fn default() -> Self {
         Self { folder: PathBuf::from("crawls") }
+    }
+}
+
+/// Pages that are stored, as WARC files.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// Where they are; made if need be. No two agents may share it.
+    pub folder: PathBuf,
+    /// The bytes after which a file is closed and another begun, 1 MiB to 10 GiB: smaller ones are many, larger ones slow to move.
+    #[serde(default = "default_max_file")]
+    pub max_file_bytes: u64,
+    /// Free bytes on its disk below which crawls pause; twice as many, and they go on. 0: it is never too full. The default has room
+    /// for what fifty crawls have under way.
+    #[serde(default = "default_min_free")]
+    pub min_free_bytes: u64,
+}
+
+impl StoreConfig {
+    /// What a file may hold.
+    pub const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
+
+    /// A store in this folder, with the defaults.
+    pub fn in_folder(folder: PathBuf) -> Self {
+        Self { folder, max_file_bytes: default_max_file(), min_free_bytes: default_min_free() }
     }
 }
 
@@ -176,7 +204,8 @@ impl Config {
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
             [config.ca.as_mut(), config.extra_ca.as_mut()],
         );
-        for file in always.into_iter().chain(perhaps.into_iter().flatten()) {
+        let store = config.store.as_mut().map(|store| &mut store.folder);
+        for file in always.into_iter().chain(perhaps.into_iter().flatten()).chain(store) {
             *file = folder.join(&*file);
         }
         config.validate()?;
@@ -214,6 +243,11 @@ impl Config {
             && let Err(error) = url.parse::<crate::origin::Origin>()
         {
             return invalid("beacon.advertise", error.to_string());
+        }
+        if let Some(StoreConfig { max_file_bytes, .. }) = &self.store
+            && !StoreConfig::FILE_BYTES.contains(max_file_bytes)
+        {
+            return invalid("store.max_file_bytes", format!("{max_file_bytes} is not in 1 MiB to 10 GiB"));
         }
         let schedulers = match Schedulers::try_new(&self.scheduler) {
             Ok(schedulers) => schedulers,
@@ -294,16 +328,27 @@ fn name_server<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sock
 }
 
 /// TOML errors draw the line they are about; one sentence names it instead.
-fn one_line(text: &str, error: &toml::de::Error) -> String {
+pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().lines().next().unwrap_or_default();
     match error.span() {
-        Some(span) => format!("line {}: {message}", text.get(..span.start).unwrap_or_default().lines().count().max(1)),
+        Some(span) => {
+            let line = text.get(..span.start).unwrap_or_default().matches('\n').count() + 1;
+            format!("line {line}: {message}")
+        }
         None => message.to_owned(),
     }
 }
 
 fn default_credential() -> PathBuf {
     PathBuf::from("credential")
+}
+
+const fn default_max_file() -> u64 {
+    1 << 30
+}
+
+const fn default_min_free() -> u64 {
+    256 << 20
 }
 
 const fn default_capacity() -> u32 {
@@ -336,6 +381,9 @@ mod tests {
         assert_eq!(config.dns, Some("127.0.0.1:53".parse().unwrap()));
         assert!(config.credential.is_absolute());
         assert_eq!(config.scheduler, ["http://127.0.0.1:7171"]);
+        let store = load(&format!("{LEAST}[store]\nfolder = 'pages'\n")).unwrap().store.unwrap();
+        assert!(store.folder.is_absolute() && store.folder.ends_with("pages"));
+        assert_eq!((store.max_file_bytes, store.min_free_bytes), (1 << 30, 256 << 20));
         let again = load(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
@@ -348,6 +396,9 @@ mod tests {
             (format!("{LEAST}contact_url = 'nowhere'\n"), "contact_url"),
             (format!("{LEAST}dns = 'nowhere'\n"), "line 5"),
             (format!("{LEAST}[beacon]\nadvertise = 'here'\n"), "beacon.advertise"),
+            (format!("{LEAST}[store]\n"), "folder"),
+            (format!("{LEAST}[store]\nfolder = 'p'\nmax_file_bytes = 1048575\n"), "store.max_file_bytes"),
+            (format!("{LEAST}[store]\nfolder = 'p'\nmin_free = 1\n"), "min_free"),
             (LEAST.replace("Harbin", " "), "city"),
             (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused off loopback"),
             (LEAST.replace("http:", "https:"), "ca:"),

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
-pub use keep::{Checkpoint, Keep, Offer, Standing};
+pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
 pub use place::{Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
@@ -26,6 +26,7 @@ use crate::guard::ResolveError;
 use crate::origin::Origin;
 use crate::probe::ProbeError;
 use crate::probe::settle::settle;
+use crate::warc::Recorder;
 use budget::Ledger;
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
@@ -44,10 +45,14 @@ mod links;
 mod normal_form;
 mod place;
 mod politeness;
+mod recorded;
 mod robots;
 mod site_path;
 mod sitemap;
 mod walk;
+
+/// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
+const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
 
 /// The fingerprint by which [`Seen`] knows a path.
 pub fn fingerprint(path: &str) -> u128 {
@@ -147,28 +152,40 @@ async fn run_within(
     stop: CancellationToken,
 ) -> Ended {
     let Policy { max_depth, max_pages, .. } = job.policy;
+    let recorder = keep.recorder.clone();
     let (frontier, mut keeper) = match keep.open(&job.name, max_depth, max_pages).await {
         Ok(opened) => opened,
         Err(error) => return Ended::Broken(format!("the crawl's file: {error}")),
     };
-    let mut crawl = Crawl::new(job, timeouts, frontier, permits);
+    let mut crawl = Crawl::new(job, timeouts, frontier, permits, recorder.clone());
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => None,
         ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
     };
-    match ended {
-        None => Ended::Stopped(crawl.standing().await),
+    let outcome = match ended {
+        None => return Ended::Stopped(crawl.standing().await),
         Some(Ok(End::Paused(pause))) => {
             // The site's wish costs the crawl its time, wherever it is spent; once, if it comes back too early.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
             }
-            Ended::Paused(crawl.standing().await, pause)
+            return Ended::Paused(crawl.standing().await, pause);
         }
-        Some(ended) => crawl.end(ended.unwrap_or(End::Cut(Budget::Duration))),
+        Some(ended) => ended.unwrap_or(End::Cut(Budget::Duration)),
+    };
+    if let Some(recorder) = recorder {
+        // Who reads the outcome finds the pages.
+        tokio::select! {
+            biased;
+            stored = recorder.synced() => if let Err(error) = stored {
+                return Ended::Broken(error.to_string());
+            },
+            () = stop.cancelled() => return Ended::Stopped(None),
+        }
     }
+    crawl.end(outcome)
 }
 
 /// A crawl under way. It owns what the outcome reports, so that a walk may be dropped at any moment.
@@ -183,17 +200,18 @@ struct Crawl {
     frontier: Frontier,
     ledger: Ledger,
     permits: Permits,
+    recorder: Option<Recorder>,
 }
 
 impl Crawl {
-    fn new(job: Job, timeouts: Timeouts, frontier: Frontier, permits: Permits) -> Self {
+    fn new(job: Job, timeouts: Timeouts, frontier: Frontier, permits: Permits, recorder: Option<Recorder>) -> Self {
         // A deadline beyond what the clock can hold is as good as a year.
         let year = Duration::from_secs(365 * 86_400);
         let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
         let ledger = Ledger::after(frontier.spent());
         let (origin, fetcher, started_at) = (None, None, clock::wall());
-        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger, permits }
+        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger, permits, recorder }
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
@@ -214,6 +232,9 @@ impl Crawl {
             Ok(fetcher) => self.fetcher.insert(fetcher),
             Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
         };
+        if let Some(recorder) = self.recorder.clone() {
+            fetcher.record(recorder, context);
+        }
         let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
             Robots::Rules(rules) => rules,
             Robots::Forbidden(reason) => return End::Blocked(fetcher.blocker(), reason),
@@ -249,7 +270,8 @@ impl Crawl {
         if self.frontier.is_new() {
             return None;
         }
-        let checkpoint = self.frontier.checkpoint().await.ok()?;
+        // What cannot be stored in time does not count as visited.
+        let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
         Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }

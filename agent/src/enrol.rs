@@ -169,6 +169,7 @@ fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> 
         beacon: BeaconConfig::default(),
         outbox: OutboxConfig::default(),
         crawls: CrawlsConfig::default(),
+        store: None,
     }
 }
 

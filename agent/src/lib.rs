@@ -28,6 +28,7 @@ pub mod kept_crawls;
 pub mod origin;
 pub mod outbox;
 pub mod probe;
+mod room;
 pub mod schedulers;
 pub mod session;
 pub mod telemetry;
@@ -36,6 +37,7 @@ mod test_scheduler;
 #[cfg(test)]
 mod test_server;
 pub mod user_agent;
+pub mod warc;
 
 /// Runs an agent until it is stopped; then it hands back what it holds.
 ///
@@ -53,8 +55,13 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     );
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
     let outbox = Outbox::open(&config.outbox)?;
+    let store = config.store.as_ref().map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(means, config.capacity, outbox, KeptCrawls::open(&config.crawls.folder)?);
+    let work = work.storing(store.clone());
     session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    if let Some(store) = store {
+        store.close().await;
+    }
     if let Some(serving) = serving {
         serving.await.context("the beacon failed")?;
     }

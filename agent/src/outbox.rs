@@ -14,13 +14,12 @@ use landfall_proto::v1::{HeldLease, OutcomeReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
+use crate::room::{Room, free_bytes};
 
 mod folder;
-mod room;
 
 use folder::Folder;
 pub use folder::OpenError;
-use room::Room;
 
 /// How long after a failure to write the next attempt is made.
 const RETRY: Duration = Duration::from_secs(1);
@@ -102,7 +101,7 @@ impl Outbox {
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.disk.folder.path().display();
-        let reason = match (failure, self.disk.folder.free_bytes()) {
+        let reason = match (failure, free_bytes(self.disk.folder.path())) {
             (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
             (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
             (None, Ok(free)) => self.room.full(free).map(|full| format!("the disk of {folder} is full: {full}")),

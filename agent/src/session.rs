@@ -23,11 +23,13 @@ use crate::backoff::Backoff;
 use crate::clock::BootTime;
 use crate::outbox::LeaseKey;
 use crate::schedulers::Schedulers;
+use finished::Finished;
 use opening::{Ended, connect, refused_or_broken};
-use work::{Finished, Work};
+use work::Work;
 
 mod claims;
 mod crawling;
+mod finished;
 pub mod means;
 mod opening;
 pub mod wire;

@@ -23,6 +23,7 @@ mod refined;
 mod speed;
 mod trust;
 mod tun;
+mod warc;
 
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
@@ -92,6 +93,7 @@ const SECTIONS: &[Section] = &[
     ("speed", speed::run),
     ("trust", trust::run),
     ("tun", tun::run),
+    ("warc", warc::run),
 ];
 
 /// Runs the sections and prints their lines.

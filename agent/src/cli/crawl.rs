@@ -1,35 +1,57 @@
-//! `landfall-agent crawl`: crawls one site as for a scheduler, and prints the outcome.
+//! `landfall-agent crawl`: crawls one site as for a scheduler, shows how far it is, and prints the outcome.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
-use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Permits, Policy};
+use super::{policy, progress, stop_on_signals};
+use crate::config::StoreConfig;
+use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Permits, Policy, Progress};
+use crate::warc::Store;
+
+/// How far a crawl goes that nobody said more of.
+const DEFAULT: Policy = Policy {
+    max_pages: 100,
+    max_bytes: 50 << 20,
+    max_depth: 5,
+    max_duration: Duration::from_secs(600),
+    request_interval: Duration::from_secs(1),
+    sitemaps: true,
+};
 
 /// What to crawl, and how far.
 #[derive(Debug, Args)]
 pub(super) struct CrawlArgs {
     /// The site: scheme://host:port, or a bare host (https, then http).
     site: String,
-    /// Pages to fetch at most.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    max_pages: u32,
-    /// Body bytes to fetch at most.
-    #[arg(long, default_value_t = 50 << 20, value_parser = clap::value_parser!(u64).range(1..))]
-    max_bytes: u64,
-    /// Links to follow from the start page at most.
-    #[arg(long, default_value_t = 5)]
-    max_depth: u32,
-    /// Time to spend at most.
-    #[arg(long, default_value = "10m", value_parser = duration)]
-    max_duration: Duration,
-    /// The least time between the starts of two requests; robots.txt may ask for more.
-    #[arg(long, default_value = "1s", value_parser = duration)]
-    request_interval: Duration,
+    /// How far to go, as TOML with the fields max_pages, max_bytes, max_depth, max_duration, request_interval and sitemaps. What is
+    /// said on the command line goes before it.
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Store what is fetched in this folder, as WARC files. The same command goes on with a crawl that was interrupted.
+    #[arg(long, value_name = "DIR")]
+    warc: Option<PathBuf>,
+    /// Pages to fetch at most [default: 100]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    max_pages: Option<u32>,
+    /// Body bytes to fetch at most [default: 52428800]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    max_bytes: Option<u64>,
+    /// Links to follow from the start page at most [default: 5]
+    #[arg(long)]
+    max_depth: Option<u32>,
+    /// Time to spend at most [default: 10m]
+    #[arg(long, value_parser = duration)]
+    max_duration: Option<Duration>,
+    /// The least time between the starts of two requests; robots.txt may ask for more [default: 1s]
+    #[arg(long, value_parser = duration)]
+    request_interval: Option<Duration>,
     /// Do not read the sitemaps that robots.txt names.
     #[arg(long)]
     no_sitemaps: bool,
@@ -37,23 +59,76 @@ pub(super) struct CrawlArgs {
     request: RequestArgs,
 }
 
+impl CrawlArgs {
+    /// What is said here, else in the file, else what is usual.
+    fn policy(&self) -> anyhow::Result<Policy> {
+        let mut policy = DEFAULT;
+        if let Some(file) = &self.policy {
+            policy::read(file, &mut policy)?;
+        }
+        Ok(Policy {
+            max_pages: self.max_pages.unwrap_or(policy.max_pages),
+            max_bytes: self.max_bytes.unwrap_or(policy.max_bytes),
+            max_depth: self.max_depth.unwrap_or(policy.max_depth),
+            max_duration: self.max_duration.unwrap_or(policy.max_duration),
+            request_interval: self.request_interval.unwrap_or(policy.request_interval),
+            sitemaps: policy.sitemaps && !self.no_sitemaps,
+        })
+    }
+}
+
 /// Crawls, and prints.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
+    let policy = args.policy()?;
     let context = Arc::new(args.request.context()?);
-    let CrawlArgs { site, max_pages, max_bytes, max_depth, max_duration, request_interval, no_sitemaps, .. } = args;
-    let policy = Policy { max_pages, max_bytes, max_depth, max_duration, request_interval, sitemaps: !no_sitemaps };
-    let job = Job { name: site, origin: None, policy };
-    let outcome = match crawl::run(job, Keep::default(), Permits::default(), context, CancellationToken::new()).await {
+    let stop = CancellationToken::new();
+    stop_on_signals(&stop)?;
+    let config = args.warc.clone().map(StoreConfig::in_folder);
+    let store = config.as_ref().map(|config| Store::open(config, "crawl")).transpose()?;
+    let file = args.warc.as_deref().map(|folder| kept(folder, &args.site));
+    let (watched, watching) = watch::channel(Progress::default());
+    let keep = Keep {
+        file: file.clone(),
+        recorder: store.as_ref().map(|store| store.recorder(&args.site, None)),
+        watched: Some(watched),
+        ..Keep::default()
+    };
+    let job = Job { name: args.site, origin: None, policy };
+    let ended = tokio::select! {
+        ended = crawl::run(job, keep, Permits::default(), context, stop) => ended,
+        () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),
+    };
+    if let Some(store) = store {
+        store.close().await;
+    }
+    let outcome = match ended {
         Ended::Outcome(outcome) => outcome,
+        Ended::Stopped(_) if file.is_some() => bail!("the crawl was stopped; the same command goes on with it"),
         // Only where there is a scheduler does one pause elsewhere, or has to wait for its turn.
         Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => bail!("the crawl was stopped"),
         Ended::Broken(reason) => bail!(reason),
     };
+    if let Some(file) = file {
+        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    }
+    print(&outcome, args.warc.as_deref())
+}
+
+/// The file in which a crawl is kept until it ends.
+fn kept(folder: &Path, site: &str) -> PathBuf {
+    let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    folder.join(format!("{name}.crawl"))
+}
+
+fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
     match outcome.kind {
         Kind::Blocked(by) => bail!("blocked by {}: {}", format!("{by:?}").to_lowercase(), outcome.message),
         Kind::Unreachable => bail!("unreachable: {}", outcome.message),
-        Kind::Complete => println!("{}", line("complete", &outcome)),
-        Kind::Truncated(budget) => println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), &outcome)),
+        Kind::Complete => println!("{}", line("complete", outcome)),
+        Kind::Truncated(budget) => println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome)),
+    }
+    if let Some(folder) = folder {
+        println!("stored in {}", folder.display());
     }
     Ok(())
 }

@@ -22,10 +22,12 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::Blocker;
 use super::place::{NotPermitted, Place, PlaceError};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
+use super::recorded::recorded;
 use crate::clock;
 use crate::context::Context;
 use crate::dns::Resolver;
 use crate::guard::{Guard, Refused, ResolveError};
+use crate::warc::Recorder;
 pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use coding::DecodeError;
 
@@ -124,6 +126,8 @@ pub(super) struct Fetcher {
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     place: Arc<Place>,
+    /// What stores the answers, and the headers of every request.
+    recorder: Option<(Recorder, HeaderMap)>,
 }
 
 impl Fetcher {
@@ -151,7 +155,13 @@ impl Fetcher {
             round_trips: Vec::new(),
             next_round_trip: 0,
             place,
+            recorder: None,
         })
+    }
+
+    /// Stores every answer from now on.
+    pub(super) fn record(&mut self, recorder: Recorder, context: &Context) {
+        self.recorder = Some((recorder, request_headers(context)));
     }
 
     /// Asks for a URL, when its turn has come.
@@ -162,6 +172,9 @@ impl Fetcher {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
             return Err(FetchError::BrokenOff);
+        }
+        if let Some((recorder, _)) = &self.recorder {
+            recorder.ready().await;
         }
         let now = Instant::now();
         let start = self.politeness.next_start(now);
@@ -190,7 +203,8 @@ impl Fetcher {
         }
         let response = answer?;
         self.note_round_trip(&response, took);
-        Answer::vet(response, self.timeouts, started)
+        let recording = self.recorder.as_ref().map(|(recorder, sent)| recorder.begin(recorded(sent, url, &response)));
+        Answer::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
     /// Leaves a connection on which nothing was answered: in HTTP/2 all later requests would go there too, though it may be dead.
@@ -295,6 +309,15 @@ fn answered(response: &reqwest::Response) -> Answered {
     }
 }
 
+/// What goes into every request, beside its host.
+fn request_headers(context: &Context) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(USER_AGENT, context.user_agent.header().clone());
+    headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    headers
+}
+
 fn client(
     context: &Context,
     timeouts: Timeouts,
@@ -303,10 +326,7 @@ fn client(
 ) -> Result<reqwest::Client, NoClient> {
     let mut tls = (*context.tls).clone();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let mut headers = HeaderMap::new();
-    headers.insert(USER_AGENT, context.user_agent.header().clone());
-    headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(coding::ACCEPTED));
+    let headers = request_headers(context);
     let resolver = GuardedResolver {
         guard: context.guard.clone(),
         resolver: context.resolver.clone(),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::site_path::SitePath;
+use crate::warc::Recorder;
 use checkpoint::{Checkpoint, State};
 use known::{Known, Offered, note};
 use log::{Frame, Log, Queued};
@@ -47,6 +48,8 @@ pub(super) struct Frontier {
     /// What the step under way found.
     found: Frame,
     written: Instant,
+    /// What stores the pages that are visited.
+    recorder: Option<Recorder>,
 }
 
 impl Frontier {
@@ -70,7 +73,12 @@ impl Frontier {
 
     fn over(log: Log, owner: &str, known: Known) -> Self {
         let queue = Queue::new(log, log::first(owner), known.visited());
-        Self { known, queue, found: Frame::default(), written: Instant::now() }
+        Self { known, queue, found: Frame::default(), written: Instant::now(), recorder: None }
+    }
+
+    /// From now on steps are written after what they fetched was stored.
+    pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
     }
 
     /// Goes on where another agent stopped. For a frontier that knows nothing yet.
@@ -164,6 +172,10 @@ impl Frontier {
     /// # Errors
     /// When the disk refuses.
     pub(super) async fn write(&mut self) -> io::Result<()> {
+        if let Some(recorder) = &self.recorder {
+            // A page that counts as visited is never fetched again.
+            recorder.stored().await?;
+        }
         self.queue.write().await?;
         self.written = Instant::now();
         Ok(())

@@ -3,13 +3,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::frontier::checkpoint::{self, State};
-use super::frontier::{Frontier, OpenError};
+use super::frontier::{Frontier, OpenError, Spent};
 use super::politeness::Manners;
+use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
 /// How often a crawl's checkpoint is offered: what is lost with an agent is at most so much work.
@@ -40,6 +42,25 @@ pub struct Keep {
     pub checkpoint: Vec<u8>,
     /// Who is told how the crawl stands.
     pub offer: Option<Offer>,
+    /// What stores its pages. Without it none are.
+    pub recorder: Option<Recorder>,
+    /// Who watches it.
+    pub watched: Option<watch::Sender<Progress>>,
+}
+
+/// How far a crawl is, for whoever watches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Pages received whole.
+    pub pages: u32,
+    /// Bytes of pages, decoded.
+    pub bytes: u64,
+    /// Paths that wait.
+    pub queued: u64,
+    /// Requests that failed.
+    pub errors: u32,
+    /// Until when the site is left alone, if it is.
+    pub paused_until: Option<SystemTime>,
 }
 
 /// Keeps a crawl that is under way.
@@ -51,6 +72,7 @@ pub(super) struct Keeper {
     failing: bool,
     /// Whether the site is left alone, as was told last.
     paused: bool,
+    watched: Option<watch::Sender<Progress>>,
 }
 
 impl std::fmt::Debug for Keep {
@@ -65,11 +87,12 @@ impl std::fmt::Debug for Keep {
 impl Keep {
     /// The frontier of a crawl of `owner`: where the file or the checkpoint says, whichever is further.
     pub(super) async fn open(self, owner: &str, max_depth: u32, max_pages: u32) -> io::Result<(Frontier, Keeper)> {
-        let Self { file, checkpoint, offer } = self;
+        let Self { file, checkpoint, offer, recorder, watched } = self;
         let owner = owner.to_owned();
         let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
-        let frontier = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;
-        Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false, paused: false }))
+        let mut frontier = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;
+        frontier.store_first(recorder);
+        Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false, paused: false, watched }))
     }
 }
 
@@ -89,6 +112,16 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// Shows how far the crawl is.
+    pub(super) fn show(&self, spent: &Spent, queued: u64) {
+        if let Some(watched) = &self.watched {
+            let Spent { pages, bytes, errors, paused_until_unix_ms, .. } = *spent;
+            let until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(paused_until_unix_ms));
+            let paused_until = until.filter(|_| paused_until_unix_ms > 0);
+            watched.send_replace(Progress { pages, bytes, queued, errors, paused_until });
+        }
     }
 
     /// Whether the crawl's standing should be told: once a minute, and when a pause begins, in which nothing else would be.

@@ -18,6 +18,7 @@ mod resume;
 mod robots;
 mod server;
 mod sitemaps;
+mod stored;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 

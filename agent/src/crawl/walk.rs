@@ -151,6 +151,7 @@ impl Walk<'_> {
         let Grudge { turned_away, in_a_row, pause } = self.fetcher.grudge();
         (spent.turned_away, spent.failed_in_a_row) = (turned_away, in_a_row);
         spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(clock::wall() + pause) };
+        self.keeper.show(self.frontier.spent(), self.frontier.waiting());
     }
 
     /// Nothing waits any more; was that all?
@@ -201,7 +202,7 @@ impl Walk<'_> {
         };
         let mut turned_away = None;
         for attempt in 1.. {
-            match self.fetcher.get(&url).await {
+            match self.fetcher.get(&url).await.map(|answer| answer.found_at(depth)) {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
                     turned_away = Some(answer.status().as_u16());
                     self.discard(answer).await?;

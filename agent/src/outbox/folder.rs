@@ -75,12 +75,6 @@ impl Folder {
     pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
         fs::remove_file(self.path.join(name(key, KEPT)))
     }
-
-    /// Bytes that an ordinary user may still write to its file system.
-    pub(super) fn free_bytes(&self) -> io::Result<u64> {
-        let system = nix::sys::statvfs::statvfs(&self.path)?;
-        Ok(system.blocks_available().saturating_mul(system.fragment_size()))
-    }
 }
 
 fn name(key: LeaseKey, ending: &str) -> String {

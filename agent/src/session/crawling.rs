@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::crawl::{self, Ended, Job, Keep};
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{Disk, LeaseKey};
+use crate::warc::Store;
 
 /// What is left of a crawl.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(super) struct Crawling {
     pub(super) disk: Disk,
     /// Where it is kept until then.
     pub(super) kept: KeptCrawls,
+    /// Where its pages are stored.
+    pub(super) store: Option<Store>,
     /// Where its checkpoints go.
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
     /// Where it asks for its address.
@@ -49,7 +52,7 @@ pub(super) struct Crawling {
 impl Crawling {
     /// Crawls until the site ends or `stop` is cancelled. An outcome that cannot be written is not waited for once `closing` is.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> CrawlEnd {
-        let Self { key, job, checkpoint, context, disk, kept, checkpoints, claims } = self;
+        let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims } = self;
         let file = match kept.file_of(key).await {
             Ok(file) => file,
             Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
@@ -58,7 +61,8 @@ impl Crawling {
             // Where it is full, the next one takes its place; where it is closed, nobody wants it any more.
             let _taken = checkpoints.try_send(wire::checkpoint(key, standing));
         });
-        let keep = Keep { file: Some(file), checkpoint, offer: Some(offer) };
+        let recorder = store.map(|store| store.recorder(&job.name, Some(key.task_id)));
+        let keep = Keep { file: Some(file), checkpoint, offer: Some(offer), recorder, ..Keep::default() };
         let outcome = match crawl::run(job, keep, claims::permits(key, claims), context, stop).await {
             Ended::Outcome(outcome) => outcome,
             Ended::Stopped(standing) => {
@@ -77,5 +81,13 @@ impl Crawling {
             }
             None => CrawlEnd::Stopped(None),
         }
+    }
+}
+
+/// What a panic says.
+pub(super) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
+    match payload.downcast::<String>() {
+        Ok(said) => *said,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::means::Means;
 use super::*;
-use crate::config::OutboxConfig;
+use crate::config::{OutboxConfig, StoreConfig};
 use crate::context::tls_config;
 use crate::dns::Resolver;
 use crate::guard::Guard;
@@ -20,6 +20,7 @@ use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
+use crate::warc::{Line, Store};
 
 mod turns;
 
@@ -42,10 +43,10 @@ impl TestAgent {
     }
 
     fn with(scheduler: &TestScheduler, outbox: Outbox) -> Self {
-        Self::of(&[format!("http://{}", scheduler.addr)], outbox)
+        Self::of(&[format!("http://{}", scheduler.addr)], outbox, None)
     }
 
-    fn of(addresses: &[String], outbox: Outbox) -> Self {
+    fn of(addresses: &[String], outbox: Outbox, store: Option<Store>) -> Self {
         let terms = Terms {
             schedulers: Schedulers::try_new(addresses).unwrap(),
             ca: None,
@@ -66,7 +67,7 @@ impl TestAgent {
         let running = tokio::spawn(async move {
             let crawls = tempfile::tempdir().unwrap();
             let kept = KeptCrawls::open(crawls.path()).unwrap();
-            let work = Work::new(means, 2, outbox, kept);
+            let work = Work::new(means, 2, outbox, kept).storing(store);
             run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await;
         });
         Self { stop, running, _folder: None }
@@ -244,6 +245,50 @@ async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
     assert!(heartbeat.paused.contains(" is full: "), "{}", heartbeat.paused);
+    assert!(matches!(session.next().await, Some(Up::Release(_))));
+    assert!(server.seen().is_empty());
+}
+
+/// An agent that stores pages in a folder, and says it is full below so many bytes.
+fn storing(scheduler: &TestScheduler, folder: &std::path::Path, min_free_bytes: u64) -> TestAgent {
+    let pages = StoreConfig { folder: folder.join("pages"), max_file_bytes: 1 << 30, min_free_bytes };
+    let store = Store::open(&pages, "harbin-cernet").unwrap();
+    let outbox = Outbox::open(&OutboxConfig::in_folder(&folder.join("outbox"))).unwrap();
+    TestAgent::of(&[format!("http://{}", scheduler.addr)], outbox, Some(store))
+}
+
+#[tokio::test]
+async fn what_a_lease_brought_is_stored_with_its_task_before_its_outcome_is_told() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let _agent = storing(&scheduler, folder.path(), 0);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    assert_eq!(outcome.pages, 1);
+    let files = std::fs::read_dir(folder.path().join("pages")).unwrap().map(|entry| entry.unwrap().path());
+    let lines = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl")).last().unwrap();
+    let lines: Vec<Line> =
+        std::fs::read_to_string(lines).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let site = format!("http://{}", server.addr);
+    let said: Vec<_> =
+        lines.iter().map(|line| (line.url.as_str(), line.status, line.task, line.site.as_str())).collect();
+    let (robots, start) = (format!("{site}/robots.txt"), format!("{site}/"));
+    let task = Some(LEASE.task_id);
+    assert_eq!(said, [(robots.as_str(), 404, task, site.as_str()), (start.as_str(), 200, task, site.as_str())]);
+}
+
+#[tokio::test]
+async fn an_agent_that_has_no_room_for_pages_takes_no_lease_and_says_why() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let _agent = storing(&scheduler, folder.path(), 1 << 60);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
+    assert!(heartbeat.paused.contains("/pages is full: "), "{}", heartbeat.paused);
     assert!(matches!(session.next().await, Some(Up::Release(_))));
     assert!(server.seen().is_empty());
 }
@@ -430,7 +475,7 @@ async fn an_agent_takes_its_leases_to_whichever_scheduler_answers() {
     drop(nobody);
     let folder = tempfile::tempdir().unwrap();
     let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
-    let agent = TestAgent::of(&[format!("http://{closed}"), format!("http://{}", first.addr)], outbox);
+    let agent = TestAgent::of(&[format!("http://{closed}"), format!("http://{}", first.addr)], outbox, None);
     let (mut session, _) = first.session().await;
     session.others = vec![format!("http://{}", second.addr)];
     session.welcome(LONG, LONG, Vec::new(), CONTACT).await;

@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::session_request::Message as Up;
@@ -18,7 +17,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::claims::Claims;
-use super::crawling::{CrawlEnd, Crawling};
+use super::crawling::{CrawlEnd, Crawling, panic_message};
+use super::finished::Finished;
 use super::means::Means;
 use super::wire::{self, Failure};
 use crate::clock::{BootTime, passed};
@@ -27,6 +27,7 @@ use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
 use crate::probe::addresses::Addresses;
 use crate::user_agent::UserAgent;
+use crate::warc::Store;
 
 /// Site orders carried out at once: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
@@ -38,27 +39,6 @@ const MAX_ORDERS: usize = 2048;
 const SPARE_OUTCOMES: usize = 64;
 /// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
 const CHECKPOINTS: usize = 4;
-
-/// Something ended.
-#[derive(Debug)]
-pub(super) enum Finished {
-    /// A crawl, with an outcome; it is in the outbox too.
-    Outcome(OutcomeReport),
-    /// A crawl that was stopped, and how far it had come.
-    Unfinished(LeaseKey, Option<CrawlCheckpoint>),
-    /// A crawl whose site is to be left alone for so long, and how far it had come.
-    Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
-    /// How far a crawl has come that goes on.
-    Checkpoint(CrawlCheckpoint),
-    /// A crawl asks whether it may send requests to an address.
-    Asked(LeaseKey, IpAddr),
-    /// A crawl that panicked, and with what.
-    Crashed(LeaseKey, String),
-    /// A measurement.
-    Measured(MeasurementReport),
-    /// The time that was renewed last.
-    DeadlinePassed,
-}
 
 /// The agent's work.
 #[derive(Debug)]
@@ -80,6 +60,8 @@ pub struct Work {
     outbox: Outbox,
     /// Crawls on the disk, from where they go on.
     kept: KeptCrawls,
+    /// Where pages are stored.
+    store: Option<Store>,
     /// Checkpoints of crawls that go on.
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     /// Addresses that crawls ask for.
@@ -108,12 +90,19 @@ impl Work {
             addresses: Arc::default(),
             outbox,
             kept,
+            store: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
             claims: Claims::default(),
             paused: None,
             closing: CancellationToken::new(),
             deadline: None,
         }
+    }
+
+    /// Stores what crawls fetch, if anywhere.
+    #[must_use]
+    pub fn storing(self, store: Option<Store>) -> Self {
+        Self { store, ..self }
     }
 
     /// Waits for the next end of something. Cancelling it loses nothing.
@@ -163,9 +152,7 @@ impl Work {
     }
 
     fn crawl_ended(&mut self, id: tokio::task::Id, end: CrawlEnd) -> Option<Finished> {
-        let key = self.keys.remove(&id)?;
-        self.running.remove(&key);
-        self.claims.forget(key);
+        let key = self.end_of(id)?;
         Some(match end {
             CrawlEnd::Outcome(report) => {
                 self.outbox.put(report.clone());
@@ -182,10 +169,15 @@ impl Work {
         })
     }
 
-    fn crawl_broke(&mut self, error: tokio::task::JoinError) -> Option<Finished> {
-        let key = self.keys.remove(&error.id())?;
+    fn end_of(&mut self, crawl: tokio::task::Id) -> Option<LeaseKey> {
+        let key = self.keys.remove(&crawl)?;
         self.running.remove(&key);
         self.claims.forget(key);
+        Some(key)
+    }
+
+    fn crawl_broke(&mut self, error: tokio::task::JoinError) -> Option<Finished> {
+        let key = self.end_of(error.id())?;
         // It was not aborted: crawls are stopped by their tokens alone.
         let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
         tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
@@ -249,9 +241,9 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Looks whether outcomes can be kept; `true` when that has changed.
+    /// Looks whether outcomes and pages can be kept; `true` when that has changed.
     pub(super) fn look_at_disk(&mut self) -> bool {
-        let paused = self.outbox.paused();
+        let paused = self.outbox.paused().or_else(|| self.store.as_ref().and_then(Store::paused));
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
             Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),
@@ -379,6 +371,7 @@ impl Work {
             context,
             disk: self.outbox.disk(),
             kept: self.kept.clone(),
+            store: self.store.clone(),
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
         };
@@ -386,14 +379,6 @@ impl Work {
         self.keys.insert(crawling.id(), key);
         self.running.insert(key, stop);
         None
-    }
-}
-
-/// What a panic says.
-fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
-    match payload.downcast::<String>() {
-        Ok(said) => *said,
-        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
     }
 }
 

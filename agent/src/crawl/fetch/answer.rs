@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
 use super::{FetchError, Timeouts, innermost};
+use crate::warc::{Recording, Truncated};
 
 /// The most bytes of an answer's header, names and values with four more for each field: what servers and browsers agree on is
 /// less than a quarter of it.
@@ -29,6 +30,9 @@ pub(in crate::crawl) struct Answer {
     /// Bytes of the body that came, as they were sent.
     received: u64,
     body: Body,
+    recording: Option<Recording>,
+    /// When the crawl's time is over; what is recorded says so.
+    crawl_deadline: Instant,
 }
 
 /// How a body is to be read.
@@ -42,15 +46,31 @@ enum Body {
 }
 
 impl Answer {
-    /// The answer to what was asked at `asked_at`, whose header has just come.
+    /// The answer to what was asked at `asked_at`, whose header has just come; it is recorded, until the crawl's time is over, if it is
+    /// to be stored.
     ///
     /// # Errors
     /// When the header is too large.
-    pub(super) fn vet(response: reqwest::Response, timeouts: Timeouts, asked_at: Instant) -> Result<Self, FetchError> {
+    pub(super) fn vet(
+        response: reqwest::Response,
+        timeouts: Timeouts,
+        asked_at: Instant,
+        recording: Option<(Recording, Instant)>,
+    ) -> Result<Self, FetchError> {
         if is_too_large(response.headers()) {
             return Err(FetchError::HeaderTooLarge);
         }
-        Ok(Self { response, timeouts, asked_at, body_began: Instant::now(), received: 0, body: Body::Unread })
+        let (recording, until) = recording.unzip();
+        Ok(Self {
+            response,
+            timeouts,
+            asked_at,
+            body_began: Instant::now(),
+            received: 0,
+            body: Body::Unread,
+            recording,
+            crawl_deadline: until.unwrap_or(asked_at),
+        })
     }
 
     pub(in crate::crawl) fn status(&self) -> StatusCode {
@@ -83,14 +103,24 @@ impl Answer {
         charset(self.header(&CONTENT_TYPE)?)
     }
 
+    /// Says how many links away from the start page it was found.
+    pub(in crate::crawl) fn found_at(mut self, depth: u32) -> Self {
+        if let Some(recording) = &mut self.recording {
+            recording.found_at(depth);
+        }
+        self
+    }
+
     /// The next piece of the body, decoded; `None` at its end.
     ///
     /// # Errors
     /// When the body breaks off, takes too long, or is not encoded as it says.
     pub(in crate::crawl) async fn piece(&mut self) -> Result<Option<Bytes>, FetchError> {
         let piece = self.next_piece().await;
-        if !matches!(piece, Ok(Some(_))) {
-            self.body = Body::Over;
+        match (&piece, &mut self.recording) {
+            (Ok(Some(piece)), Some(recording)) => recording.count(piece.len()),
+            (Ok(Some(_)), None) => {}
+            _ => self.body = Body::Over,
         }
         piece
     }
@@ -129,8 +159,24 @@ impl Answer {
         }
     }
 
-    /// What was sent next of the body; `None` at its end.
+    /// What was sent next of the body, recorded; `None` at its end.
     async fn sent(&mut self) -> Result<Option<Bytes>, FetchError> {
+        if let Some(recording) = &mut self.recording {
+            recording.wait(self.crawl_deadline);
+        }
+        let sent = self.receive().await;
+        if let Some(recording) = &mut self.recording {
+            match &sent {
+                Ok(Some(sent)) => recording.push(sent).await,
+                Ok(None) => recording.end(None),
+                Err(FetchError::Timeout { .. } | FetchError::TooSlow) => recording.end(Some(Truncated::Time)),
+                Err(_) => recording.end(Some(Truncated::Disconnect)),
+            }
+        }
+        sent
+    }
+
+    async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let last = self.asked_at + self.timeouts.total;
         // The more came, the longer it takes for the average to fall below the least rate.
         let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);

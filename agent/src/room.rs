@@ -1,4 +1,7 @@
-//! Whether there is room on the disk, without flapping.
+//! Whether there is room on a disk, without flapping.
+
+use std::io;
+use std::path::Path;
 
 /// Free space at which crawling goes on is so many times that at which it pauses: an outcome or two that are acknowledged
 /// must not start it again for a moment.
@@ -6,7 +9,7 @@ const RESUME_AT: u64 = 2;
 
 /// The room on one disk.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Free bytes below which it is full.
     least: u64,
     full: bool,
@@ -14,17 +17,26 @@ pub(super) struct Room {
 
 impl Room {
     /// A disk that is full with fewer than `least` bytes free.
-    pub(super) const fn new(least: u64) -> Self {
+    pub(crate) const fn new(least: u64) -> Self {
         Self { least, full: false }
     }
 
     /// Looks at the free bytes; how full the disk is, in words, from when it is full until it is clearly not.
-    pub(super) fn full(&mut self, free: u64) -> Option<String> {
+    pub(crate) fn full(&mut self, free: u64) -> Option<String> {
         let resume = self.least.saturating_mul(RESUME_AT);
         self.full = free < if self.full { resume } else { self.least };
         let mib = |bytes: u64| bytes >> 20;
         self.full.then(|| format!("{} MiB free, crawling resumes at {} MiB", mib(free), mib(resume)))
     }
+}
+
+/// Bytes that an ordinary user may still write to the file system of a folder.
+///
+/// # Errors
+/// When the folder cannot be looked at.
+pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let system = nix::sys::statvfs::statvfs(folder)?;
+    Ok(system.blocks_available().saturating_mul(system.fragment_size()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,126 @@
+//! A crawl's policy as a file: TOML with the fields of [`Policy`], any of which may be left out.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use toml::{Spanned, Value};
+
+use super::request::duration;
+use crate::config::one_line;
+use crate::crawl::Policy;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// Puts what the file says in place of what `policy` says. The ranges are those of the scheduler.
+///
+/// # Errors
+/// One sentence that names the file, the line and the field.
+pub(super) fn read(path: &Path, policy: &mut Policy) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+    let fields: BTreeMap<Spanned<String>, Spanned<Value>> =
+        toml::from_str(&text).map_err(|error| anyhow!("{}: {}", path.display(), one_line(&text, &error)))?;
+    for (name, value) in &fields {
+        let line = text.get(..name.span().start).unwrap_or_default().matches('\n').count() + 1;
+        set(policy, name.get_ref(), value.get_ref())
+            .map_err(|reason| anyhow!("{}: line {line}: {}: {reason}", path.display(), name.get_ref()))?;
+    }
+    Ok(())
+}
+
+fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), String> {
+    match name {
+        "max_pages" => policy.max_pages = number(value, &(1..=10_000_000))?,
+        "max_bytes" => policy.max_bytes = number(value, &(1..=1 << 50))?,
+        "max_depth" => policy.max_depth = number(value, &(0..=10_000))?,
+        "max_duration" => policy.max_duration = time(value, &(SECOND..=YEAR))?,
+        "request_interval" => policy.request_interval = time(value, &(Duration::ZERO..=DAY))?,
+        "sitemaps" => policy.sitemaps = value.as_bool().ok_or_else(|| format!("{value} is not true or false"))?,
+        _ => {
+            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval and sitemaps";
+            return Err(format!("there is no such field; there are {known}"));
+        }
+    }
+    Ok(())
+}
+
+fn number<T>(value: &Value, range: &RangeInclusive<T>) -> Result<T, String>
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display,
+{
+    let number = value.as_integer().ok_or_else(|| format!("{value} is not a whole number"))?;
+    let fits = T::try_from(number).ok().filter(|number| range.contains(number));
+    fits.ok_or_else(|| format!("{number} is not in {} to {}", range.start(), range.end()))
+}
+
+fn time(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let text = value.as_str().ok_or_else(|| format!("{value} is not a time like \"250ms\", \"1s\" or \"2m\""))?;
+    let time = duration(text)?;
+    let fits = range.contains(&time).then_some(time);
+    fits.ok_or_else(|| format!("{text} is not in {:?} to {:?}", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHERWISE: Policy = Policy {
+        max_pages: 100,
+        max_bytes: 1000,
+        max_depth: 5,
+        max_duration: SECOND,
+        request_interval: SECOND,
+        sitemaps: true,
+    };
+
+    fn read_text(text: &str) -> anyhow::Result<Policy> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("policy.toml");
+        std::fs::write(&path, text).unwrap();
+        let mut policy = OTHERWISE;
+        read(&path, &mut policy).map(|()| policy)
+    }
+
+    #[test]
+    fn a_file_says_some_fields_or_all() {
+        assert_eq!(read_text("").unwrap(), OTHERWISE);
+        assert_eq!(read_text("max_depth = 0\n").unwrap(), Policy { max_depth: 0, ..OTHERWISE });
+        let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\nsitemaps = false\n";
+        let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));
+        let expected = Policy {
+            max_pages: 7,
+            max_bytes: 1_000_000,
+            max_depth: 3,
+            max_duration,
+            request_interval,
+            sitemaps: false,
+        };
+        assert_eq!(read_text(all).unwrap(), expected);
+    }
+
+    #[test]
+    fn mistakes_name_the_file_the_line_and_the_field() {
+        let cases = [
+            ("max_pages = 0", "line 1: max_pages: 0 is not in 1 to 10000000"),
+            ("\n\nmax_pages = -1", "line 3: max_pages: -1 is not in"),
+            ("max_depth = 99999999999", "line 1: max_depth: 99999999999 is not in 0 to 10000"),
+            ("max_bytes = 'much'", "line 1: max_bytes: \"much\" is not a whole number"),
+            ("sitemaps = true\nmax_page = 3", "line 2: max_page: there is no such field"),
+            ("request_interval = 1", "line 1: request_interval: 1 is not a time"),
+            ("request_interval = '2 weeks'", "line 1: request_interval: "),
+            ("max_duration = '0s'", "line 1: max_duration: 0s is not in 1s to"),
+            ("sitemaps = 'yes'", "line 1: sitemaps: \"yes\" is not true or false"),
+            ("sitemaps = true\nsitemaps = false", "line 2: "),
+            ("max_pages = 1\nmax_depth", "line 2: "),
+        ];
+        for (text, expected) in cases {
+            let error = read_text(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("policy.toml: {expected}")), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

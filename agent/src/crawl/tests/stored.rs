@@ -1,0 +1,198 @@
+//! What crawls store, and when it counts as visited.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::config::StoreConfig;
+use crate::crawl::walk::MAX_PAGE_BYTES;
+use crate::warc::read::{Record, records};
+use crate::warc::{Line, Store};
+
+fn config(folder: &Path) -> StoreConfig {
+    StoreConfig { folder: folder.to_owned(), max_file_bytes: 1 << 30, min_free_bytes: 0 }
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.to_str().unwrap().ends_with(ending));
+    files.sort_unstable();
+    files
+}
+
+fn lines(folder: &Path) -> Vec<Line> {
+    let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The answers that are stored, with their lines.
+fn answers(folder: &Path) -> Vec<(Line, Record)> {
+    let all: Vec<Record> = files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect();
+    let answers = all.into_iter().filter(|record| record.field("WARC-Type") == Some("response"));
+    lines(folder).into_iter().zip(answers).collect()
+}
+
+/// A crawl whose pages are stored in a folder; its outcome.
+async fn store(site: &TestSite, folder: &Path, policy: Policy, timeouts: Timeouts) -> Outcome {
+    let store = Store::open(&config(folder), "test").unwrap();
+    let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
+    let job = job(&site.origin(), policy);
+    let ended =
+        run_within(timeouts, job, keep, Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new())
+            .await;
+    store.close().await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    outcome
+}
+
+#[tokio::test]
+async fn every_answer_is_stored_with_its_request() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\n"),
+        "/" => html("<a href=/moved><a href='/gone?x=%0D%0AY:1'><a href=/stuck><a href=/large><a href=/private>"),
+        "/moved" => redirect("/here"),
+        "/here" => page("text/plain", "here"),
+        "/stuck" => Reply::Stuck("<p>the beginning".to_owned()),
+        "/large" => page("text/plain", &"x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + (1 << 20))),
+        _ => Reply::status(404),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let timeouts = Timeouts { total: MS(300), ..Timeouts::default() };
+    let outcome = store(&site, folder.path(), policy(), timeouts).await;
+    assert_eq!((outcome.pages, outcome.errors), (2, 3));
+    let stored = answers(folder.path());
+    let said: Vec<(&str, u16, Option<&str>, Option<u32>)> = stored
+        .iter()
+        .map(|(line, _)| (&line.url[site.origin().len()..], line.status, line.truncated.as_deref(), line.depth))
+        .collect();
+    let expected = [
+        ("/robots.txt", 200, None, None),
+        ("/", 200, None, Some(0)),
+        ("/moved", 302, None, Some(1)),
+        ("/here", 200, None, Some(1)),
+        ("/gone?x=%0D%0AY:1", 404, None, Some(1)),
+        ("/stuck", 200, Some("time"), Some(1)),
+        ("/large", 200, Some("length"), Some(1)),
+    ];
+    assert_eq!(said, expected);
+    for (line, record) in &stored {
+        assert_eq!(record.field("WARC-Target-URI"), Some(line.url.as_str()));
+        assert_eq!((record.field("WARC-IP-Address"), line.ip.as_deref()), (Some("127.0.0.1"), Some("127.0.0.1")));
+        assert_eq!((line.offset, line.length), (record.offset, record.length));
+        assert_eq!(line.stored_bytes, record.payload().len() as u64);
+        assert_eq!((line.site.as_str(), line.task), ("the site", None));
+    }
+    let text = |record: &Record| String::from_utf8(record.block.clone()).unwrap();
+    let (home, moved, stuck) = (text(&stored[1].1), text(&stored[2].1), text(&stored[5].1));
+    assert!(
+        home.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: "),
+        "{home}"
+    );
+    assert!(home.ends_with("<a href=/private>"));
+    assert!(moved.starts_with("HTTP/1.1 302 Found\r\nlocation: /here\r\n"), "{moved}");
+    // It was sent in chunks, and the library has put them together.
+    assert!(stuck.ends_with("\r\n\r\n<p>the beginning") && !stuck.contains("transfer-encoding"), "{stuck}");
+    let all = records(&files(folder.path(), ".warc.gz")[0]).unwrap();
+    let requests: Vec<String> =
+        all.iter().filter(|record| record.field("WARC-Type") == Some("request")).map(text).collect();
+    assert_eq!(requests.len(), stored.len());
+    let host = site.origin().replace("http://", "");
+    let expected = format!(
+        "GET /gone?x=%0D%0AY:1 HTTP/1.1\r\nhost: {host}\r\nuser-agent: landfall-agent/0.1 (+https://example.org/crawler)\r\naccept: "
+    );
+    assert!(requests[4].starts_with(&expected), "{}", requests[4]);
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_stored_as_its_head_says() {
+    let text = "<p>the same again and again".repeat(100);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    let sent = encoder.finish().unwrap();
+    let answer = sent.clone();
+    let site = TestSite::start(
+        move |path| if path == "/" { Reply::Encoded("gzip", answer.clone()) } else { Reply::status(404) },
+    )
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    store(&site, folder.path(), policy(), Timeouts::default()).await;
+    let stored = answers(folder.path());
+    let (line, record) = stored.last().unwrap();
+    assert_eq!(line.bytes, text.len() as u64);
+    // Whoever takes the encoding away takes its header away too; where nobody does, both are there.
+    let head = record.block[..record.block.len() - record.payload().len()].to_ascii_lowercase();
+    let encoded = head.windows(22).any(|field| field == b"content-encoding: gzip");
+    assert_eq!(record.payload(), if encoded { sent.as_slice() } else { text.as_bytes() });
+    assert_eq!(line.stored_bytes, record.payload().len() as u64);
+}
+
+#[tokio::test]
+async fn a_crawl_cut_by_its_time_stores_the_page_as_cut_by_time() {
+    let site = TestSite::start(|path| match path {
+        "/" => html("<a href=/stuck>"),
+        "/stuck" => Reply::Stuck("the beginning".to_owned()),
+        _ => Reply::status(404),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let policy = Policy { max_duration: MS(400), ..policy() };
+    let outcome = store(&site, folder.path(), policy, Timeouts::default()).await;
+    assert_eq!(outcome.kind, Kind::Truncated(Budget::Duration));
+    let stored = answers(folder.path());
+    let (line, record) = stored.last().unwrap();
+    assert_eq!((line.truncated.as_deref(), record.payload()), (Some("time"), b"the beginning".as_slice()));
+}
+
+#[tokio::test]
+async fn no_page_counts_as_visited_before_it_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pages, file) = (folder.path().join("pages"), folder.path().join("1-1.crawl"));
+    let stored = Store::open(&config(&pages), "test").unwrap();
+    let away = pages.clone();
+    let site = TestSite::start(move |path| {
+        // From the first page on nothing can be stored.
+        if path == "/" && away.exists() {
+            std::fs::remove_dir_all(&away).unwrap();
+        }
+        chain(path, 40)
+    })
+    .await;
+    let here = context(&["127.0.0.1/32"], None);
+    here.robots.put(site.origin().parse().unwrap(), tokio::time::Instant::now(), None);
+    let stop = CancellationToken::new();
+    let keep = |store: &Store| Keep {
+        file: Some(file.clone()),
+        recorder: Some(store.recorder("the site", None)),
+        ..Keep::default()
+    };
+    let crawl = tokio::spawn(run(
+        job(&site.origin(), policy()),
+        keep(&stored),
+        Permits::default(),
+        Arc::clone(&here),
+        stop.clone(),
+    ));
+    site.wait_for("/").await;
+    while stored.paused().is_none() {
+        tokio::time::sleep(MS(1)).await;
+    }
+    stop.cancel();
+    let Ended::Stopped(standing) = crawl.await.unwrap() else { panic!("it was not stopped") };
+    assert!(standing.is_none(), "no agent may go on from pages that are not stored");
+    let log = Frontier::open(&file, &site.origin(), 100, 1000).unwrap();
+    assert_eq!((log.spent().pages, log.is_new()), (0, true));
+    drop(log);
+    stored.close().await;
+    // The next process stores them all.
+    let site_again = TestSite::start_at([127, 0, 0, 1], |path| chain(path, 40)).await;
+    let stored = Store::open(&config(&pages), "test").unwrap();
+    let again = job(&site_again.origin(), policy());
+    let ended =
+        run(again, keep(&stored), Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 40));
+    // The outcome is known, so they are on the disk, though the file is open still.
+    let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
+    assert_eq!(urls.len(), 41);
+    stored.close().await;
+}

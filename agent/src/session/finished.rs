@@ -1,0 +1,29 @@
+//! What ends, or comes up, while an agent works.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use landfall_proto::v1::{CrawlCheckpoint, MeasurementReport, OutcomeReport};
+
+use crate::outbox::LeaseKey;
+
+/// Something ended.
+#[derive(Debug)]
+pub(super) enum Finished {
+    /// A crawl, with an outcome; it is in the outbox too.
+    Outcome(OutcomeReport),
+    /// A crawl that was stopped, and how far it had come.
+    Unfinished(LeaseKey, Option<CrawlCheckpoint>),
+    /// A crawl whose site is to be left alone for so long, and how far it had come.
+    Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
+    /// How far a crawl has come that goes on.
+    Checkpoint(CrawlCheckpoint),
+    /// A crawl asks whether it may send requests to an address.
+    Asked(LeaseKey, IpAddr),
+    /// A crawl that panicked, and with what.
+    Crashed(LeaseKey, String),
+    /// A measurement.
+    Measured(MeasurementReport),
+    /// The time that was renewed last.
+    DeadlinePassed,
+}

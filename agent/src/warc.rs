@@ -1,0 +1,168 @@
+//! Stores what crawls fetch as WARC/1.1 (ISO 28500): every answer and its request, a member of gzip each, and a line of JSON beside.
+//!
+//! One [`Store`] serves all crawls of an agent. Each crawl has a [`Recorder`], which takes answers while they are received (`exchange`,
+//! `body`) and hands them over; one task (`writer`) has them written (`volume`, `member`, `fields`, `digest`) to one file after another
+//! (`names`, `folder`). Nothing that waits for the disk runs on the runtime's threads, and everything that waits is bounded.
+//!
+//! **Nothing that counts as visited is missing**: a crawl's log is written only after [`Recorder::stored`] has returned. What a crash
+//! takes away was fetched and not counted; it is fetched, and stored, once more.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::StoreConfig;
+use crate::room::{Room, free_bytes};
+use body::Body;
+pub use exchange::{Answered, Recording, Truncated};
+use exchange::{Crawled, Ended};
+pub use folder::OpenError;
+pub use volume::Line;
+use writer::{Message, Shelf, Writer};
+
+mod body;
+mod digest;
+mod exchange;
+mod fields;
+mod folder;
+mod member;
+mod names;
+pub mod read;
+#[cfg(test)]
+mod tests;
+mod volume;
+mod writer;
+
+/// Answers that wait to be written, of at most 256 KiB in memory each; who has another waits.
+const QUEUE: usize = 32;
+/// How long is waited for the last of them when the agent stops.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is said once the writer has ended.
+const GONE: &str = "pages are not stored any more";
+
+/// Where pages are stored. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: Arc<Path>,
+    messages: mpsc::Sender<Message>,
+    paused: watch::Receiver<Option<String>>,
+    closing: CancellationToken,
+    writing: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl Store {
+    /// Opens the folder, which is made if need be, and closes what a former process left open there. `name` goes into files' names.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or another process uses it.
+    pub fn open(config: &StoreConfig, name: &str) -> Result<Self, OpenError> {
+        let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
+        let lock = folder::take(folder)?;
+        let shelf = Shelf::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
+        let mut room = Room::new(*min_free_bytes);
+        let free = free_bytes(folder).map_err(|source| OpenError::Folder { folder: folder.clone(), source })?;
+        let full = room.full(free).map(|full| format!("the disk of {} is full: {full}", folder.display()));
+        let (sender, messages) = mpsc::channel(QUEUE);
+        let (pause, paused) = watch::channel(full);
+        let closing = CancellationToken::new();
+        let writer = Writer { messages, shelf, room, paused: pause, closing: closing.clone() };
+        let writing = Arc::new(Mutex::new(Some(tokio::spawn(writer.run()))));
+        Ok(Self { folder: folder.as_path().into(), messages: sender, paused, closing, writing })
+    }
+
+    /// Takes what one crawl fetches: of this site, for this task.
+    pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
+        let of = Arc::new(Crawled { site: site.to_owned(), task_id });
+        Recorder { store: self.clone(), of, ended: Arc::default() }
+    }
+
+    /// Why crawls pause, in one sentence; `None` while pages can be stored.
+    pub fn paused(&self) -> Option<String> {
+        if self.messages.is_closed() {
+            return Some(GONE.to_owned());
+        }
+        self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
+    }
+
+    /// Writes what was handed over, and closes the file. Crawls must have ended: what they hand over later is refused.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(writing) = writing else { return };
+        if tokio::time::timeout(CLOSE_TIMEOUT, writing).await.is_err() {
+            tracing::error!("not everything was stored in time; it will be fetched again");
+        }
+    }
+}
+
+/// Takes what one crawl fetches.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    store: Store,
+    of: Arc<Crawled>,
+    /// What has ended and is not handed over yet.
+    ended: Arc<Ended>,
+}
+
+impl Recorder {
+    /// Takes an answer, whose body is still to come.
+    pub fn begin(&self, answered: Answered) -> Recording {
+        let body = Body::new(Arc::clone(&self.store.folder));
+        Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
+    }
+
+    /// Returns when a request may be sent: what ended is handed over, and pages can be stored.
+    pub async fn ready(&self) {
+        if self.hand_over().await.is_err() {
+            // Whoever waits for what is stored is told.
+            return;
+        }
+        let mut paused = self.store.paused.clone();
+        // Nobody is left who could pause anything.
+        let _writer_gone = paused.wait_for(Option::is_none).await;
+    }
+
+    /// Returns when everything that ended before is in the system's hands: no end of this process loses it.
+    ///
+    /// # Errors
+    /// When nothing is stored any more.
+    pub async fn stored(&self) -> io::Result<()> {
+        self.ask(Message::Stored).await
+    }
+
+    /// Returns when everything that ended before is on the disk: no end of the machine loses it.
+    ///
+    /// # Errors
+    /// When nothing is stored any more.
+    pub async fn synced(&self) -> io::Result<()> {
+        self.ask(Message::Synced).await
+    }
+
+    async fn ask(&self, question: fn(oneshot::Sender<()>) -> Message) -> io::Result<()> {
+        self.hand_over().await?;
+        let (tell, told) = oneshot::channel();
+        self.store.messages.send(question(tell)).await.map_err(closed)?;
+        told.await.map_err(closed)
+    }
+
+    /// Hands over what ended. Dropped half way, it has lost nothing.
+    async fn hand_over(&self) -> io::Result<()> {
+        let is_empty = || self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        while !is_empty() {
+            let place = self.store.messages.reserve().await.map_err(closed)?;
+            if let Some(exchange) = self.ended.lock().unwrap_or_else(PoisonError::into_inner).pop_front() {
+                place.send(Message::Exchange(exchange));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn closed<E>(_: E) -> io::Error {
+    io::Error::other(GONE)
+}

@@ -1,0 +1,128 @@
+//! The body of an answer until it is stored: in memory while it is small, then in a file without a name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of one body that are held in memory; every time there are more they go to the file. Fifty crawls hold 12.5 MiB.
+const IN_MEMORY: usize = 256 << 10;
+/// Bytes that are read back at once.
+const READ: usize = 64 << 10;
+
+/// A body that grows.
+#[derive(Debug)]
+pub(super) struct Body {
+    folder: Arc<Path>,
+    /// What came first; made when it is needed.
+    file: Option<Arc<File>>,
+    in_file: u64,
+    /// What comes after that and is on its way to the file.
+    moving: Option<Arc<Vec<u8>>>,
+    /// What comes last.
+    memory: Vec<u8>,
+    /// At how many bytes in memory they go to the file.
+    most: usize,
+}
+
+impl Body {
+    /// An empty one, whose file would be in this folder.
+    pub(super) const fn new(folder: Arc<Path>) -> Self {
+        Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        let moving = self.moving.as_ref().map_or(0, |moving| moving.len());
+        self.in_file + u64::try_from(moving + self.memory.len()).expect("a length")
+    }
+
+    /// Adds a piece. Dropped half way, it has added all of it. While the disk refuses, the body stays in memory: it is bounded
+    /// by what one page may be.
+    pub(super) async fn push(&mut self, piece: &[u8]) {
+        self.memory.extend_from_slice(piece);
+        if self.memory.len() < self.most || self.moving.is_some() {
+            return;
+        }
+        let moving = Arc::new(std::mem::take(&mut self.memory));
+        self.moving = Some(Arc::clone(&moving));
+        let (folder, file, at) = (Arc::clone(&self.folder), self.file.clone(), self.in_file);
+        let write = move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(tempfile::tempfile_in(folder)?),
+            };
+            file.write_all_at(&moving, at)?;
+            io::Result::Ok(file)
+        };
+        let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+        let Some(moved) = self.moving.take() else { return };
+        match written {
+            Ok(file) => {
+                self.file = Some(file);
+                self.in_file += u64::try_from(moved.len()).expect("a length");
+                self.most = IN_MEMORY;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a page stays in memory until it is stored");
+                let rest = std::mem::replace(&mut self.memory, Arc::unwrap_or_clone(moved));
+                self.memory.extend(rest);
+                self.most = self.memory.len() + IN_MEMORY;
+            }
+        }
+    }
+
+    /// Gives all of it to `take`, in order. It blocks.
+    pub(super) fn read(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            let mut buffer = vec![0; READ];
+            let mut at = 0;
+            while at < self.in_file {
+                let left = usize::try_from(self.in_file - at).unwrap_or(READ).min(READ);
+                file.read_exact_at(&mut buffer[..left], at)?;
+                take(&buffer[..left])?;
+                at += u64::try_from(left).expect("a length");
+            }
+        }
+        self.moving.iter().try_for_each(|moving| take(moving))?;
+        take(&self.memory)
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.moving.as_ref().map_or(0, |moving| moving.len()) + self.memory.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &Body) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        body.read(|piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })
+        .unwrap();
+        bytes
+    }
+
+    #[tokio::test]
+    async fn a_body_is_whole_though_its_file_is_refused_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let pages = folder.path().join("pages");
+        let mut body = Body::new(pages.as_path().into());
+        let all: Vec<u8> = (0..20 * IN_MEMORY).map(|number| number.to_le_bytes()[1]).collect();
+        for (number, piece) in all.chunks(IN_MEMORY / 4).enumerate() {
+            if number == 30 {
+                assert!(body.in_file == 0 && body.held() >= 30 * IN_MEMORY / 4);
+                std::fs::create_dir(&pages).unwrap();
+            }
+            body.push(piece).await;
+        }
+        assert!(body.in_file > 0 && body.held() <= 2 * IN_MEMORY, "{} bytes are held", body.held());
+        assert_eq!(body.len(), u64::try_from(all.len()).unwrap());
+        assert!(read(&body) == all);
+    }
+}

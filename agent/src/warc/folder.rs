@@ -1,0 +1,129 @@
+//! The folder of WARC files: who may write to it, and what a crash left in it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::GzDecoder;
+
+use super::names;
+use super::volume::Line;
+
+/// The file whose lock the process holds.
+const LOCK: &str = "lock";
+/// How far back the last line is looked for, in bytes; lines have some hundred.
+const TAIL: u64 = 1 << 20;
+
+/// Why a folder cannot be stored to.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The file system refuses.
+    #[error("use {folder} for WARC files")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Two agents would write to each other's files.
+    #[error("another agent stores to {0}: stop it first, or store elsewhere")]
+    Taken(PathBuf),
+}
+
+/// Takes the folder for this process, as long as it holds the file, and closes what a former one left open.
+pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
+    let refused = |source| OpenError::Folder { folder: folder.to_owned(), source };
+    fs::create_dir_all(folder).map_err(refused)?;
+    let lock = File::create(folder.join(LOCK)).map_err(refused)?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::Taken(folder.to_owned()),
+        TryLockError::Error(source) => refused(source),
+    })?;
+    for entry in fs::read_dir(folder).map_err(refused)? {
+        let name = entry.map_err(refused)?.file_name();
+        if let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(names::OPEN)) {
+            mend(folder, stem).map_err(refused)?;
+        }
+    }
+    Ok(lock)
+}
+
+/// Closes a file that was being written: whatever is behind its last whole record goes, and so does every line that is not whole, or
+/// of a record that is not there.
+fn mend(folder: &Path, stem: &str) -> io::Result<()> {
+    let [open, closed, lines] =
+        [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
+    let warc = OpenOptions::new().read(true).write(true).open(&open)?;
+    let lines_file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&lines)?;
+    let end = end_of_records(&warc, &lines_file)?;
+    let cut = warc.metadata()?.len().saturating_sub(end);
+    tracing::info!(file = %closed.display(), cut_bytes = cut, "a WARC file that was left open is closed");
+    if end == 0 {
+        fs::remove_file(&lines)?;
+        return fs::remove_file(&open);
+    }
+    warc.set_len(end)?;
+    warc.sync_all()?;
+    lines_file.sync_all()?;
+    fs::rename(&open, &closed)
+}
+
+/// Where the last whole record ends. Lines after the last that tells of a whole one are cut off.
+fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
+    while let Some((start, line)) = last_line(lines)? {
+        // Everything before the last line's record was there before it, so the file need not be read from its beginning.
+        if let Some(Line { offset, length, .. }) = line {
+            let end = whole_until(warc, offset)?;
+            if end >= offset.saturating_add(length) {
+                return Ok(end);
+            }
+        }
+        lines.set_len(start)?;
+    }
+    whole_until(warc, 0)
+}
+
+/// The last whole line, where it begins, and what it says, if it can be read. What comes after it is cut off; a line longer than any
+/// that is written is taken to begin in its middle.
+fn last_line(lines: &File) -> io::Result<Option<(u64, Option<Line>)>> {
+    let length = lines.metadata()?.len();
+    let from = length.saturating_sub(TAIL);
+    let mut tail = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
+    lines.read_exact_at(&mut tail, from)?;
+    let Some(end) = tail.iter().rposition(|byte| *byte == b'\n') else {
+        lines.set_len(from)?;
+        return if from == 0 { Ok(None) } else { last_line(lines) };
+    };
+    let start = tail[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+    let place = |index: usize| from + u64::try_from(index).expect("a length");
+    lines.set_len(place(end + 1))?;
+    Ok(Some((place(start), serde_json::from_slice(&tail[start..end]).ok())))
+}
+
+/// Where the last of the whole members ends that follow each other from `from` on.
+fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
+    let mut reader = BufReader::new(warc);
+    reader.seek(SeekFrom::Start(from))?;
+    let mut end = from;
+    while is_whole(&mut reader) {
+        end = reader.stream_position()?;
+    }
+    Ok(end)
+}
+
+/// Reads a member; whether it was whole, by its checksum.
+fn is_whole(reader: &mut BufReader<&File>) -> bool {
+    if !reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
+        return false;
+    }
+    let mut decoder = GzDecoder::new(reader);
+    let mut buffer = [0; 16 << 10];
+    loop {
+        match decoder.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(_) => return false,
+        }
+    }
+}

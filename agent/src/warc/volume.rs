@@ -1,0 +1,266 @@
+//! One WARC file that is being written, and the lines beside it, one for each answer.
+//!
+//! The file is called `.open` until it is closed. What is added is in the system's hands when [`Volume::append`] returns; what could
+//! not be added whole leaves nothing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use super::exchange::Exchange;
+use super::fields::{Fields, date, new_id};
+use super::member::Gzip;
+use super::{digest, names};
+use crate::user_agent::UserAgent;
+
+/// Bytes of members that are made before they are written.
+const AT_ONCE: usize = 1 << 20;
+/// What is kept of a media type, in characters: a header may have kilobytes.
+const MAX_TYPE: usize = 200;
+
+/// What the file of lines says of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// What was asked for.
+    pub url: String,
+    /// The answer's status.
+    pub status: u16,
+    /// When the answer's head was there.
+    pub fetched_at: String,
+    /// Who answered.
+    pub ip: Option<String>,
+    /// The media type, as the answer says it.
+    pub content_type: Option<String>,
+    /// Bytes of the body, decoded.
+    pub bytes: u64,
+    /// Bytes of the body, as it was sent and is stored.
+    pub stored_bytes: u64,
+    /// The digest of the body as it is stored.
+    pub digest: String,
+    /// Why the body is not whole; absent when it is.
+    pub truncated: Option<String>,
+    /// The WARC file.
+    pub warc: String,
+    /// Where the answer's record begins in it.
+    pub offset: u64,
+    /// The length of that record in the file; its request follows.
+    pub length: u64,
+    /// The site that was crawled.
+    pub site: String,
+    /// The task, where a scheduler gave it.
+    pub task: Option<i64>,
+    /// Links from the start page; absent for what is no page.
+    pub depth: Option<u32>,
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(super) struct Volume {
+    folder: PathBuf,
+    stem: String,
+    warc: File,
+    /// Where its last whole record ends.
+    end: u64,
+    lines: File,
+    lines_end: u64,
+    /// The record that says where all others come from.
+    info_id: String,
+    unsynced: bool,
+    /// Whether it has its name already.
+    named: bool,
+}
+
+impl Volume {
+    /// Begins a file, with the record that says what it is.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where the name is taken; otherwise when the disk refuses, and then there is no file.
+    pub(super) fn begin(
+        folder: &Path,
+        stem: &str,
+        at: SystemTime,
+        gzip: &mut Gzip,
+        rng: &mut ChaCha8Rng,
+    ) -> io::Result<Self> {
+        let new = |name: String| OpenOptions::new().write(true).create_new(true).open(folder.join(name));
+        if folder.join(names::closed(stem)).exists() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        // First: where it is there, the name is another file's.
+        let lines = new(names::lines(stem))?;
+        let begun = new(names::open(stem)).and_then(|warc| {
+            let mut volume = Self {
+                folder: folder.to_owned(),
+                stem: stem.to_owned(),
+                warc,
+                end: 0,
+                lines,
+                lines_end: 0,
+                info_id: new_id(rng),
+                unsynced: true,
+                named: false,
+            };
+            gzip.clear();
+            volume.end = volume.add_info(at, gzip)?;
+            Ok(volume)
+        });
+        if begun.is_err() {
+            // What cannot be removed now is mended at the next start.
+            for name in [names::open(stem), names::lines(stem)] {
+                let _gone = fs::remove_file(folder.join(name));
+            }
+        }
+        begun
+    }
+
+    pub(super) const fn len(&self) -> u64 {
+        self.end
+    }
+
+    fn add_info(&self, at: SystemTime, gzip: &mut Gzip) -> io::Result<u64> {
+        let block = format!(
+            "software: {}/{}\r\nformat: WARC File Format 1.1\r\n\
+             conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n\
+             robots: obey\r\n",
+            UserAgent::PRODUCT,
+            env!("CARGO_PKG_VERSION"),
+        );
+        let mut fields = Fields::new("warcinfo", &self.info_id, at);
+        fields.add("WARC-Filename", &names::closed(&self.stem));
+        fields.add("WARC-Block-Digest", &digest::of(block.as_bytes()));
+        fields.add("Content-Type", "application/warc-fields");
+        gzip.begin();
+        gzip.write(fields.end(length(block.as_bytes())).as_bytes())?;
+        gzip.write(block.as_bytes())?;
+        gzip.write(b"\r\n\r\n")?;
+        gzip.end()?;
+        self.write(gzip, self.end)
+    }
+
+    /// Writes what is made; returns where it ends.
+    fn write(&self, gzip: &mut Gzip, at: u64) -> io::Result<u64> {
+        let made = gzip.made();
+        self.warc.write_all_at(made, at)?;
+        let end = at + length(made);
+        gzip.clear();
+        Ok(end)
+    }
+
+    /// Adds an exchange: the answer, the request, and the line.
+    pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
+        gzip.clear();
+        self.unsynced = true;
+        let added = self.add(exchange, gzip, rng);
+        if added.is_err() {
+            // Where this fails too, what is left is written over by the next attempt, or cut off at the next start.
+            let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
+        }
+        (self.end, self.lines_end) = added?;
+        Ok(())
+    }
+
+    fn add(&self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<(u64, u64)> {
+        let Exchange { answered, body, .. } = exchange;
+        let (answer_id, request_id) = (new_id(rng), new_id(rng));
+        let payload = exchange.payload.clone().label();
+        let mut at = self.end;
+
+        let mut fields = self.fields("response", &answer_id, exchange);
+        if let Some(truncated) = exchange.truncated {
+            fields.add("WARC-Truncated", truncated.name());
+        }
+        fields.add("WARC-Payload-Digest", &payload);
+        fields.add("WARC-Block-Digest", &exchange.block.clone().label());
+        fields.add("Content-Type", "application/http;msgtype=response");
+        gzip.begin();
+        gzip.write(fields.end(length(&answered.head) + body.len()).as_bytes())?;
+        gzip.write(&answered.head)?;
+        body.read(|piece| {
+            gzip.write(piece)?;
+            if gzip.made().len() >= AT_ONCE {
+                at = self.write(gzip, at)?;
+            }
+            Ok(())
+        })?;
+        gzip.write(b"\r\n\r\n")?;
+        gzip.end()?;
+        let answer_end = at + length(gzip.made());
+
+        let mut fields = self.fields("request", &request_id, exchange);
+        fields.add("WARC-Concurrent-To", &answer_id);
+        fields.add("WARC-Block-Digest", &digest::of(&answered.request));
+        fields.add("Content-Type", "application/http;msgtype=request");
+        gzip.begin();
+        gzip.write(fields.end(length(&answered.request)).as_bytes())?;
+        gzip.write(&answered.request)?;
+        gzip.write(b"\r\n\r\n")?;
+        gzip.end()?;
+        let end = self.write(gzip, at)?;
+
+        let mut line = serde_json::to_vec(&self.line(exchange, payload, answer_end - self.end))?;
+        line.push(b'\n');
+        self.lines.write_all_at(&line, self.lines_end)?;
+        Ok((end, self.lines_end + length(&line)))
+    }
+
+    fn fields(&self, kind: &str, id: &str, exchange: &Exchange) -> Fields {
+        let mut fields = Fields::new(kind, id, exchange.answered.at);
+        fields.add("WARC-Target-URI", &exchange.answered.url);
+        fields.add("WARC-Warcinfo-ID", &self.info_id);
+        if let Some(address) = exchange.answered.address {
+            fields.add("WARC-IP-Address", &address.to_canonical().to_string());
+        }
+        fields
+    }
+
+    fn line(&self, exchange: &Exchange, digest: String, record: u64) -> Line {
+        let Exchange { of, answered, depth, body, decoded, truncated, .. } = exchange;
+        Line {
+            url: answered.url.clone(),
+            status: answered.status,
+            fetched_at: date(answered.at),
+            ip: answered.address.map(|address| address.to_canonical().to_string()),
+            content_type: answered.content_type.as_ref().map(|text| text.chars().take(MAX_TYPE).collect()),
+            bytes: *decoded,
+            stored_bytes: body.len(),
+            digest,
+            truncated: truncated.map(|truncated| truncated.name().to_owned()),
+            warc: names::closed(&self.stem),
+            offset: self.end,
+            length: record,
+            site: of.site.clone(),
+            task: of.task_id,
+            depth: *depth,
+        }
+    }
+
+    /// Waits until the disk has everything.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if self.unsynced {
+            self.warc.sync_data()?;
+            self.lines.sync_data()?;
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// Gives the file its name. What fails may be tried again.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        if !self.named {
+            self.warc.set_len(self.end)?;
+            self.sync()?;
+            fs::rename(self.folder.join(names::open(&self.stem)), self.folder.join(names::closed(&self.stem)))?;
+            self.named = true;
+        }
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).expect("a length")
+}
