@@ -4,7 +4,6 @@
 //! when the deadline passes every crawl is stopped.
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use landfall_proto::v1::measurement_failure::Reason;
