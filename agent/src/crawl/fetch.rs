@@ -15,25 +15,25 @@ use std::time::Duration;
 use hyper_util::client::legacy::connect::HttpInfo;
 use rand_chacha::ChaCha8Rng;
 use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Blocker;
-use super::place::{NotPermitted, Place, PlaceError};
+use super::place::{NotPermitted, Place};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
 use super::recorded::recorded;
 use crate::clock;
 use crate::context::Context;
-use crate::dns::Resolver;
-use crate::guard::{Guard, Refused, ResolveError};
+use crate::guard::{Refused, ResolveError};
 use crate::warc::Recorder;
 pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use coding::DecodeError;
+use resolver::GuardedResolver;
 
 mod answer;
 mod coding;
 mod decode;
+mod resolver;
 
 /// Round trips kept for the median; of a longer crawl the newest.
 const KEPT_ROUND_TRIPS: usize = 1024;
@@ -215,6 +215,13 @@ impl Fetcher {
         }
     }
 
+    /// The body of the newest answer did not come whole, for this reason. What cannot be decoded is a mistake, and no sign of trouble.
+    pub(super) fn broke_off(&mut self, error: &FetchError) {
+        if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
+            self.politeness.broke_off(Instant::now(), &mut self.rng);
+        }
+    }
+
     /// What a later part of the crawl has to remember of how the site answers.
     pub(super) fn grudge(&self) -> Grudge {
         self.politeness.grudge(Instant::now())
@@ -351,38 +358,6 @@ fn client(
         .http1_max_headers(MAX_HEADER_FIELDS)
         .build()
         .map_err(NoClient)
-}
-
-/// Resolves names to vetted addresses, for the client: the site's to the one address that its crawl may use.
-struct GuardedResolver {
-    guard: Guard,
-    resolver: Resolver,
-    place: Arc<Place>,
-    resolving: Arc<AtomicBool>,
-}
-
-impl Resolve for GuardedResolver {
-    fn resolve(&self, name: Name) -> Resolving {
-        let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
-        let (place, resolving) = (Arc::clone(&self.place), Arc::clone(&self.resolving));
-        Box::pin(async move {
-            resolving.store(true, Ordering::Relaxed);
-            let addresses = if place.is_for(name.as_str()).await {
-                place.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
-                    PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
-                    PlaceError::NotPermitted(error) => error.into(),
-                    error @ PlaceError::Timeout { .. } => error.into(),
-                })
-            } else {
-                guard.resolve(&resolver, name.as_str()).await.map_err(Into::into)
-            };
-            resolving.store(false, Ordering::Relaxed);
-            let addresses = addresses?;
-            // Port 0 stands for the URL's.
-            let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
-            Ok(Box::new(addresses) as Addrs)
-        })
-    }
 }
 
 fn causes<'a>(

@@ -88,6 +88,8 @@ pub(super) struct Politeness {
     /// The answers of the last minute, by seconds: never more than a minute has, however many there are in each.
     window: VecDeque<Second>,
     in_a_row: u32,
+    /// As it was before the newest answer.
+    in_a_row_before: u32,
     /// The mean time to first byte, in seconds.
     first_byte: f64,
 }
@@ -117,6 +119,7 @@ impl Politeness {
             turned_away_at: None,
             window: VecDeque::new(),
             in_a_row: 0,
+            in_a_row_before: 0,
             first_byte: 0.0,
         }
     }
@@ -184,6 +187,7 @@ impl Politeness {
             self.first_byte += NEWEST * (first_byte.as_secs_f64() - self.first_byte);
         }
         let badly = answered != Answered::Well;
+        self.in_a_row_before = self.in_a_row;
         self.in_a_row = if badly { self.in_a_row.saturating_add(1) } else { 0 };
         if self.turned_away_at.is_some_and(|at| now.saturating_duration_since(at) >= FORGIVEN_AFTER) {
             self.turned_away = 0;
@@ -195,6 +199,19 @@ impl Politeness {
             self.pause(now, asked.unwrap_or(own), rng);
         }
         self.count(now, badly);
+        self.look_at_window(now, rng);
+    }
+
+    /// Notes that what was answered well has no end: its body broke off, or took too long.
+    pub(super) fn broke_off(&mut self, now: Instant, rng: &mut impl Rng) {
+        self.in_a_row = self.in_a_row_before.saturating_add(1);
+        if let Some(second) = self.window.back_mut() {
+            second.errors = second.errors.saturating_add(1).min(second.requests);
+        }
+        self.look_at_window(now, rng);
+    }
+
+    fn look_at_window(&mut self, now: Instant, rng: &mut impl Rng) {
         if self.too_many_errors(now) {
             self.window.clear();
             self.pause(now, WINDOW_PAUSE, rng);
@@ -366,6 +383,27 @@ mod tests {
         assert!(politeness.window.len() <= 62, "{}", politeness.window.len());
         let recent = politeness.manners(now + Duration::from_secs(100)).recent_requests;
         assert!((118_000..=122_000).contains(&recent), "{recent}");
+    }
+
+    #[test]
+    fn bodies_that_break_off_are_errors_like_others() {
+        let (mut politeness, mut rng, begin) = (Politeness::new(ms(0)), rng(), Instant::now());
+        for number in 1..=BREAKER {
+            assert!(!politeness.is_broken());
+            let at = begin + Duration::from_secs(61) * number;
+            politeness.answered(at, Answered::Well, None, &mut rng);
+            politeness.broke_off(at, &mut rng);
+        }
+        assert!(politeness.is_broken());
+        let mut politeness = Politeness::new(ms(0));
+        for _ in 0..20 {
+            politeness.answered(begin, Answered::Well, None, &mut rng);
+        }
+        for _ in 0..3 {
+            politeness.answered(begin, Answered::Well, None, &mut rng);
+            politeness.broke_off(begin, &mut rng);
+        }
+        assert!(about(wait(&politeness, begin), 60));
     }
 
     #[test]

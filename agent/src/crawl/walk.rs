@@ -303,7 +303,10 @@ impl Walk<'_> {
         }
         match self.receive(answer, links.as_mut()).await? {
             Body::Whole => self.ledger.complete_page(),
-            Body::Broken(error) => self.fail(path, &error.to_string()),
+            Body::Broken(error) => {
+                self.fetcher.broke_off(&error);
+                self.fail(path, &error.to_string());
+            }
             Body::TooLarge => {
                 self.ledger.page_cut = true;
                 self.fail(path, &format!("is larger than {} MiB", MAX_PAGE_BYTES >> 20));

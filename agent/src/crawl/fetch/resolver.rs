@@ -1,0 +1,44 @@
+//! Resolves names for the HTTP client, which connects to nothing else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use crate::crawl::place::{Place, PlaceError};
+use crate::dns::Resolver;
+use crate::guard::Guard;
+
+/// Resolves names to vetted addresses, for the client: the site's to the one address that its crawl may use.
+pub(super) struct GuardedResolver {
+    pub(super) guard: Guard,
+    pub(super) resolver: Resolver,
+    pub(super) place: Arc<Place>,
+    /// Whether the newest connection is still without an address.
+    pub(super) resolving: Arc<AtomicBool>,
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
+        let (place, resolving) = (Arc::clone(&self.place), Arc::clone(&self.resolving));
+        Box::pin(async move {
+            resolving.store(true, Ordering::Relaxed);
+            let addresses = if place.is_for(name.as_str()).await {
+                place.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
+                    PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
+                    PlaceError::NotPermitted(error) => error.into(),
+                    error @ PlaceError::Timeout { .. } => error.into(),
+                })
+            } else {
+                guard.resolve(&resolver, name.as_str()).await.map_err(Into::into)
+            };
+            resolving.store(false, Ordering::Relaxed);
+            let addresses = addresses?;
+            // Port 0 stands for the URL's.
+            let addresses = addresses.into_iter().map(|addr| SocketAddr::new(addr, 0));
+            Ok(Box::new(addresses) as Addrs)
+        })
+    }
+}
