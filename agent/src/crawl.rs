@@ -33,6 +33,7 @@ use frontier::Frontier;
 use keep::Keeper;
 use place::{Place, PlaceError};
 use politeness::{Grudge, Politeness};
+use rest::rest;
 use robots::Robots;
 use site_path::{Site, SitePath};
 use walk::{End, Stopwatch, Walk};
@@ -46,6 +47,7 @@ mod normal_form;
 mod place;
 mod politeness;
 mod recorded;
+mod rest;
 mod robots;
 mod site_path;
 mod sitemap;
@@ -163,6 +165,7 @@ async fn run_within(
         () = stop.cancelled() => None,
         ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
     };
+    let rested_at = crawl.rested_at();
     let outcome = match ended {
         None => return Ended::Stopped(crawl.standing().await),
         Some(Ok(End::Paused(pause))) => {
@@ -171,7 +174,9 @@ async fn run_within(
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
             }
-            return Ended::Paused(crawl.standing().await, pause);
+            let standing = crawl.standing().await;
+            rest(rested_at, &stop).await;
+            return Ended::Paused(standing, pause);
         }
         Some(ended) => ended.unwrap_or(End::Cut(Budget::Duration)),
     };
@@ -185,7 +190,9 @@ async fn run_within(
             () = stop.cancelled() => return Ended::Stopped(None),
         }
     }
-    crawl.end(outcome)
+    let ended = crawl.end(outcome);
+    rest(rested_at, &stop).await;
+    ended
 }
 
 /// A crawl under way. It owns what the outcome reports, so that a walk may be dropped at any moment.
@@ -196,6 +203,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
+    /// When its origin was found, or was not: there is no fetcher yet that would know of requests.
+    settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
     ledger: Ledger,
@@ -210,8 +219,21 @@ impl Crawl {
         let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
         let ledger = Ledger::after(frontier.spent());
-        let (origin, fetcher, started_at) = (None, None, clock::wall());
-        Self { job, timeouts, started_at, watch, deadline, origin, fetcher, frontier, ledger, permits, recorder }
+        let (origin, settled_at, fetcher, started_at) = (None, None, None, clock::wall());
+        Self {
+            job,
+            timeouts,
+            started_at,
+            watch,
+            deadline,
+            origin,
+            settled_at,
+            fetcher,
+            frontier,
+            ledger,
+            permits,
+            recorder,
+        }
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
@@ -293,7 +315,7 @@ impl Crawl {
     }
 
     /// Finds where the site answers, when that is not known yet, once its address permits.
-    async fn settle(&self, context: &Context, place: &Place, politeness: &mut Politeness) -> Result<Site, End> {
+    async fn settle(&mut self, context: &Context, place: &Place, politeness: &mut Politeness) -> Result<Site, End> {
         let origin = match &self.job.origin {
             Some(origin) => {
                 permitted(place, &origin.host).await?;
@@ -306,7 +328,9 @@ impl Crawl {
                 }
                 let interval = self.job.policy.request_interval;
                 let settled = settle(context, &self.job.name, interval, self.timeouts.first_byte).await;
-                politeness.start(Instant::now());
+                let now = Instant::now();
+                politeness.start(now);
+                self.settled_at = Some(now);
                 let origin = settled.map_err(unsettled)?.origin;
                 permitted(place, &origin.host).await?;
                 origin

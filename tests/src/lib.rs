@@ -15,6 +15,8 @@ pub mod judge;
 pub mod layout;
 pub mod machine;
 pub mod names;
+pub mod odd_sites;
+pub mod pace;
 pub mod process;
 pub mod reno;
 pub mod report;

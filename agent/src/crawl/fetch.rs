@@ -39,11 +39,9 @@ mod resolver;
 const KEPT_ROUND_TRIPS: usize = 1024;
 /// HTTP/2 lets a server send this much before it is read. The library's own 5 MiB would be half an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
-
 /// What the libraries are let read of a header: enough to tell one that is too large from one that is broken. HTTP/1.1's is
 /// not ours to choose: 408 KiB, and as many fields as we say.
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
-
 /// What was waited for when there was none.
 const CONNECTION: &str = "connection";
 
@@ -225,6 +223,11 @@ impl Fetcher {
     /// What a later part of the crawl has to remember of how the site answers.
     pub(super) fn grudge(&self) -> Grudge {
         self.politeness.grudge(Instant::now())
+    }
+
+    /// When the newest request started; `None` before the first.
+    pub(super) const fn last_start(&self) -> Option<Instant> {
+        self.politeness.last_start()
     }
 
     /// How the site answers, for people.

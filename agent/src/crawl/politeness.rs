@@ -170,6 +170,11 @@ impl Politeness {
         self.in_a_row >= BREAKER
     }
 
+    /// When the newest request started; `None` before the first.
+    pub(super) const fn last_start(&self) -> Option<Instant> {
+        self.last_start
+    }
+
     /// Notes that a request starts.
     pub(super) const fn start(&mut self, now: Instant) {
         self.last_start = Some(now);

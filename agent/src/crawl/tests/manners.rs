@@ -112,3 +112,25 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
     assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);
     assert_eq!(site.paths(), [""; 0]);
 }
+
+/// How long a crawl with somebody to ask takes to end, where its site has one page.
+async fn ends_after(request_interval: Duration) -> Duration {
+    let site = TestSite::start(|_| html("a page")).await;
+    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })));
+    let job = job(&site.origin(), Policy { request_interval, ..policy() });
+    let context = context(&["127.0.0.1/32"], None);
+    let crawl = tokio::spawn(run(job, Keep::default(), permits, context, CancellationToken::new()));
+    site.wait_for("/").await;
+    let last = site.seen().last().unwrap().at;
+    let Ended::Outcome(outcome) = crawl.await.unwrap() else { panic!("it has nothing more to fetch") };
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1));
+    assert!(outcome.duration < request_interval * 2, "its rest is no part of it: {:?}", outcome.duration);
+    last.elapsed()
+}
+
+#[tokio::test]
+async fn a_crawl_keeps_its_address_until_it_might_ask_again_itself() {
+    let took = ends_after(MS(300)).await;
+    // A request arrives a little later than it starts.
+    assert!(took >= MS(270), "{took:?}");
+}
