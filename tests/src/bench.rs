@@ -11,6 +11,7 @@ use clap::Args;
 mod accuracy;
 mod anycast;
 pub mod crawl;
+pub mod crowd;
 mod dedupe;
 mod dns;
 mod drift;
@@ -81,6 +82,7 @@ const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
     ("crawl", crawl::run),
+    ("crowd", crowd::run),
     ("dedupe", dedupe::run),
     ("dns", dns::run),
     ("drift", drift::run),

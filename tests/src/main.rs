@@ -6,7 +6,8 @@ use clap::{Parser, Subcommand};
 use landfall_agent::probe::weighted_mean::trial;
 use landfall_lab::balance::{BalanceArgs, balance};
 use landfall_lab::bench::crawl::measured::measured;
-use landfall_lab::bench::crawl::site::{Plan, serve};
+use landfall_lab::bench::crawl::site::{Served, serve};
+use landfall_lab::bench::crowd::{CrowdArgs, crowd};
 use landfall_lab::bench::{BenchArgs, bench};
 use landfall_lab::chaos::prepare::have_private_mounts;
 use landfall_lab::chaos::rejudge::{JudgeArgs, rejudge};
@@ -43,9 +44,12 @@ enum Command {
     Bench(BenchArgs),
     /// Crawl a batch with agents of unequal rates, and compare its time with the least possible
     Balance(BalanceArgs),
-    /// Serve a site that benchmarks crawl, until the standard input ends
+    /// Serve sites that benchmarks crawl, until the standard input ends
     #[command(hide = true)]
-    BenchSite(Plan),
+    BenchSite(Served),
+    /// Crawl those sites all at once, until killed
+    #[command(hide = true)]
+    BenchCrowd(CrowdArgs),
     /// Run a command, and print what it cost as JSON
     #[command(hide = true)]
     Measured {
@@ -88,7 +92,8 @@ fn main() -> ExitCode {
             }
             Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),
             Command::Balance(args) => balance(args).await.map(|()| ExitCode::SUCCESS),
-            Command::BenchSite(plan) => serve(plan).await.map(|()| ExitCode::SUCCESS),
+            Command::BenchSite(served) => serve(served).await.map(|()| ExitCode::SUCCESS),
+            Command::BenchCrowd(args) => crowd(args).await.map(|()| ExitCode::SUCCESS),
             Command::Measured { command } => {
                 println!("{}", serde_json::to_string(&measured(&command).await?)?);
                 Ok(ExitCode::SUCCESS)

@@ -24,13 +24,14 @@ impl Fields {
     pub(super) fn add(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push_str(": ");
-        for c in value.chars() {
-            if c.is_ascii_control() {
-                write!(self.0, "%{:02X}", u32::from(c)).expect("a string takes everything");
-            } else {
-                self.0.push(c);
-            }
+        let mut rest = value;
+        while let Some(at) = rest.bytes().position(|byte| byte.is_ascii_control()) {
+            let (before, behind) = rest.split_at(at);
+            let (control, behind) = behind.split_at(1);
+            write!(self.0, "{before}%{:02X}", control.as_bytes()[0]).expect("a string takes everything");
+            rest = behind;
         }
+        self.0.push_str(rest);
         self.0.push_str("\r\n");
     }
 
@@ -58,11 +59,7 @@ pub(super) fn new_id(rng: &mut impl Rng) -> String {
     rng.fill_bytes(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let mut id = "<urn:uuid:".to_owned();
-    for (number, byte) in bytes.iter().enumerate() {
-        let dash = if matches!(number, 4 | 6 | 8 | 10) { "-" } else { "" };
-        write!(id, "{dash}{byte:02x}").expect("a string takes everything");
-    }
-    id.push('>');
-    id
+    let [a, b, c, d] =
+        [0, 4, 8, 12].map(|at| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
+    format!("<urn:uuid:{a:08x}-{:04x}-{:04x}-{:04x}-{:04x}{d:08x}>", b >> 16, b & 0xffff, c >> 16, c & 0xffff)
 }

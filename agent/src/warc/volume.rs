@@ -1,7 +1,7 @@
 //! One WARC file that is being written, and the lines beside it, one for each answer.
 //!
-//! The file is called `.open` until it is closed. What is added is in the system's hands when [`Volume::append`] returns; what could
-//! not be added whole leaves nothing.
+//! The file is called `.open` until it is closed. What was [appended](Volume::append) is in the system's hands when [`Volume::commit`]
+//! returns; where either fails, everything since the last commit leaves nothing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -64,10 +64,14 @@ pub(super) struct Volume {
     folder: PathBuf,
     stem: String,
     warc: File,
-    /// Where its last whole record ends.
+    /// Where the last record ends that was committed.
     end: u64,
+    /// Where the next bytes go: behind that, and behind what large bodies had written before they were committed.
+    at: u64,
     lines: File,
     lines_end: u64,
+    /// Lines of what is not committed yet.
+    new_lines: Vec<u8>,
     /// The record that says where all others come from.
     info_id: String,
     unsynced: bool,
@@ -99,14 +103,17 @@ impl Volume {
                 stem: stem.to_owned(),
                 warc,
                 end: 0,
+                at: 0,
                 lines,
                 lines_end: 0,
+                new_lines: Vec::new(),
                 info_id: new_id(rng),
                 unsynced: true,
                 named: false,
             };
             gzip.clear();
-            volume.end = volume.add_info(at, gzip)?;
+            volume.add_info(at, gzip)?;
+            volume.end = volume.at;
             Ok(volume)
         });
         if begun.is_err() {
@@ -118,11 +125,12 @@ impl Volume {
         begun
     }
 
-    pub(super) const fn len(&self) -> u64 {
-        self.end
+    /// Its bytes, with what is appended and not committed yet.
+    pub(super) fn len(&self, gzip: &Gzip) -> u64 {
+        self.at + length(gzip.made())
     }
 
-    fn add_info(&self, at: SystemTime, gzip: &mut Gzip) -> io::Result<u64> {
+    fn add_info(&mut self, at: SystemTime, gzip: &mut Gzip) -> io::Result<()> {
         let block = format!(
             "software: {}/{}\r\nformat: WARC File Format 1.1\r\n\
              conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n\
@@ -139,36 +147,48 @@ impl Volume {
         gzip.write(block.as_bytes())?;
         gzip.write(b"\r\n\r\n")?;
         gzip.end()?;
-        self.write(gzip, self.end)
+        self.write(gzip)
     }
 
-    /// Writes what is made; returns where it ends.
-    fn write(&self, gzip: &mut Gzip, at: u64) -> io::Result<u64> {
+    /// Writes what is made.
+    fn write(&mut self, gzip: &mut Gzip) -> io::Result<()> {
         let made = gzip.made();
-        self.warc.write_all_at(made, at)?;
-        let end = at + length(made);
+        self.warc.write_all_at(made, self.at)?;
+        self.at += length(made);
         gzip.clear();
-        Ok(end)
-    }
-
-    /// Adds an exchange: the answer, the request, and the line.
-    pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
-        gzip.clear();
-        self.unsynced = true;
-        let added = self.add(exchange, gzip, rng);
-        if added.is_err() {
-            // Where this fails too, what is left is written over by the next attempt, or cut off at the next start.
-            let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
-        }
-        (self.end, self.lines_end) = added?;
         Ok(())
     }
 
-    fn add(&self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<(u64, u64)> {
+    /// Adds an exchange: the answer, the request, and the line. Until it is committed most of it is in memory, since writing
+    /// costs about as much for many as for one.
+    pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
+        self.unsynced = true;
+        self.add(exchange, gzip, rng).inspect_err(|_| self.roll_back(gzip))
+    }
+
+    /// Writes what was appended. The lines come last: whoever finds one finds its record.
+    pub(super) fn commit(&mut self, gzip: &mut Gzip) -> io::Result<()> {
+        let written = self.write(gzip).and_then(|()| self.lines.write_all_at(&self.new_lines, self.lines_end));
+        written.inspect_err(|_| self.roll_back(gzip))?;
+        self.end = self.at;
+        self.lines_end += length(&self.new_lines);
+        self.new_lines.clear();
+        Ok(())
+    }
+
+    fn roll_back(&mut self, gzip: &mut Gzip) {
+        gzip.clear();
+        self.new_lines.clear();
+        self.at = self.end;
+        // Where this fails too, what is left is written over by the next attempt, or cut off at the next start.
+        let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
+    }
+
+    fn add(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
         let Exchange { answered, body, .. } = exchange;
         let (answer_id, request_id) = (new_id(rng), new_id(rng));
         let payload = exchange.payload.clone().label();
-        let mut at = self.end;
+        let begin = self.len(gzip);
 
         let mut fields = self.fields("response", &answer_id, exchange);
         if let Some(truncated) = exchange.truncated {
@@ -183,13 +203,13 @@ impl Volume {
         body.read(|piece| {
             gzip.write(piece)?;
             if gzip.made().len() >= AT_ONCE {
-                at = self.write(gzip, at)?;
+                self.write(gzip)?;
             }
             Ok(())
         })?;
         gzip.write(b"\r\n\r\n")?;
         gzip.end()?;
-        let answer_end = at + length(gzip.made());
+        let answer_end = self.len(gzip);
 
         let mut fields = self.fields("request", &request_id, exchange);
         fields.add("WARC-Concurrent-To", &answer_id);
@@ -200,12 +220,11 @@ impl Volume {
         gzip.write(&answered.request)?;
         gzip.write(b"\r\n\r\n")?;
         gzip.end()?;
-        let end = self.write(gzip, at)?;
 
-        let mut line = serde_json::to_vec(&self.line(exchange, payload, answer_end - self.end))?;
-        line.push(b'\n');
-        self.lines.write_all_at(&line, self.lines_end)?;
-        Ok((end, self.lines_end + length(&line)))
+        let line = self.line(exchange, payload, begin, answer_end - begin);
+        serde_json::to_writer(&mut self.new_lines, &line)?;
+        self.new_lines.push(b'\n');
+        Ok(())
     }
 
     fn fields(&self, kind: &str, id: &str, exchange: &Exchange) -> Fields {
@@ -218,7 +237,7 @@ impl Volume {
         fields
     }
 
-    fn line(&self, exchange: &Exchange, digest: String, record: u64) -> Line {
+    fn line(&self, exchange: &Exchange, digest: String, offset: u64, length: u64) -> Line {
         let Exchange { of, answered, depth, body, decoded, truncated, .. } = exchange;
         Line {
             url: answered.url.clone(),
@@ -231,8 +250,8 @@ impl Volume {
             digest,
             truncated: truncated.map(|truncated| truncated.name().to_owned()),
             warc: names::closed(&self.stem),
-            offset: self.end,
-            length: record,
+            offset,
+            length,
             site: of.site.clone(),
             task: of.task_id,
             depth: *depth,

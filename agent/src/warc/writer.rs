@@ -66,13 +66,15 @@ impl Shelf {
 
     /// Does what is asked, in order; what is done leaves `batch`.
     fn work(&mut self, batch: &mut VecDeque<Message>) -> io::Result<()> {
-        while let Some(message) = batch.front() {
-            match message {
-                Message::Exchange(exchange) => self.store(exchange)?,
-                Message::Stored(_) => {}
-                Message::Synced(_) => self.sync()?,
+        while !batch.is_empty() {
+            let stored = self.store(batch)?;
+            batch.drain(..stored);
+            if let Some(Message::Synced(_)) = batch.front() {
+                self.sync()?;
             }
-            if let Some(Message::Stored(tell) | Message::Synced(tell)) = batch.pop_front() {
+            if let Some(Message::Stored(tell) | Message::Synced(tell)) =
+                batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
+            {
                 // Who does not wait any more has no use for the answer.
                 let _unheard = tell.send(());
             }
@@ -80,15 +82,29 @@ impl Shelf {
         Ok(())
     }
 
-    fn store(&mut self, exchange: &Exchange) -> io::Result<()> {
-        if self.volume.as_ref().is_some_and(|volume| volume.len() >= self.max_file_bytes) {
-            self.close()?;
+    /// Stores the exchanges that come first, as many as this file takes, and at least one if there is one; returns how many.
+    fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
+        let mut stored = 0;
+        for message in batch {
+            let Message::Exchange(exchange) = message else { break };
+            let is_full = self.volume.as_ref().is_some_and(|volume| volume.len(&self.gzip) >= self.max_file_bytes);
+            if is_full && stored > 0 {
+                break;
+            }
+            if is_full {
+                self.close()?;
+            }
+            let volume = match self.volume.take() {
+                Some(volume) => volume,
+                None => self.begin()?,
+            };
+            self.volume.insert(volume).append(exchange, &mut self.gzip, &mut self.rng)?;
+            stored += 1;
         }
-        let volume = match self.volume.take() {
-            Some(volume) => volume,
-            None => self.begin()?,
-        };
-        self.volume.insert(volume).append(exchange, &mut self.gzip, &mut self.rng)
+        if let Some(volume) = self.volume.as_mut().filter(|_| stored > 0) {
+            volume.commit(&mut self.gzip)?;
+        }
+        Ok(stored)
     }
 
     /// Begins a file whose name nothing has: a process that was started in this second may have used it.

@@ -13,7 +13,7 @@ use super::Line;
 use super::speed::median;
 use crawlers::{Crawler, OURS, OURS_WARC, Places, SPIDER, WGET2};
 use measured::{Cost, cost_of};
-use site::{Plan, Server};
+use site::{Plan, Served, Server};
 
 mod crawlers;
 pub mod measured;
@@ -60,7 +60,7 @@ impl Row {
 
 async fn measure() -> anyhow::Result<Vec<Line>> {
     let places = Places::find()?;
-    let mut server = Server::start(&PLAN).await?;
+    let mut server = Server::start(&Served::one(PLAN)).await?;
     let (mut rows, mut lines, mut able) = (Vec::new(), Vec::new(), Vec::new());
     for Crawler { name, call } in places.crawlers() {
         match call {

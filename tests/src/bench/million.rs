@@ -13,7 +13,7 @@ use landfall_agent::crawl::{Seen, fingerprint};
 use tokio::process::Command;
 
 use super::Line;
-use super::crawl::site::{Plan, Server};
+use super::crawl::site::{Plan, Served, Server};
 use crate::cluster::Binaries;
 use crate::process::Process;
 
@@ -50,7 +50,7 @@ struct Known {
 
 async fn measure() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
-    let mut server = Server::start(&PLAN).await?;
+    let mut server = Server::start(&Served::one(PLAN)).await?;
     let folder = tempfile::tempdir()?;
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;

@@ -373,19 +373,19 @@ mod tests {
     }
 
     fn gzip(text: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(text).unwrap();
         encoder.finish().unwrap()
     }
 
     fn zlib(text: &[u8]) -> Vec<u8> {
-        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(text).unwrap();
         encoder.finish().unwrap()
     }
 
     fn raw_deflate(text: &[u8]) -> Vec<u8> {
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(text).unwrap();
         encoder.finish().unwrap()
     }

@@ -4,14 +4,17 @@
 //! its children `fan * n + 1 ..`, by which every page is reached, and to others drawn from `n`. The server counts what is asked of
 //! it; a crawler's own count is no witness.
 //!
+//! It may serve many sites at once, all alike, each at an address of its own, and answer late as if it were far away.
+//!
 //! It is told what to do on its standard input and ends when that does, so none is left behind.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -25,8 +28,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Where it listens: a loopback address that no site of a scenario has.
-const ADDRESS: &str = "127.0.177.1:0";
+/// Where it listens: from this loopback address on, which no site of a scenario has.
+const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
 /// What pages are filled up with, drawn word by word: deflated, a page takes about a third, as ordinary ones do.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
@@ -123,6 +126,37 @@ impl Plan {
     }
 }
 
+/// What a server serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+pub struct Served {
+    #[command(flatten)]
+    plan: Plan,
+    /// Sites, 1 to 250, each at its own address
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=250))]
+    sites: u8,
+    /// How late it answers, in milliseconds
+    #[arg(long, default_value_t = 0)]
+    late_ms: u64,
+}
+
+impl Served {
+    /// One site, as fast as may be.
+    pub(in crate::bench) const fn one(plan: Plan) -> Self {
+        Self { plan, sites: 1, late_ms: 0 }
+    }
+
+    /// Many sites that are far away.
+    pub(in crate::bench) const fn many(plan: Plan, sites: u8, late_ms: u64) -> Self {
+        Self { plan, sites, late_ms }
+    }
+}
+
+/// The addresses of so many sites.
+pub(in crate::bench) fn addresses(sites: u8) -> impl Iterator<Item = Ipv4Addr> {
+    let [a, b, c, first] = FIRST.octets();
+    (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
+}
+
 /// What a server was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bench) struct Asked {
@@ -134,7 +168,7 @@ pub(in crate::bench) struct Asked {
 
 /// A site's server, as its own process.
 pub(in crate::bench) struct Server {
-    /// Its start page.
+    /// The start page of its first site.
     pub(in crate::bench) url: String,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -143,10 +177,12 @@ pub(in crate::bench) struct Server {
 
 impl Server {
     /// Starts one.
-    pub(in crate::bench) async fn start(plan: &Plan) -> anyhow::Result<Self> {
+    pub(in crate::bench) async fn start(served: &Served) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let mut command = Command::new(own);
+        let Served { plan, sites, late_ms } = served;
         command.arg("bench-site").args(plan.args());
+        command.args(["--sites", &sites.to_string(), "--late-ms", &late_ms.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().context("start the site's server")?;
         let commands = child.stdin.take().context("its standard input")?;
@@ -173,27 +209,23 @@ impl Server {
     }
 }
 
-/// Serves a site until the standard input ends.
+/// Serves sites until the standard input ends.
 ///
 /// # Errors
 /// When it cannot listen, or is told what it does not understand.
-pub async fn serve(plan: Plan) -> anyhow::Result<()> {
-    let address: SocketAddr = ADDRESS.parse()?;
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
-    println!("http://{}/", listener.local_addr()?);
-    let site = Arc::new(Site::new(plan)?);
-    let serving = Arc::clone(&site);
-    tokio::spawn(async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => drop(tokio::spawn(Arc::clone(&serving).connection(stream))),
-                Err(error) => {
-                    tracing::error!(%error, "no connection can be accepted any more");
-                    return;
-                }
-            }
+pub async fn serve(served: Served) -> anyhow::Result<()> {
+    let site = Arc::new(Site::new(served)?);
+    // All listen on the port that the first is given.
+    let mut port = 0;
+    for address in addresses(served.sites) {
+        let address = SocketAddr::from((address, port));
+        let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
+        if port == 0 {
+            port = listener.local_addr()?.port();
         }
-    });
+        tokio::spawn(Arc::clone(&site).listen(listener));
+    }
+    println!("http://{FIRST}:{port}/");
     tokio::task::block_in_place(|| obey(&site))
 }
 
@@ -213,6 +245,7 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 /// A site that is served.
 struct Site {
     plan: Plan,
+    late: Duration,
     /// Bodies of all pages, where they are few: making one takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,
@@ -224,11 +257,13 @@ impl Site {
     /// Pages of a site whose bodies are all made before the first request.
     const FEW: u64 = 10_000;
 
-    fn new(plan: Plan) -> anyhow::Result<Self> {
+    fn new(served: Served) -> anyhow::Result<Self> {
+        let Served { plan, late_ms, .. } = served;
+        let late = Duration::from_millis(late_ms);
         let few = if plan.pages <= Self::FEW { plan.pages } else { 0 };
         let made = (0..few).map(|page| Bytes::from(plan.body(page))).collect();
         let seen = std::iter::repeat_with(AtomicBool::default).take(usize::try_from(plan.pages)?).collect();
-        Ok(Self { plan, made, seen, pages: AtomicU64::new(0), requests: AtomicU64::new(0) })
+        Ok(Self { plan, late, made, seen, pages: AtomicU64::new(0), requests: AtomicU64::new(0) })
     }
 
     fn asked(&self) -> Asked {
@@ -243,13 +278,31 @@ impl Site {
         asked
     }
 
+    async fn listen(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => drop(tokio::spawn(Arc::clone(&self).connection(stream))),
+                Err(error) => {
+                    tracing::error!(%error, "no connection can be accepted any more");
+                    return;
+                }
+            }
+        }
+    }
+
     async fn connection(self: Arc<Self>, stream: TcpStream) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
         }
         let service = service_fn(|request| {
             let response = self.respond(&request);
-            async move { Ok::<_, Infallible>(response) }
+            let late = self.late;
+            async move {
+                if !late.is_zero() {
+                    tokio::time::sleep(late).await;
+                }
+                Ok::<_, Infallible>(response)
+            }
         });
         let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
@@ -319,7 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_counts_each_page_once_and_every_request() {
-        let site = Arc::new(Site::new(PLAN).unwrap());
+        let site = Arc::new(Site::new(Served::one(PLAN)).unwrap());
         assert_eq!(site.body(3), site.body(3));
         site.body(5);
         assert_eq!(site.reset().pages, 2);
