@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
+pub use paths::Paths;
 pub use place::{Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
@@ -43,6 +44,7 @@ mod frontier;
 mod keep;
 mod links;
 mod normal_form;
+mod paths;
 mod place;
 mod politeness;
 mod recorded;
@@ -68,6 +70,8 @@ pub struct Job {
     pub origin: Option<Origin>,
     /// How far to go.
     pub policy: Policy,
+    /// Pages that its last crawl found, when that is known.
+    pub last_pages: Option<u32>,
 }
 
 /// How a crawl ended.
@@ -215,7 +219,7 @@ impl Crawl {
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
-        let mut politeness = Politeness::new(self.job.policy.request_interval);
+        let mut politeness = self.politeness();
         let grudge = self.grudge();
         politeness.remember(grudge, Instant::now());
         let hands_back = self.permits.are_asked();
@@ -244,9 +248,9 @@ impl Crawl {
         self.ledger.answered = true;
         self.origin = Some(site.origin().clone());
         if let Some(delay) = rules.crawl_delay() {
-            fetcher.slow_down(delay);
+            fetcher.politeness().slow_down(delay);
         }
-        let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
+        let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy.clone());
         let robots = &context.robots;
         let deadline = hands_back.then_some(self.deadline);
         Walk {
@@ -274,6 +278,14 @@ impl Crawl {
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
         Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
+    }
+
+    /// The manners of this crawl, by what is known of the site.
+    fn politeness(&self) -> Politeness {
+        let Policy { request_interval, shortest_interval, .. } = self.job.policy;
+        let mut politeness = Politeness::new(request_interval).down_to(shortest_interval);
+        politeness.learn_size(self.frontier.spent().listed.max(self.job.last_pages.unwrap_or_default().into()));
+        politeness
     }
 
     /// What a former part of the crawl had to remember of how the site answers.
