@@ -134,7 +134,7 @@ mod tests {
             ("include = '/a'", "line 1: include: \"/a\" is not a list"),
             ("include = [1]", "line 1: include: [1] is not a list"),
             ("exclude = [\n'/a',\n'b']", "line 1: exclude: the pattern \"b\" does not begin with"),
-            ("shortest_interval = '2days'", "line 1: shortest_interval: 2days is not in 0ns to"),
+            ("shortest_interval = '2880m'", "line 1: shortest_interval: 2880m is not in 0ns to"),
             ("sitemaps = true\nsitemaps = false", "line 2: "),
             ("max_pages = 1\nmax_depth", "line 2: "),
         ];
