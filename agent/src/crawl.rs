@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
+pub use paths::Paths;
+pub use outcome::{Blocker, Ended, Kind, Outcome};
 pub use place::{Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
@@ -44,6 +46,8 @@ mod frontier;
 mod keep;
 mod links;
 mod normal_form;
+mod outcome;
+mod paths;
 mod place;
 mod politeness;
 mod recorded;
@@ -70,74 +74,8 @@ pub struct Job {
     pub origin: Option<Origin>,
     /// How far to go.
     pub policy: Policy,
-}
-
-/// How a crawl ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Everything within reach was fetched, though some of it may have answered with an error.
-    Complete,
-    /// A budget cut it.
-    Truncated(Budget),
-    /// The site is forbidden.
-    Blocked(Blocker),
-    /// The site gave not a single page.
-    Unreachable,
-}
-
-/// Who forbids a site.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocker {
-    /// Its robots.txt, or that it could not be had.
-    Robots,
-    /// The guard.
-    Guard,
-    /// Requests that failed without end.
-    Breaker,
-}
-
-/// What a finished crawl reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    /// How it ended.
-    pub kind: Kind,
-    /// Pages received whole, with status 200.
-    pub pages: u32,
-    /// Body bytes of pages received, after decoding, cut pages included. Bodies of errors and redirects, and robots.txt,
-    /// are not pages.
-    pub bytes: u64,
-    /// Requests that failed: no answer, a status of 400 and above, a body that broke off or was too large, redirects
-    /// without end.
-    pub errors: u32,
-    /// Pages fetched once more, because the agent that had fetched them could not hand everything over.
-    pub refetched: u32,
-    /// Links left out because they lead into a trap: paths that repeat themselves, calendars without end.
-    pub trapped: u32,
-    /// When it began.
-    pub started_at: SystemTime,
-    /// How long it took.
-    pub duration: Duration,
-    /// The median time to first byte on warm connections; absent when there was none.
-    pub rtt: Option<Duration>,
-    /// The origin that was crawled; absent when none was found.
-    pub origin: Option<String>,
-    /// One sentence: why it was blocked or unreachable, else the first error; empty when all went well.
-    pub message: String,
-}
-
-/// How a crawl ended, or did not.
-#[derive(Debug)]
-pub enum Ended {
-    /// It did.
-    Outcome(Outcome),
-    /// It was stopped before, and may be gone on with from here.
-    Stopped(Option<Standing>),
-    /// The site asks to be left alone for so long, and may be gone on with from here then.
-    Paused(Option<Standing>, Duration),
-    /// Its address bears no further crawl: its lease has ended.
-    NotPermitted,
-    /// It cannot go on here, for this reason, which is none of the site's.
-    Broken(String),
+    /// Pages that its last crawl found, when that is known.
+    pub last_pages: Option<u32>,
 }
 
 /// Crawls a site, or goes on with a crawl of it that was stopped.
@@ -237,7 +175,7 @@ impl Crawl {
     }
 
     async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
-        let mut politeness = Politeness::new(self.job.policy.request_interval);
+        let mut politeness = self.politeness();
         let grudge = self.grudge();
         politeness.remember(grudge, Instant::now());
         let hands_back = self.permits.are_asked();
@@ -266,9 +204,9 @@ impl Crawl {
         self.ledger.answered = true;
         self.origin = Some(site.origin().clone());
         if let Some(delay) = rules.crawl_delay() {
-            fetcher.slow_down(delay);
+            fetcher.politeness().slow_down(delay);
         }
-        let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy);
+        let (frontier, ledger, policy) = (&mut self.frontier, &mut self.ledger, self.job.policy.clone());
         let robots = &context.robots;
         let deadline = hands_back.then_some(self.deadline);
         Walk {
@@ -296,6 +234,14 @@ impl Crawl {
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
         Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
+    }
+
+    /// The manners of this crawl, by what is known of the site.
+    fn politeness(&self) -> Politeness {
+        let Policy { request_interval, shortest_interval, .. } = self.job.policy;
+        let mut politeness = Politeness::new(request_interval).down_to(shortest_interval);
+        politeness.learn_size(self.frontier.spent().listed.max(self.job.last_pages.unwrap_or_default().into()));
+        politeness
     }
 
     /// What a former part of the crawl had to remember of how the site answers.

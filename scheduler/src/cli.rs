@@ -26,6 +26,7 @@ mod embedding;
 mod events;
 mod landmarks;
 mod output;
+mod policy;
 mod reports;
 mod sightings;
 mod simulate;

@@ -319,9 +319,15 @@ pub struct CrawlConfig {
     /// Time at most.
     #[serde(with = "humantime_serde")]
     pub max_duration: Duration,
-    /// Least time between the starts of two requests to a site.
+    /// Least time between the starts of two requests to a site that is small, or of unknown size.
     #[serde(with = "humantime_serde")]
     pub request_interval: Duration,
+    /// As much to a large site, of 100,000 pages and more; none: `request_interval`, and at most that. Between the two it goes by the
+    /// logarithm of the size.
+    #[serde(with = "humantime_serde")]
+    pub shortest_interval: Option<Duration>,
+    /// Whether sitemaps are read.
+    pub sitemaps: bool,
 }
 
 impl Default for CrawlConfig {
@@ -333,6 +339,8 @@ impl Default for CrawlConfig {
             max_depth: policy.max_depth,
             max_duration: policy.max_duration,
             request_interval: policy.request_interval,
+            shortest_interval: None,
+            sitemaps: policy.sitemaps,
         }
     }
 }
@@ -343,7 +351,9 @@ impl CrawlConfig {
         counted("crawl.max_bytes", self.max_bytes, &(1..=1 << 50))?;
         counted("crawl.max_depth", self.max_depth, &(0..=10_000))?;
         within("crawl.max_duration", self.max_duration, &(SECOND..=YEAR))?;
-        within("crawl.request_interval", self.request_interval, &(Duration::ZERO..=DAY))
+        within("crawl.request_interval", self.request_interval, &(Duration::ZERO..=DAY))?;
+        let shortest = self.shortest_interval.unwrap_or_default();
+        within("crawl.shortest_interval", shortest, &(Duration::ZERO..=self.request_interval))
     }
 }
 
@@ -393,6 +403,7 @@ mod tests {
             ("[confirm]\nagents = 17", "confirm.agents"),
             ("[confirm]\nsamples = 0", "confirm.samples"),
             ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
+            ("[crawl]\nshortest_interval = \"2s\"", "crawl.shortest_interval"),
             ("[events]\nkeep = \"1m\"", "events.keep"),
         ] {
             let error = load(text).unwrap_err();

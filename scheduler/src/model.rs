@@ -7,6 +7,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use policy::{CrawlPolicy, Difference, InvalidPolicy, PolicyRequest};
+
+mod policy;
+
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -199,61 +203,6 @@ impl FromStr for Strategy {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or_else(|| UnknownStrategy(name.to_owned()))
-    }
-}
-
-/// How far a crawl may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CrawlPolicy {
-    /// Pages fetched at most; 1 or more.
-    pub max_pages: u32,
-    /// Body bytes fetched at most; 1 or more.
-    pub max_bytes: u64,
-    /// Links followed from the start page at most.
-    pub max_depth: u32,
-    /// Time at most.
-    pub max_duration: Duration,
-    /// The least time between the starts of two requests to the site.
-    pub request_interval: Duration,
-}
-
-/// What somebody asks of a policy; the rest is left to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PolicyRequest {
-    /// As in [`CrawlPolicy`].
-    pub max_pages: Option<u32>,
-    /// As in [`CrawlPolicy`].
-    pub max_bytes: Option<u64>,
-    /// As in [`CrawlPolicy`].
-    pub max_depth: Option<u32>,
-    /// As in [`CrawlPolicy`].
-    pub max_duration: Option<Duration>,
-    /// As in [`CrawlPolicy`].
-    pub request_interval: Option<Duration>,
-}
-
-impl PolicyRequest {
-    /// What was asked for, and of `otherwise` what was not.
-    pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
-        CrawlPolicy {
-            max_pages: self.max_pages.unwrap_or(otherwise.max_pages),
-            max_bytes: self.max_bytes.unwrap_or(otherwise.max_bytes),
-            max_depth: self.max_depth.unwrap_or(otherwise.max_depth),
-            max_duration: self.max_duration.unwrap_or(otherwise.max_duration),
-            request_interval: self.request_interval.unwrap_or(otherwise.request_interval),
-        }
-    }
-}
-
-impl Default for CrawlPolicy {
-    fn default() -> Self {
-        Self {
-            max_pages: 200,
-            max_bytes: 64 << 20,
-            max_depth: 8,
-            max_duration: Duration::from_secs(15 * 60),
-            request_interval: Duration::from_secs(1),
-        }
     }
 }
 

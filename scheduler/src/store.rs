@@ -26,6 +26,7 @@ pub mod notices;
 pub mod outcomes;
 pub mod parkings;
 pub mod placements;
+mod policies;
 pub mod quarantines;
 pub mod refusals;
 pub mod reports;

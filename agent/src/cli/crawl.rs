@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -12,17 +12,19 @@ use tokio_util::sync::CancellationToken;
 use super::request::{RequestArgs, duration};
 use super::{policy, progress, stop_on_signals};
 use crate::config::StoreConfig;
-use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Permits, Policy, Progress};
+use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy, Progress};
 use crate::warc::Store;
 
-/// How far a crawl goes that nobody said more of.
+/// How far a crawl goes that nobody said more of; no interval is shorter than `request_interval`.
 const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
     max_depth: 5,
     max_duration: Duration::from_secs(600),
     request_interval: Duration::from_secs(1),
+    shortest_interval: Duration::MAX,
     sitemaps: true,
+    paths: Paths::ALL,
 };
 
 /// What to crawl, and how far.
@@ -30,8 +32,8 @@ const DEFAULT: Policy = Policy {
 pub(super) struct CrawlArgs {
     /// The site: scheme://host:port, or a bare host (https, then http).
     site: String,
-    /// How far to go, as TOML with the fields max_pages, max_bytes, max_depth, max_duration, request_interval and sitemaps. What is
-    /// said on the command line goes before it.
+    /// How far to go, as TOML with the fields max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval,
+    /// sitemaps, include and exclude. What is said on the command line goes before it.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Store what is fetched in this folder, as WARC files. The same command goes on with a crawl that was interrupted.
@@ -52,6 +54,15 @@ pub(super) struct CrawlArgs {
     /// The least time between the starts of two requests; robots.txt may ask for more [default: 1s]
     #[arg(long, value_parser = duration)]
     request_interval: Option<Duration>,
+    /// The least time between two requests to a large site [default: as --request-interval]
+    #[arg(long, value_parser = duration)]
+    shortest_interval: Option<Duration>,
+    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be said again
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Follow no links whose path matches; may be said again
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
     /// Do not read the sitemaps that robots.txt names.
     #[arg(long)]
     no_sitemaps: bool,
@@ -66,13 +77,26 @@ impl CrawlArgs {
         if let Some(file) = &self.policy {
             policy::read(file, &mut policy)?;
         }
+        if !self.include.is_empty() {
+            policy.paths.include(&self.include).map_err(|reason| anyhow!("--include: {reason}"))?;
+        }
+        if !self.exclude.is_empty() {
+            policy.paths.exclude(&self.exclude).map_err(|reason| anyhow!("--exclude: {reason}"))?;
+        }
+        let request_interval = self.request_interval.unwrap_or(policy.request_interval);
+        let shortest_interval = self.shortest_interval.unwrap_or(policy.shortest_interval);
+        if shortest_interval != Duration::MAX && shortest_interval > request_interval {
+            bail!("shortest_interval: {shortest_interval:?} is more than the request_interval of {request_interval:?}");
+        }
         Ok(Policy {
             max_pages: self.max_pages.unwrap_or(policy.max_pages),
             max_bytes: self.max_bytes.unwrap_or(policy.max_bytes),
             max_depth: self.max_depth.unwrap_or(policy.max_depth),
             max_duration: self.max_duration.unwrap_or(policy.max_duration),
-            request_interval: self.request_interval.unwrap_or(policy.request_interval),
+            request_interval,
+            shortest_interval,
             sitemaps: policy.sitemaps && !self.no_sitemaps,
+            paths: policy.paths,
         })
     }
 }
@@ -93,7 +117,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         watched: Some(watched),
         ..Keep::default()
     };
-    let job = Job { name: args.site, origin: None, policy };
+    let job = Job { name: args.site, origin: None, policy, last_pages: None };
     let ended = tokio::select! {
         ended = crawl::run(job, keep, Permits::default(), context, stop) => ended,
         () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),

@@ -39,9 +39,12 @@ fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), String> {
         "max_depth" => policy.max_depth = number(value, &(0..=10_000))?,
         "max_duration" => policy.max_duration = time(value, &(SECOND..=YEAR))?,
         "request_interval" => policy.request_interval = time(value, &(Duration::ZERO..=DAY))?,
+        "shortest_interval" => policy.shortest_interval = time(value, &(Duration::ZERO..=DAY))?,
+        "include" => policy.paths.include(&texts(value)?)?,
+        "exclude" => policy.paths.exclude(&texts(value)?)?,
         "sitemaps" => policy.sitemaps = value.as_bool().ok_or_else(|| format!("{value} is not true or false"))?,
         _ => {
-            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval and sitemaps";
+            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include and exclude";
             return Err(format!("there is no such field; there are {known}"));
         }
     }
@@ -57,6 +60,11 @@ where
     fits.ok_or_else(|| format!("{number} is not in {} to {}", range.start(), range.end()))
 }
 
+fn texts(value: &Value) -> Result<Vec<&str>, String> {
+    let texts = value.as_array().and_then(|values| values.iter().map(Value::as_str).collect());
+    texts.ok_or_else(|| format!("{value} is not a list of patterns like [\"/news/\", \"/*.html$\"]"))
+}
+
 fn time(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let text = value.as_str().ok_or_else(|| format!("{value} is not a time like \"250ms\", \"1s\" or \"2m\""))?;
     let time = duration(text)?;
@@ -67,6 +75,7 @@ fn time(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crawl::Paths;
 
     const OTHERWISE: Policy = Policy {
         max_pages: 100,
@@ -74,7 +83,9 @@ mod tests {
         max_depth: 5,
         max_duration: SECOND,
         request_interval: SECOND,
+        shortest_interval: SECOND,
         sitemaps: true,
+        paths: Paths::ALL,
     };
 
     fn read_text(text: &str) -> anyhow::Result<Policy> {
@@ -89,15 +100,21 @@ mod tests {
     fn a_file_says_some_fields_or_all() {
         assert_eq!(read_text("").unwrap(), OTHERWISE);
         assert_eq!(read_text("max_depth = 0\n").unwrap(), Policy { max_depth: 0, ..OTHERWISE });
-        let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\nsitemaps = false\n";
+        let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
+            shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\n";
         let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));
+        let mut paths = Paths::ALL;
+        paths.include(&["/a"]).unwrap();
+        paths.exclude(&["/*.pdf$", "/b"]).unwrap();
         let expected = Policy {
             max_pages: 7,
             max_bytes: 1_000_000,
             max_depth: 3,
             max_duration,
             request_interval,
+            shortest_interval: Duration::from_millis(9),
             sitemaps: false,
+            paths,
         };
         assert_eq!(read_text(all).unwrap(), expected);
     }
@@ -114,6 +131,10 @@ mod tests {
             ("request_interval = '2 weeks'", "line 1: request_interval: "),
             ("max_duration = '0s'", "line 1: max_duration: 0s is not in 1s to"),
             ("sitemaps = 'yes'", "line 1: sitemaps: \"yes\" is not true or false"),
+            ("include = '/a'", "line 1: include: \"/a\" is not a list"),
+            ("include = [1]", "line 1: include: [1] is not a list"),
+            ("exclude = [\n'/a',\n'b']", "line 1: exclude: the pattern \"b\" does not begin with"),
+            ("shortest_interval = '2880m'", "line 1: shortest_interval: 2880m is not in 0ns to"),
             ("sitemaps = true\nsitemaps = false", "line 2: "),
             ("max_pages = 1\nmax_depth", "line 2: "),
         ];

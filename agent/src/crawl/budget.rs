@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use super::frontier::Spent;
+use super::paths::Paths;
 
 /// How far a crawl may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Pages fetched at most.
     pub max_pages: u32,
@@ -18,10 +19,14 @@ pub struct Policy {
     pub max_depth: u32,
     /// Time at most, from the crawl's first request to its end.
     pub max_duration: Duration,
-    /// The least time between the starts of two requests to the site; robots.txt may ask for more.
+    /// The least time between the starts of two requests to a small site, or one of unknown size; robots.txt may ask for more.
     pub request_interval: Duration,
+    /// As much to a large one; no more than `request_interval`, or that counts.
+    pub shortest_interval: Duration,
     /// Whether the sitemaps that robots.txt names are read.
     pub sitemaps: bool,
+    /// Which links are followed.
+    pub paths: Paths,
 }
 
 /// The budget that cut a crawl.
@@ -128,7 +133,9 @@ mod tests {
         max_depth: 1,
         max_duration: Duration::from_secs(1),
         request_interval: Duration::ZERO,
+        shortest_interval: Duration::ZERO,
         sitemaps: true,
+        paths: Paths::ALL,
     };
 
     #[test]

@@ -250,9 +250,9 @@ impl Fetcher {
         if self.is_broken_off() { Blocker::Breaker } else { Blocker::Robots }
     }
 
-    /// Honours a crawl-delay from the next request on.
-    pub(super) fn slow_down(&mut self, crawl_delay: Duration) {
-        self.politeness.slow_down(crawl_delay);
+    /// When it may be asked: for what is learnt of the site.
+    pub(super) const fn politeness(&mut self) -> &mut Politeness {
+        &mut self.politeness
     }
 
     /// The median time to first byte of the requests on warm connections.

@@ -6,6 +6,9 @@
 //! What slows a crawl down: the interval, or the site's crawl-delay if that is longer; first bytes that come late; answers 429 and
 //! 503, by the pause they ask for, or one that doubles; and many errors in a short time. What ends it: errors without end (the
 //! breaker). Nothing here ever makes a crawl faster than its interval.
+//!
+//! The interval is the policy's `request_interval`; of a site that is known to be large it comes near the `shortest_interval`, where
+//! the policy has one: what a server with a hundred thousand pages does not notice may be much for one with ten.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +18,10 @@ use tokio::time::Instant;
 
 /// The longest crawl-delay that is honoured; a longer one would make a crawl pointless, not polite.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
+/// The pages of a site up to which it is small, and from which on it is large. Measured on nothing: a site of 100 pages takes two minutes
+/// at a request a second, one of 100,000 more than a day.
+const SMALL: u64 = 100;
+const LARGE: u64 = 100_000;
 /// The longest pause between two requests: what is longer ends a crawl as surely, and a clock must hold it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 /// The pause after a first 429 or 503 that asks for none; each further one doubles it.
@@ -37,6 +44,16 @@ pub(super) const BREAKER: u32 = 50;
 const SLOW: Duration = Duration::from_secs(1);
 /// The weight of the newest time to first byte in their mean.
 const NEWEST: f64 = 0.2;
+
+/// The least time between two requests to a site of so many pages: from `slow` for a small one, or one of unknown size, to `fast` for a
+/// large one, by the logarithm of its size.
+fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
+    let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
+    // In pages a `u32` holds, which a float holds too; more are as large.
+    let log = |pages: u64| f64::from(u32::try_from(pages).unwrap_or(u32::MAX)).ln();
+    let share = (log(pages.clamp(SMALL, LARGE)) - log(SMALL)) / (log(LARGE) - log(SMALL));
+    slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
+}
 
 /// What came of a request, as far as politeness goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +97,13 @@ pub struct Manners {
 /// The manners of one crawl towards its site.
 #[derive(Debug)]
 pub(super) struct Politeness {
-    interval: Duration,
+    /// The interval of a small site, and of a large one.
+    slow: Duration,
+    fast: Duration,
+    /// Pages of the site, as far as anybody has said.
+    pages: Option<u64>,
+    /// What the site asks for in its robots.txt.
+    crawl_delay: Duration,
     last_start: Option<Instant>,
     paused_until: Option<Instant>,
     turned_away: u32,
@@ -111,8 +134,12 @@ impl Second {
 impl Politeness {
     /// A request every `interval` at most.
     pub(super) fn new(interval: Duration) -> Self {
+        let slow = interval.min(LONGEST_PAUSE);
         Self {
-            interval: interval.min(LONGEST_PAUSE),
+            slow,
+            fast: slow,
+            pages: None,
+            crawl_delay: Duration::ZERO,
             last_start: None,
             paused_until: None,
             turned_away: 0,
@@ -122,6 +149,22 @@ impl Politeness {
             in_a_row_before: 0,
             first_byte: 0.0,
         }
+    }
+
+    /// Allows large sites a request every `shortest` at most.
+    pub(super) fn down_to(mut self, shortest: Duration) -> Self {
+        self.fast = shortest.min(self.slow);
+        self
+    }
+
+    /// Learns that the site has at least so many pages.
+    pub(super) fn learn_size(&mut self, pages: u64) {
+        self.pages = self.pages.max(Some(pages));
+    }
+
+    /// The least time between two requests, trouble aside.
+    fn interval(&self) -> Duration {
+        interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay)
     }
 
     /// Goes on where a former part of the crawl was.
@@ -145,7 +188,7 @@ impl Politeness {
     pub(super) fn manners(&self, now: Instant) -> Manners {
         let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
         let (recent_requests, recent_errors) = self.recent(now);
-        let interval = self.interval.max(self.trouble());
+        let interval = self.interval().max(self.trouble());
         Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
     }
 
@@ -156,12 +199,12 @@ impl Politeness {
 
     /// Honours a crawl-delay: the larger of it and the interval counts.
     pub(super) fn slow_down(&mut self, crawl_delay: Duration) {
-        self.interval = self.interval.max(crawl_delay.min(MAX_CRAWL_DELAY));
+        self.crawl_delay = self.crawl_delay.max(crawl_delay.min(MAX_CRAWL_DELAY));
     }
 
     /// When the next request may start; not before `now`.
     pub(super) fn next_start(&self, now: Instant) -> Instant {
-        let paced = self.last_start.map_or(now, |last| now.max(last + self.interval.max(self.trouble())));
+        let paced = self.last_start.map_or(now, |last| now.max(last + self.interval().max(self.trouble())));
         self.paused_until.map_or(paced, |until| paced.max(until))
     }
 
@@ -310,6 +353,38 @@ mod tests {
         politeness.start(begin);
         assert_eq!(politeness.next_start(begin + ms(30)), begin + ms(100));
         assert_eq!(politeness.next_start(begin + ms(130)), begin + ms(130));
+    }
+
+    #[test]
+    fn the_interval_follows_the_logarithm_of_the_size() {
+        let of = |pages| interval_of(pages, ms(1000), ms(100));
+        for small in [None, Some(0), Some(1), Some(100)] {
+            assert_eq!(of(small), ms(1000), "{small:?}");
+        }
+        for (pages, millis) in [(1000, 700), (10_000, 400), (100_000, 100), (u64::MAX, 100)] {
+            let interval = of(Some(pages));
+            assert!(interval.abs_diff(ms(millis)) < ms(1), "{pages}: {interval:?}");
+        }
+        assert_eq!(
+            interval_of(Some(u64::MAX), ms(100), ms(1000)),
+            ms(100),
+            "a contradiction makes nothing faster, nor slower"
+        );
+    }
+
+    #[test]
+    fn a_large_site_is_asked_more_often_unless_it_minds() {
+        let begin = Instant::now();
+        let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
+        politeness.start(begin);
+        assert_eq!(wait(&politeness, begin), ms(1000), "of unknown size");
+        politeness.learn_size(1 << 40);
+        politeness.learn_size(5);
+        assert_eq!(wait(&politeness, begin), ms(100));
+        politeness.slow_down(ms(300));
+        assert_eq!(wait(&politeness, begin), ms(300));
+        (0..30).for_each(|_| politeness.answered(begin, Answered::Well, Some(ms(4000)), &mut rng()));
+        assert!(wait(&politeness, begin) > ms(7900));
     }
 
     #[test]
@@ -487,6 +562,15 @@ mod tests {
                 };
                 politeness.answered(now, answered, Some(ms(first_byte)), &mut rng);
             }
+        }
+
+        #[test]
+        fn a_larger_site_is_never_asked_less_often_and_none_beyond_the_bounds(
+            (one, other) in (0_u64..1 << 40, 0_u64..200_000), slow in 0_u64..100_000, fast in 0_u64..100_000,
+        ) {
+            let of = |pages| interval_of(Some(pages), ms(slow), ms(fast));
+            prop_assert!(of(one.max(other)) <= of(one.min(other)));
+            prop_assert!(of(one) <= ms(slow) && of(one) >= ms(fast.min(slow)));
         }
 
         #[test]

@@ -12,6 +12,7 @@ mod guarded;
 mod hostile;
 mod hostile_tls;
 mod manners;
+mod policy;
 mod properties;
 mod raw;
 mod resume;
@@ -42,12 +43,14 @@ fn policy() -> Policy {
         max_depth: 100,
         max_duration: Duration::from_secs(30),
         request_interval: Duration::ZERO,
+        shortest_interval: Duration::ZERO,
         sitemaps: true,
+        paths: Paths::ALL,
     }
 }
 
 fn job(origin: &str, policy: Policy) -> Job {
-    Job { name: origin.to_owned(), origin: Some(origin.parse().unwrap()), policy }
+    Job { name: origin.to_owned(), origin: Some(origin.parse().unwrap()), policy, last_pages: None }
 }
 
 async fn outcome_of(job: Job, context: Arc<Context>) -> Outcome {
@@ -448,11 +451,11 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
 #[tokio::test]
 async fn a_submitted_name_is_settled_first() {
     let site = TestSite::start(|path| chain(path, 2)).await;
-    let job = Job { name: site.addr().to_string(), origin: None, policy: policy() };
+    let job = Job { name: site.addr().to_string(), origin: None, policy: policy(), last_pages: None };
     let outcome = outcome_of(job, context(&["127.0.0.1/32"], None)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Complete, 2, Some(site.origin())));
 
-    let job = Job { name: "no such host".to_owned(), origin: None, policy: policy() };
+    let job = Job { name: "no such host".to_owned(), origin: None, policy: policy(), last_pages: None };
     let outcome = outcome_of(job, context(&[], None)).await;
     assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
     assert!(outcome.message.contains("no such host"), "{}", outcome.message);

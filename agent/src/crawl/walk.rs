@@ -21,6 +21,7 @@ mod sitemaps;
 mod time;
 
 pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
+use time::unix_ms;
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
@@ -133,7 +134,7 @@ impl Walk<'_> {
             Robots::OutOfTime => return Err(End::Cut(Budget::Duration)),
         };
         if let Some(delay) = self.rules.crawl_delay() {
-            self.fetcher.slow_down(delay);
+            self.fetcher.politeness().slow_down(delay);
         }
         Ok(())
     }
@@ -278,6 +279,10 @@ impl Walk<'_> {
             let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
             return if depth == 0 { Err(End::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
         }
+        // The start page is where it leads, wherever that is.
+        if depth > 0 && !self.policy.paths.allow(&next) {
+            return Ok(None);
+        }
         if !self.frontier.claim(&next) {
             return Ok(None);
         }
@@ -326,11 +331,11 @@ impl Walk<'_> {
         self.offer_all(links.paths, depth).await;
     }
 
-    /// Queues what robots.txt allows of these paths.
+    /// Queues what robots.txt and the policy allow of these paths. What they do not is nothing that was left out.
     async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
         for path in paths {
-            if self.frontier.is_unseen(&path) && self.rules.allow(&path) {
+            if self.frontier.is_unseen(&path) && self.policy.paths.allow(&path) && self.rules.allow(&path) {
                 self.frontier.offer(&path, depth);
             }
             if turn.elapsed() >= TURN {
@@ -385,11 +390,6 @@ impl Walk<'_> {
         let origin = self.site.origin();
         self.ledger.fail(|| format!("{origin}{}: {reason}", path.as_str()));
     }
-}
-
-fn unix_ms(at: SystemTime) -> u64 {
-    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn length(piece: &[u8]) -> u64 {

@@ -104,8 +104,9 @@ fn crawl_order(server: &TestServer) -> CrawlOrder {
             max_depth: Some(1),
             max_duration: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
             request_interval: Some(prost_types::Duration::default()),
+            ..CrawlPolicy::default()
         }),
-        checkpoint: Vec::new(),
+        ..CrawlOrder::default()
     }
 }
 

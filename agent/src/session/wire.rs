@@ -18,6 +18,7 @@ use crate::outbox::LeaseKey;
 use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, Order, ProbeError, Probed, Target, Turn};
+use crate::user_agent::UserAgent;
 
 /// Samples of one order at most.
 const MAX_SAMPLES: u32 = 1000;
@@ -198,11 +199,25 @@ pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
     Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
 
-/// Reads a granted lease; `None` when it names no site or no whole policy.
-pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
+/// A granted lease, understood.
+pub(super) struct Granted {
+    pub(super) job: crawl::Job,
+    /// Whether its pages are stored where this agent stores any.
+    pub(super) store: bool,
+    /// Its own user agent; `None`: that of all requests.
+    pub(super) user_agent: Option<UserAgent>,
+}
+
+/// Reads a granted lease; `None` when it names no site or no whole policy, or a policy that cannot be followed.
+pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);
-    Some(crawl::Job {
+    let request_interval = duration(policy.request_interval)?;
+    let mut paths = crawl::Paths::ALL;
+    paths.include(&policy.include.unwrap_or_default().patterns).ok()?;
+    paths.exclude(&policy.exclude.unwrap_or_default().patterns).ok()?;
+    let contact = policy.contact_url.filter(|url| !url.is_empty());
+    let job = crawl::Job {
         name: site.name,
         origin,
         policy: crawl::Policy {
@@ -210,10 +225,15 @@ pub(super) fn job(order: CrawlOrder) -> Option<crawl::Job> {
             max_bytes: policy.max_bytes?.max(1),
             max_depth: policy.max_depth?,
             max_duration: duration(policy.max_duration)?,
-            request_interval: duration(policy.request_interval)?,
-            sitemaps: true,
+            request_interval,
+            shortest_interval: duration(policy.shortest_interval).unwrap_or(request_interval),
+            sitemaps: policy.sitemaps.unwrap_or(true),
+            paths,
         },
-    })
+        last_pages: order.last_pages,
+    };
+    let user_agent = contact.map(|url| UserAgent::new(&url)).transpose().ok()?;
+    Some(Granted { job, store: policy.store.unwrap_or(true), user_agent })
 }
 
 /// Tells how a crawl stands.
@@ -275,6 +295,8 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
 
 #[cfg(test)]
 mod tests {
+    use landfall_proto::v1::{CrawlPolicy, PathPatterns};
+
     use super::*;
 
     fn order(samples: u32, interval: Option<prost_types::Duration>) -> MeasureOrder {
@@ -311,6 +333,51 @@ mod tests {
             MeasureOrder { address: "elsewhere".to_owned(), ..order(5, seconds(1)) },
         ] {
             assert!(measurement(absurd.clone()).is_err(), "{absurd:?}");
+        }
+    }
+
+    fn crawl_order(policy: CrawlPolicy) -> CrawlOrder {
+        let site = SiteTarget { site_id: 1, name: "example.cn".to_owned(), origin: String::new() };
+        let policy = CrawlPolicy {
+            max_pages: Some(5),
+            max_bytes: Some(5),
+            max_depth: Some(5),
+            max_duration: seconds(5),
+            request_interval: seconds(5),
+            ..policy
+        };
+        CrawlOrder { site: Some(site), policy: Some(policy), ..CrawlOrder::default() }
+    }
+
+    #[test]
+    fn what_a_former_scheduler_does_not_say_is_as_it_was() {
+        let granted = granted(crawl_order(CrawlPolicy::default())).unwrap();
+        assert_eq!(granted.job.policy.shortest_interval, Duration::from_secs(5));
+        assert!(granted.job.policy.sitemaps && granted.store && granted.user_agent.is_none());
+        assert_eq!((granted.job.policy.paths, granted.job.last_pages), (crawl::Paths::ALL, None));
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_followed_is_not_followed_in_part() {
+        let patterns = |text: &str| Some(PathPatterns { patterns: vec![text.to_owned()] });
+        let whole = CrawlPolicy {
+            include: patterns("/a"),
+            exclude: patterns("/a/b"),
+            sitemaps: Some(false),
+            store: Some(false),
+            shortest_interval: seconds(1),
+            contact_url: Some("https://example.org/study".to_owned()),
+            ..CrawlPolicy::default()
+        };
+        let read = granted(crawl_order(whole.clone())).unwrap();
+        assert!(!read.store && !read.job.policy.sitemaps && read.job.policy.paths != crawl::Paths::ALL);
+        assert!(read.user_agent.unwrap().as_str().ends_with(" (+https://example.org/study)"));
+        for wrong in [
+            CrawlPolicy { include: patterns("a"), ..whole.clone() },
+            CrawlPolicy { exclude: patterns(""), ..whole.clone() },
+            CrawlPolicy { contact_url: Some("nobody".to_owned()), ..whole },
+        ] {
+            assert!(granted(crawl_order(wrong.clone())).is_none(), "{wrong:?}");
         }
     }
 

@@ -354,10 +354,12 @@ impl Work {
             return None;
         }
         let checkpoint = std::mem::take(&mut order.checkpoint);
-        let (Some(context), Some(job)) = (self.context.clone(), wire::job(order)) else {
-            tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site in it");
+        let (Some(context), Some(granted)) = (self.context.clone(), wire::granted(order)) else {
+            tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site or policy in it");
             return Some(wire::release(key));
         };
+        let wire::Granted { job, store, user_agent } = granted;
+        let context = user_agent.map_or(context, |user_agent| Arc::new(self.means.context(user_agent)));
         if !self.supersede(key) || self.free_slots() == 0 {
             return Some(wire::release(key));
         }
@@ -370,7 +372,7 @@ impl Work {
             context,
             disk: self.outbox.disk(),
             kept: self.kept.clone(),
-            store: self.store.clone(),
+            store: self.store.clone().filter(|_| store),
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
         };

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use clap::Subcommand;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ShowBatchRequest, ShowBatchResponse,
+    Batch, BatchProgress, CancelTasksRequest, CrawlPolicy, Ending, ListBatchesRequest, PathPatterns, ShowBatchRequest,
+    ShowBatchResponse,
 };
 use serde::Serialize;
 
@@ -122,6 +123,12 @@ struct Shown {
     max_depth: Option<u32>,
     max_duration_ms: Option<f64>,
     request_interval_ms: Option<f64>,
+    shortest_interval_ms: Option<f64>,
+    sitemaps: Option<bool>,
+    store: Option<bool>,
+    include: Vec<String>,
+    exclude: Vec<String>,
+    contact_url: Option<String>,
     submitted: u64,
     measuring: u64,
     located: u64,
@@ -155,6 +162,12 @@ impl From<ShowBatchResponse> for Shown {
             max_depth: policy.max_depth,
             max_duration_ms: output::millis(policy.max_duration.as_ref()),
             request_interval_ms: output::millis(policy.request_interval.as_ref()),
+            shortest_interval_ms: output::millis(policy.shortest_interval.as_ref()),
+            sitemaps: policy.sitemaps,
+            store: policy.store,
+            include: policy.include.unwrap_or_default().patterns,
+            exclude: policy.exclude.unwrap_or_default().patterns,
+            contact_url: policy.contact_url,
             submitted: progress.submitted,
             measuring: progress.measuring,
             located: progress.located,
@@ -189,6 +202,7 @@ fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
             length(policy.max_duration.as_ref()),
             length(policy.request_interval.as_ref()),
         )?;
+        write_rest(&mut text, policy)?;
     }
     if let Some(progress) = &shown.progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
@@ -200,6 +214,28 @@ fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// What a policy says otherwise than most.
+fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
+    if policy.shortest_interval.is_some_and(|shortest| Some(shortest) != policy.request_interval) {
+        writeln!(text, "             of a large one every {}", length(policy.shortest_interval.as_ref()))?;
+    }
+    for (head, patterns) in [("include", &policy.include), ("exclude", &policy.exclude)] {
+        if let Some(PathPatterns { patterns }) = patterns.as_ref().filter(|patterns| !patterns.patterns.is_empty()) {
+            writeln!(text, "  {head:<9}  {}", patterns.join(" "))?;
+        }
+    }
+    if policy.sitemaps == Some(false) {
+        writeln!(text, "  sitemaps   not read")?;
+    }
+    if policy.store == Some(false) {
+        writeln!(text, "  store      not stored")?;
+    }
+    if let Some(contact_url) = &policy.contact_url {
+        writeln!(text, "  contact    {contact_url}")?;
+    }
+    Ok(())
+}
+
 /// A length of time for people.
 fn length(duration: Option<&prost_types::Duration>) -> String {
     let duration = duration.and_then(|duration| std::time::Duration::try_from(*duration).ok()).unwrap_or_default();
@@ -209,6 +245,30 @@ fn length(duration: Option<&prost_types::Duration>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_says_its_policy() {
+        let duration = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let patterns = |text: &str| Some(PathPatterns { patterns: vec![text.to_owned(), "/x".to_owned()] });
+        let policy = CrawlPolicy {
+            max_pages: Some(5),
+            max_bytes: Some(1 << 20),
+            max_depth: Some(2),
+            max_duration: duration(60),
+            request_interval: duration(2),
+            shortest_interval: duration(1),
+            sitemaps: Some(false),
+            store: Some(false),
+            include: patterns("/a"),
+            exclude: patterns("/b"),
+            contact_url: Some("https://example.org/study".to_owned()),
+        };
+        let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy), ..ShowBatchResponse::default() };
+        let text = text(&shown).unwrap();
+        let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
+                    sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n";
+        assert!(text.ends_with(said), "{text}");
+    }
 
     #[test]
     fn a_batch_says_how_far_it_is_and_why_sites_failed() {

@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteVerdict};
 use serde::Serialize;
 
@@ -14,6 +12,7 @@ use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
 use super::output::{self, Format, Row, ShowFormat};
+use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
 use super::{submit, watch};
@@ -28,7 +27,8 @@ A list has one site a line: a host, or a URL whose path is dropped. Blank lines 
 
 Examples:
   landfall sites submit list.txt --batch autumn --watch
-  grep '\\.cn$' list.txt | landfall sites submit - --batch china --strategy gnp-top1")]
+  grep '\\.cn$' list.txt | landfall sites submit - --batch china --strategy gnp-top1
+  landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'")]
     Submit(SubmitArgs),
     /// Follow a batch until every site has ended
     Watch {
@@ -84,28 +84,6 @@ pub(super) struct SubmitArgs {
     pub(super) skip_invalid: bool,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
-}
-
-/// How far each site is crawled. Where one is given, the others are the built-in defaults; where none is, they are the
-/// scheduler's.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "How far each site is crawled")]
-pub(super) struct PolicyArgs {
-    /// Pages at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) max_pages: Option<u32>,
-    /// Body bytes at most
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) max_bytes: Option<u64>,
-    /// Links from the start page at most; 0 is the start page alone
-    #[arg(long, value_name = "N")]
-    pub(super) max_depth: Option<u32>,
-    /// Time at most, as 15m
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(super) max_duration: Option<Duration>,
-    /// Least time between the starts of two requests to a site, as 1s
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(super) request_interval: Option<Duration>,
 }
 
 impl SitesCommand {

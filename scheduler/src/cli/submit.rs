@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_proto::v1::submit_request::Part;
-use landfall_proto::v1::{CrawlPolicy, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
+use landfall_proto::v1::{SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::sites::{PolicyArgs, SubmitArgs};
+use super::sites::SubmitArgs;
 use super::watch;
 use crate::exit::{print, usage};
 use crate::secret::Secret;
@@ -29,6 +29,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits a list, and follows the batch where that was asked.
 pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let policy = args.policy.policy()?;
     let list = read(&args.list)?;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
@@ -47,7 +48,7 @@ pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> any
         batch: args.batch.clone(),
         strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
-        policy: policy(&args.policy)?,
+        policy,
     };
     let answer = send(&mut client, &messages(header, &list)).await?;
     print(&summary(&args.batch, &answer, &list))?;
@@ -77,22 +78,6 @@ fn is_stdin(path: &Path) -> bool {
 
 fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
-}
-
-/// The wire's policy; where no flag was given, the scheduler's configuration decides.
-fn policy(args: &PolicyArgs) -> anyhow::Result<Option<CrawlPolicy>> {
-    let PolicyArgs { max_pages, max_bytes, max_depth, max_duration, request_interval } = args;
-    let time = |flag: &str, asked: &Option<Duration>| {
-        asked.map(prost_types::Duration::try_from).transpose().map_err(|_| usage(format!("{flag} is too long")))
-    };
-    let policy = CrawlPolicy {
-        max_pages: *max_pages,
-        max_bytes: *max_bytes,
-        max_depth: *max_depth,
-        max_duration: time("--max-duration", max_duration)?,
-        request_interval: time("--request-interval", request_interval)?,
-    };
-    Ok(Some(policy).filter(|policy| *policy != CrawlPolicy::default()))
 }
 
 fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
@@ -172,20 +157,6 @@ mod tests {
             summary("b", &answer, &list),
             "batch b: 2 added, 1 already present, 3 in all; 1 duplicate collapsed; 1 line skipped that names no site\n"
         );
-    }
-
-    #[test]
-    fn what_no_flag_says_of_the_policy_is_left_to_the_scheduler() {
-        let none = PolicyArgs {
-            max_pages: None,
-            max_bytes: None,
-            max_depth: None,
-            max_duration: None,
-            request_interval: None,
-        };
-        assert_eq!(policy(&none).unwrap(), None);
-        let asked = policy(&PolicyArgs { max_depth: Some(0), ..none }).unwrap();
-        assert_eq!(asked, Some(CrawlPolicy { max_depth: Some(0), ..CrawlPolicy::default() }));
     }
 
     #[test]

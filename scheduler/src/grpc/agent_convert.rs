@@ -11,7 +11,7 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
-use crate::model::{AgentId, CrawlPolicy, LeaseToken, OrderId, Rtt, TaskId};
+use crate::model::{AgentId, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
@@ -20,6 +20,8 @@ use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Blocker, Budget, Ending};
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
+
+use super::convert::policies;
 
 mod crawls;
 
@@ -160,8 +162,9 @@ pub(super) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionRespon
     respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
 }
 
-/// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun.
-pub(super) fn crawl_order(grant: Grant, checkpoint: Vec<u8>) -> v1::SessionResponse {
+/// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun, and `last_pages` how far its site's
+/// last crawl came.
+pub(super) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),
         token: grant.token.get(),
@@ -170,19 +173,10 @@ pub(super) fn crawl_order(grant: Grant, checkpoint: Vec<u8>) -> v1::SessionRespo
             name: grant.name,
             origin: grant.origin.unwrap_or_default(),
         }),
-        policy: Some(crawl_policy(&grant.policy)),
+        policy: Some(policies::message(grant.policy)),
         checkpoint,
+        last_pages,
     }))
-}
-
-fn crawl_policy(policy: &CrawlPolicy) -> v1::CrawlPolicy {
-    v1::CrawlPolicy {
-        max_pages: Some(policy.max_pages),
-        max_bytes: Some(policy.max_bytes),
-        max_depth: Some(policy.max_depth),
-        max_duration: Some(duration(policy.max_duration)),
-        request_interval: Some(duration(policy.request_interval)),
-    }
 }
 
 pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {

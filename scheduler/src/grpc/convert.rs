@@ -13,6 +13,7 @@ use crate::model::Rtt;
 pub(super) mod embeddings;
 pub(super) mod events;
 pub(super) mod fleet;
+pub(super) mod policies;
 pub(super) mod reports;
 pub(super) mod sites;
 

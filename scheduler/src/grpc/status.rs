@@ -110,6 +110,7 @@ pub fn from_randomness(cause: &io::Error) -> Status {
 /// `FailedPrecondition` for what contradicts the state, `InvalidArgument` for a key of another batch.
 pub fn from_submit(error: SubmitError) -> Status {
     match error {
+        SubmitError::ShortestIsLonger { .. } => Status::invalid_argument(error.to_string()),
         SubmitError::NoContactUrl | SubmitError::OtherStrategy { .. } | SubmitError::OtherPolicy { .. } => {
             Status::failed_precondition(error.to_string())
         }

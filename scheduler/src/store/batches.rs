@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 
 use crate::model::{BatchId, CrawlPolicy, Strategy};
 
+use super::policies::Columns;
 use super::{Error, unsigned};
 
 /// One batch.
@@ -68,7 +69,11 @@ impl Progress {
 /// # Errors
 /// When the database fails or the row is inconsistent.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
-    let row = sqlx::query_as!(Row, "select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms from batches where name = $1", name)
+    let row = sqlx::query_as!(Row, r#"
+        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
+               sitemaps, store, include, exclude, contact_url
+        from batches where name = $1
+        "#, name)
         .fetch_optional(conn)
         .await?;
     row.map(Batch::try_from).transpose()
@@ -88,8 +93,9 @@ pub async fn lock_or_create(
     let (max_duration, interval) = (millis(policy.max_duration), millis(policy.request_interval));
     sqlx::query!(
         r#"
-        insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-        values ($1, $2, $3, $4, $5, $6, $7)
+        insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms,
+                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
         on conflict (name) do nothing
         "#,
         name,
@@ -99,13 +105,20 @@ pub async fn lock_or_create(
         i32::try_from(policy.max_depth).unwrap_or(i32::MAX),
         max_duration,
         interval,
+        millis(policy.shortest_interval),
+        policy.sitemaps,
+        policy.store,
+        &policy.include,
+        &policy.exclude,
+        policy.contact_url.as_deref(),
     )
     .execute(&mut *conn)
     .await?;
     sqlx::query_as!(
         Row,
         r#"
-        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms
+        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
+               sitemaps, store, include, exclude, contact_url
         from batches where name = $1
         for no key update
         "#,
@@ -129,6 +142,12 @@ struct Row {
     max_depth: i32,
     max_duration_ms: i64,
     request_interval_ms: i64,
+    shortest_interval_ms: Option<i64>,
+    sitemaps: bool,
+    store: bool,
+    include: Vec<String>,
+    exclude: Vec<String>,
+    contact_url: Option<String>,
 }
 
 impl TryFrom<Row> for Batch {
@@ -140,17 +159,20 @@ impl TryFrom<Row> for Batch {
             id: BatchId::new(row.id),
             name: row.name,
             strategy,
-            policy: CrawlPolicy {
-                max_pages: unsigned("batches", "max_pages", row.max_pages)?,
-                max_bytes: unsigned("batches", "max_bytes", row.max_bytes)?,
-                max_depth: unsigned("batches", "max_depth", row.max_depth)?,
-                max_duration: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
-                request_interval: Duration::from_millis(unsigned(
-                    "batches",
-                    "request_interval_ms",
-                    row.request_interval_ms,
-                )?),
-            },
+            policy: Columns {
+                max_pages: row.max_pages,
+                max_bytes: row.max_bytes,
+                max_depth: row.max_depth,
+                max_duration_ms: row.max_duration_ms,
+                request_interval_ms: row.request_interval_ms,
+                shortest_interval_ms: row.shortest_interval_ms,
+                sitemaps: row.sitemaps,
+                store: row.store,
+                include: row.include,
+                exclude: row.exclude,
+                contact_url: row.contact_url,
+            }
+            .try_into()?,
         })
     }
 }

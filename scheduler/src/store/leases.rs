@@ -4,14 +4,14 @@
 //! index); a lease is active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::{Error, unsigned};
+use super::Error;
+use super::policies::Columns;
 
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +183,8 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
             returning t.id, t.batch_id, t.site_id, t.token, g.agent_id
         )
         select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin,
-               b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms
+               b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms, b.shortest_interval_ms,
+               b.sitemaps, b.store, b.include, b.exclude, b.contact_url
         from moved m
         join sites s on s.id = m.site_id
         join batches b on b.id = m.batch_id
@@ -203,17 +204,20 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
                 site: SiteId::new(row.site_id),
                 name: row.name,
                 origin: row.origin,
-                policy: CrawlPolicy {
-                    max_pages: unsigned("batches", "max_pages", row.max_pages)?,
-                    max_bytes: unsigned("batches", "max_bytes", row.max_bytes)?,
-                    max_depth: unsigned("batches", "max_depth", row.max_depth)?,
-                    max_duration: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
-                    request_interval: Duration::from_millis(unsigned(
-                        "batches",
-                        "request_interval_ms",
-                        row.request_interval_ms,
-                    )?),
-                },
+                policy: Columns {
+                    max_pages: row.max_pages,
+                    max_bytes: row.max_bytes,
+                    max_depth: row.max_depth,
+                    max_duration_ms: row.max_duration_ms,
+                    request_interval_ms: row.request_interval_ms,
+                    shortest_interval_ms: row.shortest_interval_ms,
+                    sitemaps: row.sitemaps,
+                    store: row.store,
+                    include: row.include,
+                    exclude: row.exclude,
+                    contact_url: row.contact_url,
+                }
+                .try_into()?,
             };
             Ok((AgentId::new(row.agent_id), grant))
         })
@@ -381,6 +385,8 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sqlx::PgPool;
 
     use super::*;

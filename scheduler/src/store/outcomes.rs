@@ -11,8 +11,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
-use super::Error;
 use super::refusals::{self, Refusal};
+use super::{Error, unsigned};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -365,6 +365,31 @@ impl Ending {
             Self::Complete | Self::Blocked(_) | Self::Unreachable => None,
         }
     }
+}
+
+/// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
+///
+/// # Errors
+/// When the database fails.
+pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
+    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select t.id, last.pages
+        from tasks t
+        cross join lateral (
+            select o.pages from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last
+        where t.id = any($1)
+        "#,
+        &tasks,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(|row| Ok((TaskId::new(row.id), unsigned("outcomes", "pages", row.pages)?))).collect()
 }
 
 #[cfg(test)]

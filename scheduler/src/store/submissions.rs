@@ -6,10 +6,11 @@
 //! two submissions at once wait for each other instead of dead-locking; tasks in the order of the list.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, CrawlPolicy, PolicyRequest, Strategy};
+use crate::model::{BatchId, CrawlPolicy, Difference, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
 use super::{Error, batches, settings, unsigned};
@@ -69,14 +70,20 @@ pub enum SubmitError {
         asked: Strategy,
     },
     /// The batch has another policy.
-    #[error("batch {batch} has the policy {}, {} was asked for: choose another batch or leave the policy out", words(.has), words(.asked))]
+    #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
     OtherPolicy {
         /// The batch.
         batch: String,
-        /// Its policy.
-        has: CrawlPolicy,
-        /// The policy asked for.
-        asked: CrawlPolicy,
+        /// What it has, and what was asked for.
+        differences: Vec<Difference>,
+    },
+    /// Large sites would be asked less often than small ones.
+    #[error("policy.shortest_interval: {shortest:?} is more than the request_interval of {interval:?}")]
+    ShortestIsLonger {
+        /// The interval of large sites.
+        shortest: Duration,
+        /// That of small ones.
+        interval: Duration,
     },
     /// The key belongs to a submission to another batch.
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
@@ -97,12 +104,8 @@ impl From<sqlx::Error> for SubmitError {
     }
 }
 
-/// A policy on one line.
-fn words(policy: &CrawlPolicy) -> String {
-    format!(
-        "({} pages, {} bytes, depth {}, {:?}, a request every {:?})",
-        policy.max_pages, policy.max_bytes, policy.max_depth, policy.max_duration, policy.request_interval
-    )
+fn listed(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Stores a submission; the caller's transaction makes it durable.
@@ -192,9 +195,14 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
-    let asked = submission.policy.or(&batch.policy);
-    if asked != batch.policy {
-        return Err(SubmitError::OtherPolicy { batch: batch.name, has: batch.policy, asked });
+    let differences = submission.policy.differences(&batch.policy);
+    if !differences.is_empty() {
+        return Err(SubmitError::OtherPolicy { batch: batch.name, differences });
+    }
+    // Looked at here, where it is known whose the other is; the caller's transaction takes the batch back.
+    let (shortest, interval) = (batch.policy.shortest_interval, batch.policy.request_interval);
+    if shortest > interval {
+        return Err(SubmitError::ShortestIsLonger { shortest, interval });
     }
     Ok(batch.id)
 }
@@ -334,11 +342,49 @@ mod tests {
         other.strategy = Some(Strategy::GnpTop3);
         other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
-        assert!(refused.contains("(200 pages") && refused.contains("(7 pages"), "{refused}");
+        assert!(
+            refused == "batch autumn has max_pages 200 (7 was asked for): choose another batch or leave that out",
+            "{refused}"
+        );
         other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
         // What the scheduler would give a new batch by now is not asked of an old one.
         other.default_policy.max_depth = 1;
         assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_policy_is_kept_whole(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.policy = PolicyRequest {
+            shortest_interval: Some(Duration::from_millis(250)),
+            sitemaps: Some(false),
+            store: Some(false),
+            include: Some(vec!["/a".into()]),
+            exclude: Some(vec!["/*.pdf$".into(), "/b".into()]),
+            contact_url: Some("https://example.org/study".into()),
+            ..PolicyRequest::default()
+        };
+        run(&pool, &asking).await.expect("submitted");
+        run(&pool, &asking).await.expect("the same again");
+        let mut conn = pool.acquire().await.expect("a connection");
+        let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
+        assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
+        // Of a scheduler that does not know of it.
+        sqlx::query("update batches set shortest_interval_ms = null").execute(&mut *conn).await.expect("written");
+        let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
+        assert_eq!(batch.policy.shortest_interval, batch.policy.request_interval);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn large_sites_are_not_asked_less_often_than_small_ones(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.policy.shortest_interval = Some(Duration::from_secs(2));
+        let refused = run(&pool, &asking).await.expect_err("refused").to_string();
+        assert_eq!(refused, "policy.shortest_interval: 2s is more than the request_interval of 1s");
+        asking.policy.request_interval = Some(Duration::from_secs(3));
+        run(&pool, &asking).await.expect("no batch was left behind");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

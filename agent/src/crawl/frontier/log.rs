@@ -79,6 +79,9 @@ pub(in crate::crawl) struct Spent {
     /// Until when the site is left alone, by the wall clock; 0 when it is not.
     #[prost(uint64, tag = "14")]
     pub(in crate::crawl) paused_until_unix_ms: u64,
+    /// Pages of the site that its sitemaps list.
+    #[prost(uint64, tag = "15")]
+    pub(in crate::crawl) listed: u64,
 }
 
 /// One step of a crawl.

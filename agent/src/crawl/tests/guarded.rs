@@ -48,7 +48,7 @@ fn connections((secret, sixth): &(RawSite, Option<RawSite>)) -> usize {
 
 /// Crawls a site as it was submitted, its origin still to be settled.
 async fn crawl_name(name: &str, context: Arc<Context>) -> Outcome {
-    outcome_of(Job { name: name.to_owned(), origin: None, policy: policy() }, context).await
+    outcome_of(Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None }, context).await
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn no_spelling_of_a_private_address_is_connected() {
         assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
         // Where it is known already where a site answers, that is vetted too.
         if let Ok(origin) = name.parse() {
-            let job = Job { name, origin: Some(origin), policy: policy() };
+            let job = Job { name, origin: Some(origin), policy: policy(), last_pages: None };
             let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
             assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
             assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
@@ -135,7 +135,7 @@ async fn no_name_leads_to_a_private_address() {
     for name in ["four", "six", "mapped", "translated", "sixth-to-fourth", "any", "metadata", "carrier", "private"] {
         let origin = format!("http://{name}.example:{}", secrets.0.port());
         for origin in [None, Some(origin.parse().unwrap())] {
-            let job = Job { name: format!("{name}.example"), origin, policy: policy() };
+            let job = Job { name: format!("{name}.example"), origin, policy: policy(), last_pages: None };
             let outcome = outcome_of(job, context(&["127.0.0.2/32"], Some(names.addr))).await;
             assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{name}: {}", outcome.message);
             assert!(outcome.message.contains("the guard refuses"), "{name}: {}", outcome.message);

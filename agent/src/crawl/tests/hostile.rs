@@ -267,7 +267,11 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
     let long = format!("{}.example", "x".repeat(300));
     let labels = format!("{}example", "abc.".repeat(80));
     for host in [long, labels] {
-        let outcome = outcome_of(Job { name: host.clone(), origin: None, policy: policy() }, context(&[], None)).await;
+        let outcome = outcome_of(
+            Job { name: host.clone(), origin: None, policy: policy(), last_pages: None },
+            context(&[], None),
+        )
+        .await;
         assert_eq!(outcome.kind, Kind::Unreachable, "{}", outcome.message);
         let page = format!("<a href=http://{host}/><a href=/away>");
         let target = format!("http://{host}/");

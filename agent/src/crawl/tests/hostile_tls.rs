@@ -245,7 +245,7 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
         // Not even where it was to be found out whether the site speaks TLS.
-        let job = Job { name: server.addr.to_string(), origin: None, policy: policy() };
+        let job = Job { name: server.addr.to_string(), origin: None, policy: policy(), last_pages: None };
         let outcome = outcome_of(job, context).await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{}", outcome.message);
         assert!(server.seen().is_empty());

@@ -37,7 +37,10 @@ impl Walk<'_> {
                 self.frontier.note_dropped();
             }
             waiting.extend(sitemaps.iter().filter_map(|text| url.join(text).ok()).take(MAX_SITEMAPS + 1));
-            let pages = pages.iter().filter_map(|text| self.site.path(&url.join(text).ok()?)).collect();
+            let pages: Vec<SitePath> = pages.iter().filter_map(|text| self.site.path(&url.join(text).ok()?)).collect();
+            let spent = self.frontier.spent_mut();
+            spent.listed = spent.listed.saturating_add(u64::try_from(pages.len()).unwrap_or(u64::MAX));
+            self.fetcher.politeness().learn_size(spent.listed);
             self.offer_all(pages, 1).await;
             self.end_step();
             self.keeper.step(self.frontier).await?;

@@ -1,6 +1,6 @@
 //! What a crawl's time is spent on: how long it has taken, and pauses that are worth spending elsewhere.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -42,4 +42,9 @@ impl Walk<'_> {
             _ => Ok(()),
         }
     }
+}
+
+pub(super) fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

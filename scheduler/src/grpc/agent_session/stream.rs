@@ -301,9 +301,11 @@ impl Session {
         while grants.peek().is_some() {
             let some: Vec<Grant> = grants.by_ref().take(CHECKPOINTS_AT_ONCE).collect();
             let mut states = self.checkpoints(&some).await?;
+            let pages = self.last_pages(&some).await?;
             for grant in some {
                 let state = states.remove(&grant.task).unwrap_or_default();
-                self.send(convert::crawl_order(grant, state)).await?;
+                let last_pages = pages.get(&grant.task).copied();
+                self.send(convert::crawl_order(grant, state, last_pages)).await?;
             }
         }
         Ok(())
@@ -316,6 +318,16 @@ impl Session {
             return Ok(HashMap::new());
         }
         checkpoints::of(&mut *self.connection().await?, &again).await.map_err(status::from_store)
+    }
+
+    /// How large the sites of granted tasks were last, where their rate depends on it.
+    async fn last_pages(&self, grants: &[Grant]) -> Result<HashMap<TaskId, u32>, Status> {
+        let depends = |grant: &&Grant| grant.policy.shortest_interval < grant.policy.request_interval;
+        let asked: Vec<TaskId> = grants.iter().filter(depends).map(|grant| grant.task).collect();
+        if asked.is_empty() {
+            return Ok(HashMap::new());
+        }
+        store::outcomes::last_pages(&mut *self.connection().await?, &asked).await.map_err(status::from_store)
     }
 
     /// What the agent of a session that has ended is told.

@@ -1,13 +1,11 @@
 //! Messages of the sites' service.
 
 use std::collections::HashSet;
-use std::fmt::Display;
-use std::time::Duration;
 
 use landfall_proto::v1;
 
 use crate::config::CrawlConfig;
-use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
+use crate::model::Strategy;
 use crate::site_list::SiteName;
 use crate::store::alarms::Alarm;
 use crate::store::batch_changes::{Cancelled, Extent, Retried};
@@ -18,7 +16,7 @@ use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteT
 use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
 
-use super::{InvalidField, bounded, duration, name, rtt, timestamp};
+use super::{InvalidField, duration, name, policies, rtt, timestamp};
 
 /// The longest batch name.
 const MAX_BATCH: usize = 100;
@@ -28,11 +26,6 @@ const MAX_KEY: usize = 200;
 const MAX_CHUNK: usize = 10_000;
 /// Names a submission may hold: they wait in memory, some 100 bytes each, until the stream ends.
 const MAX_SITES: usize = 1_000_000;
-/// The longest crawl of one site.
-const MAX_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The longest pause between two requests to a site.
-const MAX_INTERVAL: Duration = Duration::from_secs(3600);
-
 /// A submission while its stream lasts.
 #[derive(Debug)]
 pub(in crate::grpc) struct Intake {
@@ -45,13 +38,6 @@ pub(in crate::grpc) struct Intake {
 impl Intake {
     /// Begins with the header.
     pub(in crate::grpc) fn new(header: v1::SubmitHeader, config: &CrawlConfig) -> Result<Self, InvalidField> {
-        let default_policy = CrawlPolicy {
-            max_pages: config.max_pages,
-            max_bytes: config.max_bytes,
-            max_depth: config.max_depth,
-            max_duration: config.max_duration,
-            request_interval: config.request_interval,
-        };
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
         }
@@ -59,8 +45,8 @@ impl Intake {
             submission: Submission {
                 batch: name("batch", header.batch, MAX_BATCH)?,
                 strategy: strategy(&header.strategy)?,
-                policy: header.policy.as_ref().map(policy).transpose()?.unwrap_or_default(),
-                default_policy,
+                policy: header.policy.map(policies::request).transpose()?.unwrap_or_default(),
+                default_policy: policies::usual(config),
                 idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
                 sites: Vec::new(),
                 duplicates: 0,
@@ -150,32 +136,6 @@ fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
     text.parse().map(Some).map_err(InvalidField::of("strategy"))
 }
 
-/// What is asked of a policy, each value within its bounds.
-fn policy(asked: &v1::CrawlPolicy) -> Result<PolicyRequest, InvalidField> {
-    // The store counts with a sign.
-    let most_pages = i32::MAX.unsigned_abs();
-    Ok(PolicyRequest {
-        max_pages: counted("policy.max_pages", asked.max_pages, 1, most_pages)?,
-        max_bytes: counted("policy.max_bytes", asked.max_bytes, 1, i64::MAX.unsigned_abs())?,
-        max_depth: counted("policy.max_depth", asked.max_depth, 0, most_pages)?,
-        max_duration: bounded("policy.max_duration", asked.max_duration, Duration::from_secs(1), MAX_CRAWL)?,
-        request_interval: bounded("policy.request_interval", asked.request_interval, Duration::ZERO, MAX_INTERVAL)?,
-    })
-}
-
-fn counted<N: PartialOrd + Display + Copy>(
-    field: &str,
-    value: Option<N>,
-    least: N,
-    most: N,
-) -> Result<Option<N>, InvalidField> {
-    match value {
-        Some(value) if value < least => Err(InvalidField::new(field, format!("must be {least} or more"))),
-        Some(value) if value > most => Err(InvalidField::new(field, format!("more than {most}"))),
-        within => Ok(within),
-    }
-}
-
 impl From<Submitted> for v1::SubmitResponse {
     fn from(submitted: Submitted) -> Self {
         Self {
@@ -219,17 +179,10 @@ pub(in crate::grpc) fn shown_batch(
     progress: Progress,
     endings: Vec<(String, u64)>,
 ) -> v1::ShowBatchResponse {
-    let CrawlPolicy { max_pages, max_bytes, max_depth, max_duration, request_interval } = batch.policy;
     v1::ShowBatchResponse {
         name: batch.name,
         strategy: batch.strategy.name().to_owned(),
-        policy: Some(v1::CrawlPolicy {
-            max_pages: Some(max_pages),
-            max_bytes: Some(max_bytes),
-            max_depth: Some(max_depth),
-            max_duration: Some(duration(max_duration)),
-            request_interval: Some(duration(request_interval)),
-        }),
+        policy: Some(policies::message(batch.policy)),
         progress: Some(progress.into()),
         endings: endings.into_iter().map(|(reason, tasks)| v1::Ending { reason, tasks }).collect(),
     }
@@ -364,6 +317,7 @@ impl From<Candidate> for v1::Candidate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::CrawlPolicy;
 
     fn intake(policy: v1::CrawlPolicy, config: &CrawlConfig) -> Result<CrawlPolicy, InvalidField> {
         let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };

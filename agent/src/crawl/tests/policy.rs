@@ -1,0 +1,85 @@
+//! What a policy says of a site's links and of its size.
+
+use super::*;
+
+fn paths(include: &[&str], exclude: &[&str]) -> Paths {
+    let mut paths = Paths::ALL;
+    paths.include(include).unwrap();
+    paths.exclude(exclude).unwrap();
+    paths
+}
+
+#[tokio::test]
+async fn links_that_are_not_included_or_are_excluded_are_not_followed_and_not_missed() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => page("text/plain", "User-agent: *\nDisallow:\nSitemap: /map.xml\n"),
+        "/map.xml" => {
+            page("text/xml", "<urlset><url><loc>/news/listed</loc></url><url><loc>/other</loc></url></urlset>")
+        }
+        "/" => html("<a href=/news/1><a href=/news/1.pdf><a href=/about><a href=/news/away>"),
+        "/news/away" => redirect("/about"),
+        "/news/1" => html("<a href=/elsewhere>"),
+        _ => html("a page"),
+    })
+    .await;
+    let policy = Policy { paths: paths(&["/news/"], &["/*.pdf$"]), max_depth: 1, ..policy() };
+    let outcome = crawl_with(&site, policy).await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{outcome:?}");
+    assert_eq!(site.paths(), ["/robots.txt", "/map.xml", "/", "/news/listed", "/news/1", "/news/away"]);
+}
+
+#[tokio::test]
+async fn the_start_page_is_fetched_whatever_is_excluded() {
+    let site = TestSite::start(|path| match path {
+        "/robots.txt" => Reply::status(404),
+        "/" => redirect("/home"),
+        _ => html("<a href=/x>"),
+    })
+    .await;
+    let outcome = crawl_with(&site, Policy { paths: paths(&[], &["/"]), ..policy() }).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1));
+    assert_eq!(site.paths(), ["/robots.txt", "/", "/home"]);
+}
+
+#[tokio::test]
+async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
+    let site = TestSite::start(|path| chain(path, 5)).await;
+    let slow = Policy { request_interval: MS(60_000), shortest_interval: MS(5), ..policy() };
+    let large = Job { last_pages: Some(200_000), ..job(&site.origin(), slow) };
+    let outcome = outcome_of(large, context(&["127.0.0.1/32"], None)).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 5));
+    assert_gaps(&site, MS(5));
+}
+
+#[tokio::test]
+async fn what_the_sitemaps_listed_is_known_after_a_restart() {
+    let entries: String = (0..20_000).map(|number| format!("<url><loc>/{number}</loc></url>")).collect();
+    let map = format!("<urlset>{entries}</urlset>");
+    let site = TestSite::start(move |path| match path {
+        "/robots.txt" => {
+            page("text/plain", "User-agent: *\nDisallow:\nSitemap: /1.xml\nSitemap: /2.xml\nSitemap: /3.xml\n")
+        }
+        "/1.xml" | "/2.xml" | "/3.xml" => page("text/xml", &map),
+        _ => html("a page"),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    // It is slow as long as nothing is known: three requests a minute apart would take longer than the test.
+    let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
+    for least in [10, 20] {
+        let keep = Keep { file: Some(folder.path().join("crawl")), ..Keep::default() };
+        let stop = CancellationToken::new();
+        let job = job(&site.origin(), policy.clone());
+        let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
+        while site.paths().len() < least {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+        assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
+    }
+    let seen = site.seen();
+    let maps = site.paths().iter().filter(|path| path.ends_with(".xml")).count();
+    assert_eq!(maps, 3, "they are read once");
+    let gap = seen[19].at - seen[12].at;
+    assert!(gap < MS(2000), "seven requests, robots.txt included, and no 400 ms between them: {gap:?}");
+}
