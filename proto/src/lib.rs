@@ -2,6 +2,7 @@
 //! `proto/landfall/v1/*.proto`, and nothing else.
 
 /// Package `landfall.v1`; the comments of the .proto files are its documentation.
+#[expect(clippy::large_enum_variant, reason = "a header is sent once, before the chunks it is compared with")]
 pub mod v1 {
     tonic::include_proto!("landfall.v1");
 }

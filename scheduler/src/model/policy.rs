@@ -180,7 +180,7 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: &T, asked: Option<&T>,
     }
 }
 
-fn number<N: PartialOrd + Display>(
+fn number<N: PartialOrd + Display + Copy>(
     field: &'static str,
     value: Option<N>,
     least: N,
