@@ -3,7 +3,7 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::Blocker;
 use super::budget::{Budget, Ledger, Policy};
@@ -20,8 +20,8 @@ use crate::clock;
 mod sitemaps;
 mod time;
 
-pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
 use time::unix_ms;
+pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
