@@ -17,7 +17,7 @@ use clap::Args;
 use futures::stream::{FuturesUnordered, StreamExt};
 use landfall_agent::config::StoreConfig;
 use landfall_agent::context::{Context, tls_config};
-use landfall_agent::crawl::{self, Job, Keep, Permits, Policy};
+use landfall_agent::crawl::{self, Job, Keep, Paths, Permits, Policy};
 use landfall_agent::dns::Resolver;
 use landfall_agent::guard::Guard;
 use landfall_agent::user_agent::UserAgent;
@@ -160,13 +160,15 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
         max_depth: 100,
         max_duration: Duration::from_secs(600),
         request_interval: Duration::from_millis(interval_ms),
+        shortest_interval: Duration::from_millis(interval_ms),
         sitemaps: true,
+        paths: Paths::ALL,
     };
     let mut crawls: FuturesUnordered<_> = addresses(sites)
         .map(|address| {
             let name = format!("http://{address}:{port}");
             let keep = kept(&folder, &name, &store);
-            let job = Job { name, origin: None, policy };
+            let job = Job { name, origin: None, policy: policy.clone(), last_pages: None };
             tokio::spawn(crawl::run(job, keep, Permits::default(), Arc::clone(&context), CancellationToken::new()))
         })
         .collect();
