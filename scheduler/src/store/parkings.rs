@@ -127,7 +127,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     Ok(Claimed::Granted)
 }
 
-/// Notes where a crawl has found a site. Not in the transaction of its [claim](claim): a site's row is locked by others before tasks.
+/// Notes where a crawl has found a site. Not in the transaction of its [claim]: a site's row is locked by others before tasks.
 ///
 /// # Errors
 /// When the database fails.
