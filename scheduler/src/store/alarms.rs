@@ -35,7 +35,7 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
         r#"
         select s.name as site, broken.since as "since!", o.agent as "agent!", o.message as "message!",
                (select count(*) from parkings p join tasks t on t.id = p.task_id
-                where p.cause = 'breaker' and t.site_id = s.id and t.parked) as "waiting!",
+                where p.cause = 'breaker' and t.site_id = s.id and t.state = 'located') as "waiting!",
                count(*) over () as "total!"
         from broken_off broken
         join sites s on s.id = broken.site_id

@@ -54,6 +54,11 @@ pub fn bears(sites: u32, cap: u32) -> u32 {
     up.clamp(1, cap.max(1))
 }
 
+/// Sites of one address that are counted: more bear no more.
+fn most_counted(cap: u32) -> i64 {
+    i64::from(cap) * i64::from(cap)
+}
+
 /// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
 fn shared(address: IpAddr) -> String {
     match address.to_canonical() {
@@ -95,7 +100,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     let found = sqlx::query!(
         r#"
         select (select count(*) from leases l where l.state = 'active' and l.address = $1::text::inet and l.task_id <> $2) as "crawls!",
-               -- With this one, whether or not it was there before. More than the cap bears are not counted.
+               -- With this one, whether or not it was there before.
                (select count(*) from (
                     select from sites s where s.crawled_at = $1::text::inet and s.id <> $3 limit $4
                 ) others) + 1 as "sites!"
@@ -103,7 +108,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         address,
         task.get(),
         site,
-        i64::from(cap) * i64::from(cap),
+        most_counted(cap),
     )
     .fetch_one(&mut *conn)
     .await?;
@@ -127,7 +132,8 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     Ok(Claimed::Granted)
 }
 
-/// Notes where a crawl has found a site. Not in the transaction of its [claim]: a site's row is locked by others before tasks.
+/// Notes where a crawl has found a site, if the lease is the session's: how many sites an address has is nobody else's to say. Not in the
+/// transaction of its [claim]: a site's row is locked by others before tasks.
 ///
 /// # Errors
 /// When the database fails.
@@ -136,11 +142,14 @@ pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), 
         r#"
         update sites s set crawled_at = $3::text::inet
         from leases l
-        where l.task_id = $1 and l.token = $2 and s.id = l.site_id and s.crawled_at is distinct from $3::text::inet
+        where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
+          and s.id = l.site_id and s.crawled_at is distinct from $3::text::inet
         "#,
         claim.task.get(),
         claim.token.get(),
         shared(claim.address),
+        claim.agent.get(),
+        claim.session.get(),
     )
     .execute(conn)
     .await?;
@@ -223,6 +232,10 @@ pub async fn pause(
 /// # Errors
 /// When the database fails.
 pub async fn call(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, Error> {
+    Ok(call_paused(conn, limit).await? + call_to_addresses(conn, cap, limit).await?)
+}
+
+async fn call_paused(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> {
     let due = sqlx::query!(
         r#"
         with due as (
@@ -237,39 +250,55 @@ pub async fn call(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, 
         "#,
         limit,
     )
-    .execute(&mut *conn)
+    .execute(conn)
     .await?;
-    let called = sqlx::query!(
+    Ok(due.rows_affected())
+}
+
+async fn call_to_addresses(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, Error> {
+    let waited_for = sqlx::query!(
         r#"
-        with recursive full_ones (address) as (
+        with recursive waited_for (address) as (
             -- From one address to the next, by index: a million may wait at one.
             select min(address) from parkings where cause = 'address' and not called
             union all
-            select (select min(p.address) from parkings p where p.cause = 'address' and not p.called and p.address > f.address)
-            from full_ones f where f.address is not null
-        ), room as (
-            select f.address,
-                   least(greatest(ceil(sqrt((
-                       select count(*) from (
-                           select from sites s where s.crawled_at = f.address limit $1::bigint * $1::bigint
-                       ) there
-                   ))), 1), $1::bigint)::bigint
-                   - (select count(*) from leases l where l.state = 'active' and l.address = f.address)
-                   -- Called before, and on their way.
-                   - (select count(*) from parkings p join tasks t on t.id = p.task_id
-                      where p.cause = 'address' and p.called and p.address = f.address
-                        and t.state in ('located', 'assigned', 'leased')) as places
-            from full_ones f
-            where f.address is not null
-        ), next as (
+            select (select min(p.address) from parkings p where p.cause = 'address' and not p.called and p.address > w.address)
+            from waited_for w where w.address is not null
+        )
+        select w.address::text as "address!",
+               (select count(*) from (select from sites s where s.crawled_at = w.address limit $1) there) as "sites!",
+               (select count(*) from leases l where l.state = 'active' and l.address = w.address)
+               -- Called before, and on their way.
+               + (select count(*) from parkings p join tasks t on t.id = p.task_id
+                  where p.cause = 'address' and p.called and p.address = w.address
+                    and t.state in ('located', 'assigned', 'leased')) as "taken!"
+        from waited_for w
+        where w.address is not null
+        "#,
+        most_counted(cap),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let places = waited_for.into_iter().map(|row| {
+        let borne = i64::from(bears(u32::try_from(row.sites).unwrap_or(u32::MAX), cap));
+        (row.address, borne - row.taken)
+    });
+    let (addresses, places): (Vec<String>, Vec<i64>) = places.filter(|(_, places)| *places > 0).unzip();
+    if addresses.is_empty() {
+        return Ok(0);
+    }
+    let called = sqlx::query!(
+        r#"
+        with next as (
             select waiting.task_id
-            from room cross join lateral (
+            from unnest($1::text[], $2::bigint[]) as room (address, places)
+            cross join lateral (
                 select p.task_id from parkings p
-                where p.cause = 'address' and not p.called and p.address = room.address
+                where p.cause = 'address' and not p.called and p.address = room.address::inet
                 order by p.since, p.task_id
-                limit greatest(room.places, 0)
+                limit room.places
             ) waiting
-            limit $2
+            limit $3
         ), held as (
             select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
         ), called as (
@@ -277,12 +306,13 @@ pub async fn call(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, 
         )
         update tasks t set parked = false, reason = null from held where t.id = held.id and t.state = 'located'
         "#,
-        i64::from(cap),
+        &addresses,
+        &places,
         limit,
     )
     .execute(conn)
     .await?;
-    Ok(due.rows_affected() + called.rows_affected())
+    Ok(called.rows_affected())
 }
 
 /// Forgets parkings of tasks that have ended; returns how many.
@@ -367,6 +397,17 @@ mod tests {
         assert_eq!(claimed, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
         assert_eq!(crowd.claim(&pool, 0).await, Claimed::Granted, "it has it");
         assert_eq!(crowd.claim(&pool, 2).await, Claimed::NotHeld, "its lease has ended");
+        let foreign = Claim { agent: crowd.claims[1].agent, session: crowd.claims[1].session, ..crowd.claims[0] };
+        let elsewhere = "192.0.2.9".parse().expect("an address");
+        for lie in [foreign, crowd.claims[2]] {
+            note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
+        }
+        let moved = sqlx::query_scalar::<_, i64>("select count(*) from sites where crawled_at = '192.0.2.9'");
+        assert_eq!(
+            moved.fetch_one(&mut *conn).await.expect("count"),
+            0,
+            "who does not hold a lease says nothing of its site"
+        );
         let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
             let waiting = assignments::waiting(conn, Duration::ZERO, 10).await.expect("look");
             waiting.into_iter().map(|task| task.task).collect()
