@@ -118,8 +118,10 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         ..Keep::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
+    // A task of its own: whenever one wakes what the runtime was started with, the system is asked for news once more.
+    let crawl = tokio::spawn(crawl::run(job, keep, Permits::default(), context, stop));
     let ended = tokio::select! {
-        ended = crawl::run(job, keep, Permits::default(), context, stop) => ended,
+        ended = crawl => ended.context("the crawl broke off")?,
         () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),
     };
     if let Some(store) = store {
@@ -167,4 +169,43 @@ fn line(how: &str, outcome: &Outcome) -> String {
     };
     let (origin, seconds) = (origin.as_deref().unwrap_or_default(), duration.as_secs_f64());
     format!("{origin}: {how}: {pages} pages, {bytes} bytes in {seconds:.1} s{rtt}, {errors} errors{first}{trapped}")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Typed {
+        #[command(flatten)]
+        args: CrawlArgs,
+    }
+
+    fn asked(flags: &[&str]) -> Result<(Duration, Duration), String> {
+        let typed = ["crawl", "example.cn", "--contact-url", "https://example.org/bot"].iter().chain(flags);
+        let policy = Typed::try_parse_from(typed).unwrap().args.policy().map_err(|error| error.to_string())?;
+        Ok((policy.request_interval, policy.shortest_interval))
+    }
+
+    #[test]
+    fn large_sites_are_not_asked_less_often_than_small_ones() {
+        let seconds = Duration::from_secs;
+        let both = |request, shortest| asked(&["--request-interval", request, "--shortest-interval", shortest]);
+        assert_eq!(both("2s", "1s"), Ok((seconds(2), seconds(1))));
+        assert_eq!(both("2s", "2s"), Ok((seconds(2), seconds(2))));
+        let refused = "shortest_interval: 3s is more than the request_interval of 2s".to_owned();
+        assert_eq!(both("2s", "3s"), Err(refused));
+        let refused = "shortest_interval: 3s is more than the request_interval of 1s".to_owned();
+        assert_eq!(asked(&["--shortest-interval", "3s"]), Err(refused), "than the usual one");
+        assert_eq!(asked(&[]).map(|(interval, _)| interval), Ok(seconds(1)));
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.toml");
+        std::fs::write(&file, "shortest_interval = '3s'\nrequest_interval = '4s'\n").unwrap();
+        let file = file.to_str().unwrap();
+        assert_eq!(asked(&["--policy", file]), Ok((seconds(4), seconds(3))));
+        let refused = "shortest_interval: 3s is more than the request_interval of 2s".to_owned();
+        assert_eq!(asked(&["--policy", file, "--request-interval", "2s"]), Err(refused));
+    }
 }

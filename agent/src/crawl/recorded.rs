@@ -3,8 +3,6 @@
 //! The library has taken the answer apart, so names of headers are in lower case, those of one name stand together, and the transfer
 //! encoding is gone, with its header. Values and the body are as they were sent.
 
-use std::io::Write as _;
-
 use hyper::ext::ReasonPhrase;
 use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
 use reqwest::{Response, Url, Version};
@@ -12,6 +10,9 @@ use url::Position;
 
 use crate::clock;
 use crate::warc::Answered;
+
+/// Room for a head: most need half of it.
+const ROOM: usize = 512;
 
 /// A request with these headers, and the head of its answer, which has just come.
 pub(super) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> Answered {
@@ -28,7 +29,9 @@ pub(super) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> Answ
 }
 
 fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
-    let mut bytes = format!("GET {} HTTP/1.1\r\n", &url[Position::BeforePath..Position::AfterQuery]).into_bytes();
+    let mut bytes = Vec::with_capacity(ROOM);
+    let target = url[Position::BeforePath..Position::AfterQuery].as_bytes();
+    [b"GET ".as_slice(), target, b" HTTP/1.1\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
     // A port that goes without saying is in no URL.
     header(&mut bytes, &HOST, url[Position::BeforeHost..Position::AfterPort].as_bytes());
     sent.iter().for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
@@ -37,8 +40,12 @@ fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
 }
 
 fn head(response: &Response) -> Vec<u8> {
-    let version = if response.version() == Version::HTTP_10 { "1.0" } else { "1.1" };
-    let mut bytes = format!("HTTP/{version} {} ", response.status().as_u16()).into_bytes();
+    let version: &[u8] = if response.version() == Version::HTTP_10 { b"1.0" } else { b"1.1" };
+    let mut bytes = Vec::with_capacity(ROOM);
+    let status = response.status();
+    [b"HTTP/".as_slice(), version, b" ", status.as_str().as_bytes(), b" "]
+        .iter()
+        .for_each(|part| bytes.extend_from_slice(part));
     let said = response.extensions().get::<ReasonPhrase>().map(ReasonPhrase::as_bytes);
     let reason = || response.status().canonical_reason().unwrap_or_default().as_bytes();
     bytes.extend(said.unwrap_or_else(reason));
@@ -50,9 +57,7 @@ fn head(response: &Response) -> Vec<u8> {
 }
 
 fn header(bytes: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    write!(bytes, "{name}: ").expect("a vector takes everything");
-    bytes.extend(value);
-    bytes.extend(b"\r\n");
+    [name.as_str().as_bytes(), b": ", value, b"\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
 }
 
 #[cfg(test)]

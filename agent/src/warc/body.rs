@@ -72,6 +72,11 @@ impl Body {
         }
     }
 
+    /// Whether there is no file.
+    pub(super) const fn is_in_memory(&self) -> bool {
+        self.file.is_none()
+    }
+
     /// Gives all of it to `take`, in order. It blocks.
     pub(super) fn read(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if let Some(file) = &self.file {

@@ -4,6 +4,9 @@ use sha2::{Digest as _, Sha256};
 
 const ALPHABET: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 
+/// The length of a label.
+const LABEL: usize = 63;
+
 /// A digest that is being taken.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Digest(Sha256);
@@ -15,7 +18,10 @@ impl Digest {
 
     /// As WARC's fields name it: the algorithm, and base 32 (RFC 4648).
     pub(super) fn label(self) -> String {
-        format!("sha256:{}", base32(&self.0.finalize()))
+        let mut label = String::with_capacity(LABEL);
+        label.push_str("sha256:");
+        base32(&self.0.finalize(), &mut label);
+        label
     }
 }
 
@@ -26,19 +32,18 @@ pub(super) fn of(bytes: &[u8]) -> String {
     digest.label()
 }
 
-fn base32(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(5) * 8);
+/// Writes bytes in base 32 behind what is there.
+fn base32(bytes: &[u8], text: &mut String) {
     for chunk in bytes.chunks(5) {
-        let mut five = [0; 5];
-        five[..chunk.len()].copy_from_slice(chunk);
-        let bits = five.iter().fold(0_u64, |bits, byte| bits << 8 | u64::from(*byte));
+        let mut five = [0; 8];
+        five[3..3 + chunk.len()].copy_from_slice(chunk);
+        let bits = u64::from_be_bytes(five);
         let digits = (chunk.len() * 8).div_ceil(5);
         for digit in 0..8 {
-            let value = usize::try_from(bits >> (35 - 5 * digit) & 31).expect("five bits");
-            text.push(if digit < digits { char::from(ALPHABET[value]) } else { '=' });
+            let [.., value] = (bits >> (35 - 5 * digit) & 31).to_be_bytes();
+            text.push(if digit < digits { char::from(ALPHABET[usize::from(value)]) } else { '=' });
         }
     }
-    text
 }
 
 #[cfg(test)]
@@ -57,7 +62,9 @@ mod tests {
             ("foobar", "MZXW6YTBOI======"),
         ];
         for (bytes, text) in cases {
-            assert_eq!(base32(bytes.as_bytes()), text);
+            let mut written = String::new();
+            base32(bytes.as_bytes(), &mut written);
+            assert_eq!(written, text);
         }
         assert_eq!(of(b""), "sha256:4OYMIQUY7QOBJGX36TEJS35ZEQT24QPEMSNZGTFESWMRW6CSXBKQ====");
     }

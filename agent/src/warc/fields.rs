@@ -6,17 +6,25 @@ use std::time::SystemTime;
 use chrono::{DateTime, SecondsFormat, Utc};
 use rand::Rng;
 
+/// Room for a head: most need half of it.
+const ROOM: usize = 1 << 10;
+
+/// The length of an identifier.
+const ID: usize = 47;
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// A head that is being written.
 #[derive(Debug)]
 pub(super) struct Fields(String);
 
 impl Fields {
-    /// The head of a record of this kind.
-    pub(super) fn new(kind: &str, id: &str, at: SystemTime) -> Self {
-        let mut fields = Self("WARC/1.1\r\n".to_owned());
+    /// The head of a record of this kind, of the time that [`date`] wrote.
+    pub(super) fn new(kind: &str, id: &str, date: &str) -> Self {
+        let mut fields = Self(String::with_capacity(ROOM));
+        fields.0.push_str("WARC/1.1\r\n");
         fields.add("WARC-Type", kind);
         fields.add("WARC-Record-ID", id);
-        fields.add("WARC-Date", &date(at));
+        fields.add("WARC-Date", date);
         fields
     }
 
@@ -59,7 +67,39 @@ pub(super) fn new_id(rng: &mut impl Rng) -> String {
     rng.fill_bytes(&mut bytes);
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let [a, b, c, d] =
-        [0, 4, 8, 12].map(|at| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]));
-    format!("<urn:uuid:{a:08x}-{:04x}-{:04x}-{:04x}-{:04x}{d:08x}>", b >> 16, b & 0xffff, c >> 16, c & 0xffff)
+    let mut id = String::with_capacity(ID);
+    id.push_str("<urn:uuid:");
+    for (index, byte) in bytes.into_iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            id.push('-');
+        }
+        for digit in [byte >> 4, byte & 15] {
+            id.push(char::from(HEX[usize::from(digit)]));
+        }
+    }
+    id.push('>');
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_a_random_uuid_in_lower_case() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let mut bytes = [0; 16];
+        rng.clone().fill_bytes(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = new_id(&mut rng);
+        assert_eq!(id.len(), ID);
+        let groups: Vec<&str> = id["<urn:uuid:".len()..].trim_end_matches('>').split('-').collect();
+        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+        let said = groups.concat();
+        assert_eq!((&said[..12], &said[13..16], &said[17..]), (&hex[..12], &hex[13..16], &hex[17..]));
+        assert!(said[12..].starts_with('4') && said[16..].starts_with(['8', '9', 'a', 'b']));
+    }
 }

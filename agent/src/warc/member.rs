@@ -13,12 +13,16 @@ const LEVEL: u32 = 1;
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 /// Room for what the compressor makes at once, in bytes. Most records need a tenth of it.
 const ROOM: usize = 32 << 10;
+/// Pieces are put together up to so many bytes before they are compressed: most records are given to the compressor at once.
+const TOGETHER: usize = 32 << 10;
 
 /// Makes members, one after another.
 #[derive(Debug)]
 pub(super) struct Gzip {
     compress: Compress,
     crc: Crc,
+    /// What was added and is not compressed yet.
+    waiting: Vec<u8>,
     /// Where the compressor writes. Were that the end of `out`, all that is free there would be zeroed for every piece.
     room: Box<[u8]>,
     /// What is made and not taken yet.
@@ -28,7 +32,8 @@ pub(super) struct Gzip {
 impl Gzip {
     pub(super) fn new() -> Self {
         let compress = Compress::new(Compression::new(LEVEL), false);
-        Self { compress, crc: Crc::new(), room: vec![0; ROOM].into(), out: Vec::new() }
+        let (waiting, room) = (Vec::with_capacity(TOGETHER), vec![0; ROOM].into());
+        Self { compress, crc: Crc::new(), waiting, room, out: Vec::new() }
     }
 
     /// Forgets whatever is half made.
@@ -40,24 +45,49 @@ impl Gzip {
     pub(super) fn begin(&mut self) {
         self.compress.reset();
         self.crc.reset();
+        self.waiting.clear();
         self.out.extend(HEADER);
     }
 
     /// Adds bytes to it.
-    pub(super) fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        self.crc.update(bytes);
-        while !bytes.is_empty() {
-            let before = self.compress.total_in();
-            self.compress(bytes, FlushCompress::None)?;
-            let taken = usize::try_from(self.compress.total_in() - before).map_err(io::Error::other)?;
-            bytes = &bytes[taken..];
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.waiting.len() + bytes.len() > TOGETHER {
+            self.compress_waiting(FlushCompress::None)?;
         }
+        if bytes.len() > TOGETHER {
+            self.crc.update(bytes);
+            return self.compress_all(bytes, FlushCompress::None);
+        }
+        self.waiting.extend_from_slice(bytes);
         Ok(())
     }
 
     /// Ends it.
     pub(super) fn end(&mut self) -> io::Result<()> {
-        while self.compress(&[], FlushCompress::Finish)? != Status::StreamEnd {}
+        self.compress_waiting(FlushCompress::Finish)?;
+        self.out.extend(self.crc.sum().to_le_bytes());
+        self.out.extend(self.crc.amount().to_le_bytes());
+        Ok(())
+    }
+
+    /// Makes a member of these parts as they are: for what is small, the compressor takes longer to begin than it is worth.
+    pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let Ok(length) = u16::try_from(length) else {
+            self.begin();
+            parts.iter().try_for_each(|part| self.write(part))?;
+            return self.end();
+        };
+        self.out.extend(HEADER);
+        // The last block, stored; its length and the complement of that (RFC 1951, 3.2.4).
+        self.out.push(1);
+        self.out.extend(length.to_le_bytes());
+        self.out.extend((!length).to_le_bytes());
+        self.crc.reset();
+        for part in parts {
+            self.crc.update(part);
+            self.out.extend_from_slice(part);
+        }
         self.out.extend(self.crc.sum().to_le_bytes());
         self.out.extend(self.crc.amount().to_le_bytes());
         Ok(())
@@ -68,11 +98,92 @@ impl Gzip {
         &self.out
     }
 
+    fn compress_waiting(&mut self, flush: FlushCompress) -> io::Result<()> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        self.crc.update(&waiting);
+        let compressed = self.compress_all(&waiting, flush);
+        waiting.clear();
+        self.waiting = waiting;
+        compressed
+    }
+
+    /// Compresses all of `bytes`, and whatever is left in the compressor where they are the last.
+    fn compress_all(&mut self, mut bytes: &[u8], flush: FlushCompress) -> io::Result<()> {
+        let is_last = matches!(flush, FlushCompress::Finish);
+        let mut status = Status::Ok;
+        while !bytes.is_empty() || is_last && status != Status::StreamEnd {
+            let before = self.compress.total_in();
+            status = self.compress(bytes, flush)?;
+            let taken = usize::try_from(self.compress.total_in() - before).map_err(io::Error::other)?;
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
     fn compress(&mut self, bytes: &[u8], flush: FlushCompress) -> io::Result<Status> {
         let before = self.compress.total_out();
         let status = self.compress.compress(bytes, &mut self.room, flush).map_err(io::Error::other)?;
         let made = usize::try_from(self.compress.total_out() - before).map_err(io::Error::other)?;
         self.out.extend_from_slice(&self.room[..made]);
         Ok(status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::MultiGzDecoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(members: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        MultiGzDecoder::new(members).read_to_end(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn noise(length: usize) -> Vec<u8> {
+        (0_u32..).flat_map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()).take(length).collect()
+    }
+
+    #[test]
+    fn a_plain_member_reads_back_however_long_it_is() {
+        for length in [0, 1, 65_535, 65_536, 100_000] {
+            let (bytes, mut gzip) = (noise(length), Gzip::new());
+            gzip.plain(&[&bytes[..length / 2], &bytes[length / 2..]]).unwrap();
+            assert!(read(gzip.made()) == bytes, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn what_is_half_made_is_in_no_later_member() {
+        let mut gzip = Gzip::new();
+        gzip.begin();
+        gzip.write(b"never ended").unwrap();
+        gzip.clear();
+        gzip.begin();
+        gzip.write(b"whole").unwrap();
+        gzip.end().unwrap();
+        assert_eq!(read(gzip.made()), b"whole");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn pieces_of_any_length_read_back_in_order(lengths in prop::collection::vec(0..3 * TOGETHER, 0..8)) {
+            let (mut gzip, mut all) = (Gzip::new(), Vec::new());
+            gzip.begin();
+            for (length, shift) in lengths.into_iter().zip(0..) {
+                let piece: Vec<u8> = noise(length).into_iter().map(|byte| byte >> shift).collect();
+                gzip.write(&piece).unwrap();
+                all.extend(piece);
+            }
+            gzip.end().unwrap();
+            gzip.plain(&[b"and ", b"another"]).unwrap();
+            prop_assert!(read(gzip.made()) == [all.as_slice(), b"and another"].concat());
+        }
     }
 }

@@ -413,7 +413,7 @@ proptest! {
 
 #[test]
 fn nothing_in_a_value_begins_another_field() {
-    let mut fields = fields::Fields::new("response", "<urn:uuid:0>", SystemTime::UNIX_EPOCH);
+    let mut fields = fields::Fields::new("response", "<urn:uuid:0>", &fields::date(SystemTime::UNIX_EPOCH));
     fields.add("WARC-Target-URI", "http://a.cn/\r\nWARC-Type: request\n\rx\0\u{7f}");
     let head = fields.end(0);
     assert!(head.contains("WARC-Target-URI: http://a.cn/%0D%0AWARC-Type: request%0A%0Dx%00%7F\r\n"), "{head}");

@@ -138,7 +138,7 @@ impl Volume {
             UserAgent::PRODUCT,
             env!("CARGO_PKG_VERSION"),
         );
-        let mut fields = Fields::new("warcinfo", &self.info_id, at);
+        let mut fields = Fields::new("warcinfo", &self.info_id, &date(at));
         fields.add("WARC-Filename", &names::closed(&self.stem));
         fields.add("WARC-Block-Digest", &digest::of(block.as_bytes()));
         fields.add("Content-Type", "application/warc-fields");
@@ -188,9 +188,9 @@ impl Volume {
         let Exchange { answered, body, .. } = exchange;
         let (answer_id, request_id) = (new_id(rng), new_id(rng));
         let payload = exchange.payload.clone().label();
-        let begin = self.len(gzip);
+        let (begin, date) = (self.len(gzip), date(answered.at));
 
-        let mut fields = self.fields("response", &answer_id, exchange);
+        let mut fields = self.fields("response", &answer_id, &date, exchange);
         if let Some(truncated) = exchange.truncated {
             fields.add("WARC-Truncated", truncated.name());
         }
@@ -211,24 +211,21 @@ impl Volume {
         gzip.end()?;
         let answer_end = self.len(gzip);
 
-        let mut fields = self.fields("request", &request_id, exchange);
+        let mut fields = self.fields("request", &request_id, &date, exchange);
         fields.add("WARC-Concurrent-To", &answer_id);
         fields.add("WARC-Block-Digest", &digest::of(&answered.request));
         fields.add("Content-Type", "application/http;msgtype=request");
-        gzip.begin();
-        gzip.write(fields.end(length(&answered.request)).as_bytes())?;
-        gzip.write(&answered.request)?;
-        gzip.write(b"\r\n\r\n")?;
-        gzip.end()?;
+        let head = fields.end(length(&answered.request));
+        gzip.plain(&[head.as_bytes(), &answered.request, b"\r\n\r\n"])?;
 
-        let line = self.line(exchange, payload, begin, answer_end - begin);
+        let line = self.line(exchange, date, payload, begin, answer_end - begin);
         serde_json::to_writer(&mut self.new_lines, &line)?;
         self.new_lines.push(b'\n');
         Ok(())
     }
 
-    fn fields(&self, kind: &str, id: &str, exchange: &Exchange) -> Fields {
-        let mut fields = Fields::new(kind, id, exchange.answered.at);
+    fn fields(&self, kind: &str, id: &str, date: &str, exchange: &Exchange) -> Fields {
+        let mut fields = Fields::new(kind, id, date);
         fields.add("WARC-Target-URI", &exchange.answered.url);
         fields.add("WARC-Warcinfo-ID", &self.info_id);
         if let Some(address) = exchange.answered.address {
@@ -237,12 +234,12 @@ impl Volume {
         fields
     }
 
-    fn line(&self, exchange: &Exchange, digest: String, offset: u64, length: u64) -> Line {
+    fn line(&self, exchange: &Exchange, fetched_at: String, digest: String, offset: u64, length: u64) -> Line {
         let Exchange { of, answered, depth, body, decoded, truncated, .. } = exchange;
         Line {
             url: answered.url.clone(),
             status: answered.status,
-            fetched_at: date(answered.at),
+            fetched_at,
             ip: answered.address.map(|address| address.to_canonical().to_string()),
             content_type: answered.content_type.as_ref().map(|text| text.chars().take(MAX_TYPE).collect()),
             bytes: *decoded,

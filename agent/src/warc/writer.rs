@@ -6,11 +6,12 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::exchange::Exchange;
@@ -42,6 +43,13 @@ pub(super) enum Message {
     Synced(oneshot::Sender<()>),
 }
 
+impl Message {
+    /// Whether dropping it does nothing to the disk.
+    fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Exchange(exchange) if exchange.body.is_in_memory())
+    }
+}
+
 /// The files, and what writes them. It blocks.
 #[derive(Debug)]
 pub(super) struct Shelf {
@@ -64,11 +72,11 @@ impl Shelf {
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
     }
 
-    /// Does what is asked, in order; what is done leaves `batch`.
-    fn work(&mut self, batch: &mut VecDeque<Message>) -> io::Result<()> {
+    /// Does what is asked, in order; what is done leaves `batch`. Exchanges that hold nothing but memory go to `done`.
+    fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
         while !batch.is_empty() {
             let stored = self.store(batch)?;
-            batch.drain(..stored);
+            done.extend(batch.drain(..stored).filter(Message::is_in_memory));
             if let Some(Message::Synced(_)) = batch.front() {
                 self.sync()?;
             }
@@ -165,15 +173,19 @@ impl Writer {
                 gather(&mut messages, &mut batch).await;
             }
             let work = move || {
-                let done = shelf.work(&mut batch).and_then(|()| if is_tick { shelf.sync() } else { Ok(()) });
+                let mut stored = Vec::new();
+                let worked = shelf.work(&mut batch, &mut stored);
+                let worked = worked.and_then(|()| if is_tick { shelf.sync() } else { Ok(()) });
                 let free = is_tick.then(|| free_bytes(&shelf.folder));
-                (shelf, batch, done, free)
+                (shelf, batch, stored, worked, free)
             };
-            let (done, free);
-            (shelf, batch, done, free) = match tokio::task::spawn_blocking(work).await {
+            let (stored, done, free);
+            (shelf, batch, stored, done, free) = match tokio::task::spawn_blocking(work).await {
                 Ok(worked) => worked,
                 Err(error) => return tracing::error!(%error, "nothing is stored any more"),
             };
+            // Where its memory was taken: given back by two threads at once, they wait for each other.
+            drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = shelf.folder.display();
             full = match free {
@@ -204,11 +216,15 @@ impl Writer {
 
 /// Takes what else there is, and waits for a moment if nobody else waits.
 async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Message>) {
-    let until = Instant::now() + LINGER;
+    let mut lingered = pin!(sleep(LINGER));
     while !batch.is_empty() && batch.len() < BATCH {
         let nobody_waits = batch.iter().all(|message| matches!(message, Message::Exchange(_)));
         let more = if nobody_waits {
-            timeout_at(until, messages.recv()).await.ok().flatten()
+            tokio::select! {
+                biased;
+                more = messages.recv() => more,
+                () = &mut lingered => None,
+            }
         } else {
             messages.try_recv().ok()
         };

@@ -57,7 +57,7 @@ async fn every_answer_is_stored_with_its_request() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let timeouts = Timeouts { total: MS(300), ..Timeouts::default() };
+    let timeouts = Timeouts { total: MS(3000), ..Timeouts::default() };
     let outcome = store(&site, folder.path(), policy(), timeouts).await;
     assert_eq!((outcome.pages, outcome.errors), (2, 3));
     let stored = answers(folder.path());
