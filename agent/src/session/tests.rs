@@ -22,6 +22,7 @@ use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
 use crate::warc::{Line, Store};
 
+mod policies;
 mod turns;
 
 const CONTACT: &str = "https://example.org/crawler";

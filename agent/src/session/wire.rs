@@ -213,6 +213,10 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);
     let request_interval = duration(policy.request_interval)?;
+    let shortest_interval = duration(policy.shortest_interval).unwrap_or(request_interval);
+    if shortest_interval > request_interval {
+        return None;
+    }
     let mut paths = crawl::Paths::ALL;
     paths.include(&policy.include.unwrap_or_default().patterns).ok()?;
     paths.exclude(&policy.exclude.unwrap_or_default().patterns).ok()?;
@@ -226,7 +230,7 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
             max_depth: policy.max_depth?,
             max_duration: duration(policy.max_duration)?,
             request_interval,
-            shortest_interval: duration(policy.shortest_interval).unwrap_or(request_interval),
+            shortest_interval,
             sitemaps: policy.sitemaps.unwrap_or(true),
             paths,
         },
@@ -375,6 +379,7 @@ mod tests {
         for wrong in [
             CrawlPolicy { include: patterns("a"), ..whole.clone() },
             CrawlPolicy { exclude: patterns(""), ..whole.clone() },
+            CrawlPolicy { shortest_interval: seconds(6), ..whole.clone() },
             CrawlPolicy { contact_url: Some("nobody".to_owned()), ..whole },
         ] {
             assert!(granted(crawl_order(wrong.clone())).is_none(), "{wrong:?}");

@@ -12,7 +12,7 @@ use std::io::{self, Read as _, Write as _};
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use prost::Message as _;
+use prost::{Message as _, decode_length_delimiter};
 
 use super::super::site_path::SitePath;
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
@@ -24,10 +24,15 @@ pub(crate) const MAX_BYTES: usize = 1 << 20;
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
 /// Bytes of paths that are tried first: they are deflated to a tenth of that as a rule.
 const RAW_QUEUE_BYTES: u64 = 8 << 20;
+/// Paths that wait at most. Each takes some 50 bytes of memory when it is read, however little of a checkpoint it is: two bytes, were
+/// it empty, and a thousandth of that deflated. Nearly every queue that fits has fewer: so many leave a byte and a half for each.
+const MAX_QUEUED: usize = 1 << 19;
 /// What the encodings around the fingerprints may take.
 const SLACK: usize = 4 << 10;
-/// The most that a checkpoint inflates to: the paths, what prefixes each in a frame, and the fingerprints.
-const MOST_INFLATED: usize = 32 << 20;
+/// The most that a checkpoint inflates to: the paths, up to nine bytes around each in a frame, and the fingerprints.
+const MOST_INFLATED: usize = 16 << 20;
+/// Bytes of paths beyond the depth that are read: what is written is a tenth of those that are remembered, and a page's.
+const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte: the format.
 const VERSION: u8 = 1;
 
@@ -97,7 +102,14 @@ impl State {
         if body.len() > MOST_INFLATED {
             return Err(bad("it is too long"));
         }
+        // Before anything of it is made: whoever wrote it is another agent, and perhaps means harm.
+        if queued_in(&body).ok_or_else(|| bad("its fields are none"))? > MAX_QUEUED {
+            return Err(bad("too many paths wait in it"));
+        }
         let frame = Frame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
+        if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
+            return Err(bad("too many fingerprints are in it"));
+        }
         if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
             return Err(bad("a path in it is none"));
         }
@@ -108,6 +120,27 @@ impl State {
     pub(in crate::crawl) const fn pages(&self) -> u32 {
         self.0.spent.pages
     }
+}
+
+/// How many paths are queued in an encoded frame; `None` where it is none.
+fn queued_in(mut frame: &[u8]) -> Option<usize> {
+    let mut queued = 0;
+    while !frame.is_empty() {
+        let key = decode_length_delimiter(&mut frame).ok()?;
+        let skipped = match key & 7 {
+            0 => {
+                decode_length_delimiter(&mut frame).ok()?;
+                0
+            }
+            1 => 8,
+            2 => decode_length_delimiter(&mut frame).ok()?,
+            5 => 4,
+            _ => return None,
+        };
+        frame = frame.get(skipped..)?;
+        queued += usize::from(key >> 3 == Frame::QUEUED);
+    }
+    Some(queued)
 }
 
 /// How hard it is tried, 1 to 9. The first makes fingerprints, which are noise, a twentieth longer; the second leaves them as they are.
@@ -131,7 +164,7 @@ fn each(reader: &Reader, start: Place, end: Place, mut look: impl FnMut(&Frame, 
     Ok(())
 }
 
-/// The last moment at which the paths that waited took no more than `most` bytes, and how many were visited in all.
+/// The last moment at which no more than [`MAX_QUEUED`] paths waited, of no more than `most` bytes, and how many were visited in all.
 fn newest_moment(reader: &Reader, start: Place, most: u64) -> io::Result<(Moment, u64)> {
     let mut newest = Moment { end: start, visited: 0 };
     let (mut lengths, mut bytes, mut visited) = (VecDeque::new(), 0_u64, 0_u64);
@@ -145,7 +178,7 @@ fn newest_moment(reader: &Reader, start: Place, most: u64) -> io::Result<(Moment
             visited += 1;
             bytes -= lengths.pop_front().map_or(0, u64::from);
         }
-        if bytes <= most {
+        if bytes <= most && lengths.len() <= MAX_QUEUED {
             newest = Moment { end, visited };
         }
     })?;
@@ -180,4 +213,87 @@ fn state_at(reader: &Reader, start: Place, moment: Moment) -> io::Result<(Frame,
         state.spent = super::Spent { beyond: state.spent.beyond | frame.spent.beyond, ..frame.spent };
     })?;
     Ok((state, known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spent;
+    use super::super::log::{Log, Queued, first};
+    use super::*;
+
+    /// A checkpoint of these bytes.
+    fn of(body: &[u8]) -> Vec<u8> {
+        let mut encoder = DeflateEncoder::new(vec![VERSION], Compression::best());
+        encoder.write_all(body).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn refused(body: &[u8]) -> String {
+        let checkpoint = of(body);
+        assert!(checkpoint.len() <= MAX_BYTES, "it travels: {}", checkpoint.len());
+        State::read(&checkpoint).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn so_many_paths_wait_and_no_more_however_little_they_take_to_send() {
+        let path = Frame { queued: vec![Queued { path: "/".to_owned(), depth: 0 }], ..Frame::default() };
+        let (spent, path) = (Frame::default().encode_to_vec(), path.encode_to_vec());
+        let path = path.strip_suffix(spent.as_slice()).unwrap();
+        let many = |number: usize| [path.repeat(number), spent.clone()].concat();
+        let most = State::read(&of(&many(MAX_QUEUED))).unwrap();
+        assert_eq!(most.0.queued.len(), MAX_QUEUED);
+        assert_eq!(refused(&many(MAX_QUEUED + 1)), "not a checkpoint: too many paths wait in it");
+        // Two bytes each, and two more megabytes of them than are looked at.
+        assert_eq!(refused(&[2 << 3 | 2, 0].repeat(9 << 20)), "not a checkpoint: it is too long");
+        assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: too many paths wait in it");
+    }
+
+    #[test]
+    fn no_more_paths_are_written_than_are_read() {
+        let step = |visited, paths, pages| Frame {
+            visited,
+            queued: vec![Queued { path: "/".to_owned(), depth: 0 }; paths],
+            spent: Spent { pages, ..Spent::default() },
+            ..Frame::default()
+        };
+        let mut log = Log::temporary().unwrap();
+        let mut pages_and_paths_after = |step: Frame| {
+            log.push(&step);
+            let written = log.to_write().run().unwrap();
+            log.wrote(written);
+            let checkpoint = encode(&log.reader(), first("")).unwrap();
+            (checkpoint.pages, State::read(&checkpoint.bytes).unwrap().0.queued.len())
+        };
+        assert_eq!(pages_and_paths_after(step(false, MAX_QUEUED, 1)), (1, MAX_QUEUED));
+        assert_eq!(pages_and_paths_after(step(false, 1, 2)), (1, MAX_QUEUED), "of the moment before that");
+        assert_eq!(pages_and_paths_after(step(true, 0, 3)), (3, MAX_QUEUED), "one was visited");
+    }
+
+    #[test]
+    fn fingerprints_are_no_more_than_can_travel() {
+        let frame = |known, beyond| Frame { known: vec![7; known], beyond: vec![7; beyond], ..Frame::default() };
+        let (known, beyond) = (MAX_BYTES, MOST_BEYOND);
+        assert!(State::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
+        for frame in [frame(known + 1, 0), frame(0, beyond + 1)] {
+            assert_eq!(refused(&frame.encode_to_vec()), "not a checkpoint: too many fingerprints are in it");
+        }
+    }
+
+    #[test]
+    fn paths_are_counted_as_they_are_read() {
+        let queued = |path: &str| Queued { path: path.to_owned(), depth: u32::MAX };
+        let frame = Frame {
+            visited: true,
+            queued: ["", "/a", &"/long".repeat(99)].map(queued).to_vec(),
+            known: vec![9; 64],
+            beyond: vec![8; 32],
+            spent: Spent { pages: u32::MAX, bytes: u64::MAX, ..Spent::default() },
+        };
+        let body = frame.encode_to_vec();
+        assert_eq!(queued_in(&body), Some(3));
+        assert_eq!(queued_in(&[]), Some(0));
+        for wrong in [&body[..body.len() - 1], &[2 << 3 | 2, 5, 0], &[0xff], &[3], &[1 << 3 | 1, 0]] {
+            assert_eq!(queued_in(wrong), None, "{wrong:?}");
+        }
+    }
 }

@@ -104,6 +104,11 @@ pub(super) struct Frame {
     pub(super) spent: Spent,
 }
 
+impl Frame {
+    /// The tag of what is queued.
+    pub(super) const QUEUED: usize = 2;
+}
+
 /// The frames of one crawl.
 #[derive(Debug)]
 pub(super) struct Log {

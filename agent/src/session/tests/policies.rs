@@ -1,0 +1,91 @@
+//! What an order says of its crawl, and what its site and its agent's disk see of that.
+
+use super::*;
+
+const STUDY: &str = "https://example.org/study";
+
+fn seconds(seconds: i64) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos: 0 })
+}
+
+fn ordered(server: &TestServer, change: impl FnOnce(&mut CrawlPolicy)) -> CrawlOrder {
+    let mut order = crawl_order(server);
+    change(order.policy.as_mut().unwrap());
+    order
+}
+
+#[tokio::test]
+async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_others_do() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
+        let server = page_server().await;
+        let order = ordered(&server, |policy| policy.contact_url = contact_url.map(str::to_owned));
+        session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
+        let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+        assert_eq!(outcome.pages, 1);
+        let heads: Vec<String> = server.seen().iter().map(|seen| seen.head.to_lowercase()).collect();
+        assert!(heads.len() >= 2, "robots.txt and a page: {heads:?}");
+        assert!(heads.iter().all(|head| head.contains(&format!(" (+{seen})\r\n"))), "{heads:?}");
+        let answer = outcome_ack::Answer::Accepted.into();
+        session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..Default::default() })).await;
+    }
+    // And a prober, whatever batch it measures for.
+    let server = page_server().await;
+    session.send(Down::Measure(measure_order(&server))).await;
+    assert!(matches!(session.next().await, Some(Up::Measurement(_))));
+    assert!(server.seen().iter().all(|seen| seen.head.contains(CONTACT)));
+}
+
+#[tokio::test]
+async fn what_a_batch_does_not_want_stored_is_not() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let _agent = storing(&scheduler, folder.path(), 0);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(ordered(&server, |policy| policy.store = Some(false)))).await;
+    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    assert_eq!((outcome.kind(), outcome.pages), (OutcomeKind::Complete, 1));
+    let files = std::fs::read_dir(folder.path().join("pages")).unwrap().map(|entry| entry.unwrap().path());
+    let lines = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl"));
+    let stored: String = lines.map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    assert_eq!(stored, "", "as `what_a_lease_brought_is_stored` has it otherwise");
+}
+
+#[tokio::test]
+async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_large_ones() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let order = ordered(&server, |policy| {
+        // At this rate the second request would come when the test has long been given up.
+        policy.request_interval = seconds(50);
+        policy.shortest_interval = seconds(0);
+    });
+    let origin = format!("http://{}", server.addr);
+    let site = Some(SiteTarget { origin, ..site(&server) });
+    session.send(Down::Crawl(CrawlOrder { last_pages: Some(100_000), site, ..order })).await;
+    session.permit().await;
+    let paged = async {
+        while !server.seen().iter().any(|seen| seen.head.starts_with("GET / ")) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), paged).await.expect("robots.txt, and at once a page");
+    assert!(server.seen().len() >= 2, "that was not the first request");
+}
+
+#[tokio::test]
+async fn an_order_that_would_ask_large_sites_less_often_than_small_ones_is_handed_back() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(ordered(&server, |policy| policy.shortest_interval = seconds(1)))).await;
+    let Some(Up::Release(release)) = session.next().await else { panic!("it is not handed back") };
+    assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
+    assert_eq!(server.seen().len(), 0);
+}
