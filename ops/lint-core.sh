@@ -11,7 +11,9 @@ set -euo pipefail
 # The core, relative to the repository: files, and folders with everything in them.
 core=(
     scheduler/src/model.rs
+    scheduler/src/constraints.rs
     scheduler/src/contradiction.rs
+    scheduler/src/explain.rs
     scheduler/src/gnp.rs
     scheduler/src/gnp
     scheduler/src/strategy.rs
@@ -26,6 +28,7 @@ core=(
     scheduler/src/simulate/settings.rs
     scheduler/src/seed.rs
     scheduler/src/site_list.rs
+    scheduler/src/site_list
     agent/src/probe/weighted_mean.rs
     agent/src/probe/stopping.rs
     agent/src/probe/sharing.rs

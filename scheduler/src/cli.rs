@@ -19,11 +19,13 @@ mod alarms;
 mod batch_changes;
 mod batches;
 mod client;
+mod constraints;
 mod contact;
 mod drain;
 mod election;
 mod embedding;
 mod events;
+mod explain;
 mod landmarks;
 mod output;
 mod policy;
@@ -33,6 +35,7 @@ mod simulate;
 mod site_tasks;
 mod sites;
 mod submit;
+mod tag;
 mod watch;
 
 /// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
@@ -46,6 +49,7 @@ Examples:
   landfall up                                              a scheduler with a database of its own, on this machine
   landfall agents enrol --city Harbin --isp CERNET         prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
+  landfall explain www.example.cn                          why this agent
   landfall report assignments --batch autumn --format csv"
 )]
 pub struct Cli {
@@ -131,6 +135,12 @@ Examples:
   landfall events --site www.example.cn --batch autumn
   landfall events --agent harbin-cernet --newest 1000 --format json")]
     Events(events::EventsArgs),
+    /// Say why a site has the agent it has, or none: every choice, with what it was made from
+    #[command(after_help = "\
+Examples:
+  landfall explain www.example.cn
+  landfall explain www.example.cn --batch autumn --at 1017 --format json")]
+    Explain(explain::ExplainArgs),
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
@@ -152,6 +162,9 @@ struct RunArgs {
     /// Carried in the user agent of every request: an http or https URL, or mailto:
     #[arg(long, value_name = "URL")]
     contact_url: Option<ContactUrl>,
+    /// Says where sites are of which no list does, by their addresses: a file of cities in the format MaxMind DB
+    #[arg(long, value_name = "FILE.mmdb")]
+    geoip: Option<PathBuf>,
     /// How agents dial this scheduler, where that is not the address it listens on
     #[arg(long, value_name = "HOST:PORT")]
     advertise: Option<up::Advertised>,
@@ -205,6 +218,7 @@ impl Cli {
                 Command::Sites(command) => command.run(&connection).await,
                 Command::Batches(command) => command.run(&connection).await,
                 Command::Events(args) => args.run(&connection).await,
+                Command::Explain(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
             }
@@ -228,6 +242,7 @@ fn options(
         config,
         database_url,
         contact_url: run.contact_url,
+        geoip: run.geoip,
         advertise: run.advertise,
         replace_secrets: run.replace_secrets,
     })

@@ -78,6 +78,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Carried in every user agent; kept in the database once set.
     pub contact_url: Option<String>,
+    /// A file of positions by address, in the format MaxMind DB: says where sites are of which no list does. Read at start.
+    pub geoip: Option<PathBuf>,
     /// How leases live.
     pub lease: LeaseConfig,
     /// How duties pass from one scheduler to another.
@@ -101,6 +103,7 @@ impl Default for Config {
         Self {
             listen: DEFAULT_LISTEN,
             contact_url: None,
+            geoip: None,
             lease: LeaseConfig::default(),
             term: TermConfig::default(),
             measure: MeasureConfig::default(),

@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy`, `seed` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -9,11 +9,14 @@ use sqlx::PgPool;
 
 pub mod cli;
 pub mod config;
+pub mod constraints;
 pub mod contact;
 pub mod contradiction;
 pub mod data_dir;
 pub mod database;
 pub mod exit;
+pub mod explain;
+pub mod geoip;
 pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
@@ -44,6 +47,8 @@ pub struct Scheduler {
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<tasks::refined::Maps>,
+    /// Positions by address, where the operator has a file of them.
+    pub geoip: Option<Arc<geoip::GeoIp>>,
     /// The configuration, validated.
     pub config: Arc<config::Config>,
 }

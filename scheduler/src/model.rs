@@ -153,42 +153,91 @@ impl fmt::Display for Rtt {
     }
 }
 
-/// How an agent is chosen for a site.
+/// How an agent is chosen for a site (DESIGN 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Strategy {
     /// Any agent, evenly.
     Random,
+    /// By the site's name alone: the same agent as long as it is there, and few sites move when the fleet changes.
+    Hash,
+    /// The agent whose identifier is nearest to the site's key by XOR, as in distributed hash tables.
+    Kademlia,
+    /// By the suffix of the site's name: the sites of one suffix go to one agent, of the suffix's country where there is one.
+    Domain,
+    /// The agent nearest on the globe.
+    Geographic,
+    /// The agent whose address has the longest prefix in common with the site's.
+    Prefix,
     /// The nearest agent.
     GnpTop1,
     /// One of the three nearest, at random: the paper's, and the default.
     #[default]
     GnpTop3,
+    /// One of the nearest, drawn by how much room each has and how near it is.
+    GnpBalanced,
     /// The nearest of those that measured: a few agents that may be nearest measure the site once before.
     GnpConfirmed,
+    /// The agent that is predicted to end the crawl first: its wait and the crawl itself.
+    EarliestFinish,
 }
 
 /// A strategy's name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy '{0}': known are random, gnp-top1, gnp-top3, gnp-confirmed")]
-pub struct UnknownStrategy(String);
+#[error("unknown strategy '{name}': known are {known}")]
+pub struct UnknownStrategy {
+    name: String,
+    known: String,
+}
 
 impl Strategy {
     /// Every strategy.
-    pub const ALL: [Self; 4] = [Self::Random, Self::GnpTop1, Self::GnpTop3, Self::GnpConfirmed];
+    pub const ALL: [Self; 11] = [
+        Self::Random,
+        Self::Hash,
+        Self::Kademlia,
+        Self::Domain,
+        Self::Geographic,
+        Self::Prefix,
+        Self::GnpTop1,
+        Self::GnpTop3,
+        Self::GnpBalanced,
+        Self::GnpConfirmed,
+        Self::EarliestFinish,
+    ];
 
     /// The name on the command line and in the store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Random => "random",
+            Self::Hash => "hash",
+            Self::Kademlia => "kademlia",
+            Self::Domain => "domain",
+            Self::Geographic => "geographic",
+            Self::Prefix => "prefix",
             Self::GnpTop1 => "gnp-top1",
             Self::GnpTop3 => "gnp-top3",
+            Self::GnpBalanced => "gnp-balanced",
             Self::GnpConfirmed => "gnp-confirmed",
+            Self::EarliestFinish => "earliest-finish",
         }
     }
 
-    /// Whether sites must be measured before it can choose.
+    /// Whether it goes by the round trip between agents and sites.
     pub const fn needs_distance(self) -> bool {
-        !matches!(self, Self::Random)
+        match self {
+            Self::Random | Self::Hash | Self::Kademlia | Self::Domain | Self::Geographic | Self::Prefix => false,
+            Self::GnpTop1 | Self::GnpTop3 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish => true,
+        }
+    }
+
+    /// Whether a few of its choices go to an agent that might be better than the best known. The paper's strategies do as the paper says.
+    pub const fn explores(self) -> bool {
+        matches!(self, Self::GnpBalanced | Self::EarliestFinish)
+    }
+
+    /// Whether sites must be measured before it can choose: for their distance, or for the address that a prober sees.
+    pub const fn needs_measuring(self) -> bool {
+        self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }
 }
 
@@ -202,7 +251,10 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or_else(|| UnknownStrategy(name.to_owned()))
+        Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or_else(|| {
+            let known = Self::ALL.map(Self::name).join(", ");
+            UnknownStrategy { name: name.to_owned(), known }
+        })
     }
 }
 

@@ -19,7 +19,7 @@ use crate::store;
 use crate::store::terms::Duty;
 use crate::tasks::{
     assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks, locate::Locate,
-    measure::Measure, prune::Prune, reap::Reap, run_periodic, trust,
+    measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust,
 };
 
 /// How often each task looks without being woken.
@@ -31,6 +31,8 @@ const CONFIRM_PERIOD: Duration = Duration::from_secs(2);
 const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
 /// Twice a second: a task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle between two.
 const BALANCE_PERIOD: Duration = Duration::from_millis(500);
+/// An empty look by index, of an interval of an hour or more.
+const RECRAWL_PERIOD: Duration = Duration::from_secs(2);
 /// Seconds of a log that is kept for days matter to nobody.
 const PRUNE_PERIOD: Duration = Duration::from_secs(60);
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
@@ -88,7 +90,7 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &C
     let [reaping, fitting, planning] = [Duty::Reap, Duty::Fit, Duty::Plan].map(|duty| terms.on(duty, scheduler));
     let (measure, locate) = (Measure::new(planning.clone()), Locate::new(planning.clone()));
     let (confirm, assign) = (Confirm::new(planning.clone()), Assign::new(planning.clone()));
-    let balance = Balance::new(planning);
+    let (recrawl, balance) = (Recrawl::new(planning.clone()), Balance::new(planning));
     let (fit, landmarks) = (Fit::new(fitting.clone()), Landmarks::new(fitting.clone()));
     let (reap, prune, judge) = (Reap::new(reaping.clone()), Prune::new(reaping), trust::Trust::new(fitting));
     let (options, w, s) = (scheduler.pool.connect_options(), wakes(), stop.clone());
@@ -136,6 +138,11 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &C
     parts.spawn(async move {
         run_periodic("balance", BALANCE_PERIOD, &Notify::new(), &w.database, s, || balance.run_once()).await;
         ("balance", Ok(()))
+    });
+    let (w, s) = (wakes(), stop.clone());
+    parts.spawn(async move {
+        run_periodic("recrawl", RECRAWL_PERIOD, &Notify::new(), &w.database, s, || recrawl.run_once()).await;
+        ("recrawl", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {

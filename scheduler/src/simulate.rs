@@ -5,6 +5,7 @@
 //! strategy takes against the true round trips. Everything after the reading is a function of the matrix and the
 //! [`Settings`].
 
+mod crawls;
 mod draw;
 mod dump;
 mod judged;
@@ -19,8 +20,8 @@ mod tests;
 
 pub use draw::{Draw, DrawError};
 pub use dump::dump;
-pub use judged::{Judged, JudgedAgent, JudgedSite, Taken};
+pub use judged::{Judged, JudgedAgent, JudgedSite, Taken, play_drawing};
 pub use matrix::{Matrix, MatrixError};
 pub use run::{SimulateError, judge, run};
 pub use score::{Estimate, Report, Standing};
-pub use settings::{Election, Settings, SettingsError, Tier, UnknownName, ingredient};
+pub use settings::{Election, Settings, SettingsError, Tier, UnknownName, ingredient, judged};

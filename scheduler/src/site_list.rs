@@ -5,16 +5,23 @@
 //! http; a scheme settles it. A bare `host:port` has no spelling of its own, so it means `http://host:port`, or
 //! `https://host` when the port is 443. Invariant: a canonical spelling parses to itself.
 //!
-//! A list holds one name a line. Blank lines and comments (`#` at the start, or after a space) are skipped, a byte-order
+//! A list holds one name a line, or a name, a latitude and a longitude with commas between them. A first line that names columns, `site`,
+//! `latitude` and `longitude` among them, says where they are. Blank lines and comments (`#` at the start, or after a space) are skipped, a byte-order
 //! mark and CRLF are taken as they come, repeats are counted and collapsed, and rubbish is reported by line. Addresses
 //! are allowed as hosts: the agent's guard decides which may be connected.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use url::{Host, ParseError};
+
+use crate::gnp::Position;
+
+mod line;
+
+use line::Columns;
 
 /// The longest host name DNS allows, in bytes without the final dot.
 const MAX_HOST: usize = 253;
@@ -48,6 +55,8 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites, in the order of the list, each once.
     pub sites: Vec<SiteName>,
+    /// Where those are of which it says so.
+    pub positions: HashMap<SiteName, Position>,
     /// Lines that repeated a site.
     pub duplicates: usize,
     /// Lines that name no site.
@@ -81,37 +90,35 @@ pub fn parse(bytes: &[u8]) -> SiteList {
     }
     let bytes = bytes.strip_prefix(UTF8_MARK).unwrap_or(bytes);
     let mut seen = HashSet::new();
+    let (mut columns, mut begun) = (None, false);
     for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        match read_line(line) {
-            Ok(None) => {}
-            Ok(Some(site)) if seen.insert(site.clone()) => list.sites.push(site),
-            Ok(Some(_)) => list.duplicates += 1,
+        let text = match line::read(line) {
+            Ok("") => continue,
+            Ok(text) if !begun => {
+                begun = true;
+                columns = Columns::named(text);
+                if columns.is_some() {
+                    continue;
+                }
+                Ok(text)
+            }
+            text => text,
+        };
+        match text.and_then(|text| line::entry(text, columns)) {
+            Ok((site, position)) => {
+                if let Some(position) = position {
+                    list.positions.entry(site.clone()).or_insert(position);
+                }
+                if seen.insert(site.clone()) {
+                    list.sites.push(site);
+                } else {
+                    list.duplicates += 1;
+                }
+            }
             Err(InvalidName { text, reason }) => list.rejected.push(Rejected { line: index + 1, text, reason }),
         }
     }
     list
-}
-
-/// The site of one line, if it is not blank and no comment.
-fn read_line(line: &[u8]) -> Result<Option<SiteName>, InvalidName> {
-    let text = std::str::from_utf8(line).map_err(|error| InvalidName {
-        text: shown(&String::from_utf8_lossy(line)),
-        reason: format!("not UTF-8 from byte {} of the line", error.valid_up_to() + 1),
-    })?;
-    let text = without_comment(text).trim();
-    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
-}
-
-/// Cuts a comment: from a `#` that begins the line or follows white space. In `a.cn/#top` it belongs to the URL.
-fn without_comment(line: &str) -> &str {
-    let mut before = ' ';
-    for (at, character) in line.char_indices() {
-        if character == '#' && before.is_whitespace() {
-            return &line[..at];
-        }
-        before = character;
-    }
-    line
 }
 
 impl SiteName {
@@ -143,7 +150,7 @@ impl SiteName {
     }
 
     /// The host, without scheme and port.
-    fn host(&self) -> &str {
+    pub fn host(&self) -> &str {
         let (_, authority) = self.split();
         match authority.rsplit_once(':') {
             Some((host, _)) if has_port(authority) => host,
@@ -514,6 +521,47 @@ mod tests {
         assert_eq!(site.spellings(), ["http://[::1]", "[::1]"]);
         let site: SiteName = "http://a.cn:81".parse().expect("a name");
         assert_eq!(site.spellings(), ["http://a.cn:81"]);
+    }
+
+    #[test]
+    fn a_list_may_say_where_its_sites_are() {
+        let place = |latitude: f64, longitude: f64| Position::try_new(latitude, longitude).unwrap();
+        let plain = parse(
+            b"# near and far\na.cn, 39.9, 116.4\nb.cn\nhttps://c.cn/,-1,2.5\nhttp://d.cn/x,1,2\ne.cn,,\nA.cn,1,1\n",
+        );
+        assert_eq!(plain.rejected, []);
+        let names: Vec<&str> = plain.sites.iter().map(SiteName::as_str).collect();
+        assert_eq!(names, ["a.cn", "b.cn", "https://c.cn", "http://d.cn", "e.cn"]);
+        let expected = [("a.cn", place(39.9, 116.4)), ("https://c.cn", place(-1.0, 2.5))];
+        assert_eq!(plain.positions, expected.map(|(name, place)| (name.parse().unwrap(), place)).into());
+        assert_eq!(plain.duplicates, 1);
+        let columns = parse(b"\n Longitude,rank,SITE, latitude\n116.4,1,a.cn,39.9\n,2,b.cn,\n");
+        assert_eq!((columns.rejected, columns.sites.len()), (Vec::new(), 2));
+        assert_eq!(columns.positions, [("a.cn".parse().unwrap(), place(39.9, 116.4))].into());
+    }
+
+    #[test]
+    fn a_position_that_is_none_is_rejected_by_line() {
+        let list = parse(b"a.cn,x,1\nb.cn,91,1\nc.cn,1,-181\nd.cn,1\ne.cn,1,2,3\nf.cn,,2\ng.cn,NaN,1\nh cn,1,2\nsite,latitude,longitude\n");
+        assert_eq!(list.sites, []);
+        let reasons: Vec<(usize, &str)> = list.rejected.iter().map(|one| (one.line, one.reason.as_str())).collect();
+        let neither = "neither a name alone, nor a name, a latitude and a longitude";
+        assert_eq!(
+            reasons,
+            [
+                (1, "'x' is not a number of degrees"),
+                (2, "a latitude is between -90 and 90 degrees"),
+                (3, "a longitude is between -180 and 180 degrees"),
+                (4, neither),
+                (5, neither),
+                (6, "a position needs both a latitude and a longitude"),
+                (7, "a latitude is between -90 and 90 degrees"),
+                (8, "a space inside: one site a line"),
+                (9, "'latitude' is not a number of degrees"),
+            ]
+        );
+        let short = parse(b"site,latitude,longitude\na.cn,1\n");
+        assert_eq!(short.rejected[0].to_string(), "line 2: 'a.cn,1': it has fewer columns than the first line names");
     }
 
     proptest! {

@@ -4,24 +4,84 @@
 //! the same seed chooses the same agent. Who may be a candidate (online, country, quota) is decided before. A full candidate
 //! is passed over for one with room, within what the strategy would choose from anyway: nearness is never given up for it.
 
+use std::borrow::Cow;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
+use crate::gnp::{Direction, Position};
 use crate::model::{AgentId, Rtt, Strategy};
 
 mod anycast;
 pub mod balance;
+mod balanced;
 mod confirmed;
+mod domain;
+mod earliest;
+mod explore;
+mod geographic;
+mod hash;
+mod kademlia;
+pub mod learned;
 mod load;
 mod nearest;
 mod next;
+mod prefix;
 mod random;
+mod rank;
+pub mod schedule;
+mod work;
 
 pub use anycast::choose_among_near;
+pub use explore::explored;
 pub use load::LoadLevel;
 pub use next::{Former, Listed, choose_next};
+pub use work::{Crawl, Speed, Work};
+
+/// What is known of the site that an agent is chosen for.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Site<'a> {
+    /// Its host.
+    pub host: &'a str,
+    /// The address a prober saw it at.
+    pub address: Option<IpAddr>,
+    /// Where it stands, as its list or a database of addresses says.
+    pub position: Option<Position>,
+    /// How much there is to crawl; `None` where nothing is known of it.
+    pub work: Option<Work>,
+}
+
+/// Where an agent stands, as its operator and its connection say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Home {
+    /// The country, two capital letters (ISO 3166-1 alpha-2).
+    pub country: Option<[u8; 2]>,
+    /// The direction of its position.
+    pub direction: Option<Direction>,
+    /// The address it is seen at.
+    pub address: Option<IpAddr>,
+}
+
+/// How unsure a distance is: the standard deviation of its logarithm, so that 0.1 is about ten per cent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spread {
+    per_mille: u16,
+}
+
+impl Spread {
+    /// From the standard deviation; what is none counts as the greatest.
+    pub fn new(ratio: f64) -> Self {
+        let micros = Duration::try_from_secs_f64(ratio).map_or(u128::MAX, |ratio| ratio.as_millis());
+        Self { per_mille: u16::try_from(micros).unwrap_or(u16::MAX) }
+    }
+
+    /// The standard deviation.
+    pub fn ratio(self) -> f64 {
+        f64::from(self.per_mille) / 1e3
+    }
+}
 
 /// An agent that may get the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +95,40 @@ pub struct Candidate {
     pub expected: Option<Rtt>,
     /// Its measured round trip to the site; `None` when it did not measure.
     pub measured: Option<Rtt>,
+    /// How unsure the prediction is; `None` where it does not say, or was measured.
+    pub spread: Option<Spread>,
     /// Tasks it holds.
     pub load: u32,
     /// Tasks it may hold at once.
     pub capacity: u32,
     /// How long its crawls take.
     pub pace: Duration,
+    /// When a slot is free for one more task, from now, as far as that is known better than by its load and pace.
+    pub wait: Option<Duration>,
+    /// How fast its crawls go, as far as they have taught.
+    pub speed: Speed,
+    /// Where it stands.
+    pub home: Home,
 }
 
 impl Candidate {
+    /// An agent of which nothing is known but its slots.
+    pub fn new(agent: AgentId, capacity: u32) -> Self {
+        Self {
+            agent,
+            predicted: None,
+            expected: None,
+            measured: None,
+            spread: None,
+            load: 0,
+            capacity,
+            pace: Duration::from_secs(1),
+            wait: None,
+            speed: Speed::default(),
+            home: Home::default(),
+        }
+    }
+
     /// What it ranks by: measured before expected before predicted (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
@@ -57,6 +142,14 @@ impl Candidate {
     /// When one more task would end, from now.
     fn next_ends(&self) -> Duration {
         load::last_ends(self.level().plus(1), self.capacity, self.pace)
+    }
+
+    /// When a slot is free for one more task, from now.
+    fn waits(&self) -> Duration {
+        self.wait.unwrap_or_else(|| match self.level().has_room() {
+            true => Duration::ZERO,
+            false => self.next_ends().saturating_sub(self.pace),
+        })
     }
 }
 
@@ -75,140 +168,62 @@ pub struct Choice {
 
 /// Chooses an agent. `None` only when there are no candidates.
 ///
-/// A strategy that goes by distance chooses among those whose distance is known; where none is, it draws at random and
-/// says so. Fewer candidates than it ranks are no obstacle.
-pub fn choose(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
+/// A strategy that goes by what is not known here (a distance, a position, an address) draws at random and says so. Fewer
+/// candidates than it ranks are no obstacle.
+pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    match strategy {
-        Strategy::Random => random::choose(&ordered, &mut rng),
-        Strategy::GnpTop1 => nearest::choose(&ordered, strategy, 1, &mut rng),
-        Strategy::GnpTop3 => nearest::choose(&ordered, strategy, 3, &mut rng),
-        Strategy::GnpConfirmed => confirmed::choose(&ordered, &mut rng),
+    let chosen = match strategy {
+        Strategy::Random => return random::choose(&ordered, &mut rng),
+        Strategy::Hash => hash::choose(site, &ordered),
+        Strategy::Kademlia => kademlia::choose(site, &ordered),
+        Strategy::Domain => domain::choose(site, &ordered),
+        Strategy::Geographic => geographic::choose(site, &ordered, &mut rng),
+        Strategy::Prefix => prefix::choose(site, &ordered, &mut rng),
+        Strategy::GnpTop1 => nearest::choose(&ordered, 1, &mut rng),
+        Strategy::GnpTop3 => nearest::choose(&ordered, 3, &mut rng),
+        Strategy::GnpBalanced => balanced::choose(&ordered, &mut rng),
+        Strategy::GnpConfirmed => return confirmed::choose(&ordered, &mut rng),
+        Strategy::EarliestFinish => earliest::choose(site, &ordered),
+    };
+    match chosen {
+        Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
+        Err(Unknown(what)) => {
+            random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(what.to_owned()), ..choice })
+        }
     }
 }
 
-/// Each agent once, and in one order, whatever order they came in.
-fn ordered(candidates: &[Candidate]) -> Vec<Candidate> {
+/// What a strategy chose, with those it would take in its place, best first; or what it goes by and does not know.
+type Ranked = Result<(AgentId, Vec<Candidate>), Unknown>;
+
+/// What is not known, in a sentence for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unknown(&'static str);
+
+/// Never said: without anybody nothing is chosen.
+const NOBODY: Unknown = Unknown("there is no agent");
+/// Why a strategy that goes by distance cannot.
+const NO_DISTANCE: Unknown = Unknown("no agent's distance to the site is known");
+
+/// The first of `ranked`, which is what a strategy chose.
+fn first(ranked: Vec<Candidate>, otherwise: Unknown) -> Ranked {
+    ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
+}
+
+/// Each agent once, and in one order, whatever order they came in. Those that come so already, as they do where speed matters, are not
+/// copied.
+fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
+    if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
+        return Cow::Borrowed(candidates);
+    }
     let mut ordered = candidates.to_vec();
     ordered.sort_unstable_by_key(|candidate| {
         (candidate.agent, candidate.distance(), candidate.measured, candidate.expected, candidate.predicted)
     });
     ordered.dedup_by_key(|candidate| candidate.agent);
-    ordered
+    Cow::Owned(ordered)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert_eq, proptest};
-
-    use super::*;
-
-    fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64>) -> Candidate {
-        let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
-        let agent = AgentId::new(agent);
-        let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));
-        Candidate { agent, predicted, expected: None, measured, load: 0, capacity: 1, pace: Duration::from_secs(1) }
-    }
-
-    fn fleet(size: i64) -> Vec<Candidate> {
-        (1..=size).map(|i| candidate(i, Some(f64::from(u16::try_from(i).unwrap()) * 10.0), None)).collect()
-    }
-
-    #[test]
-    fn nobody_is_chosen_among_nobody() {
-        for strategy in Strategy::ALL {
-            assert_eq!(choose(strategy, &[], 1), None);
-        }
-    }
-
-    #[test]
-    fn top1_takes_the_nearest_and_a_measured_distance_beats_a_predicted_one() {
-        let agents = [candidate(1, Some(10.0), Some(90.0)), candidate(2, Some(50.0), None), candidate(3, None, None)];
-        let choice = choose(Strategy::GnpTop1, &agents, 9).unwrap();
-        assert_eq!(choice.agent, AgentId::new(2));
-        assert_eq!(choice.candidates, [agents[1]]);
-        assert_eq!(choice.fallback, None);
-    }
-
-    #[test]
-    fn an_agent_that_might_be_far_ranks_by_what_is_expected_of_it() {
-        let risky = Candidate { expected: Rtt::try_from_millis_f64(60.0).ok(), ..candidate(1, Some(10.0), None) };
-        let sure = candidate(2, Some(50.0), None);
-        assert_eq!(choose(Strategy::GnpTop1, &[risky, sure], 1).unwrap().agent, AgentId::new(2));
-    }
-
-    #[test]
-    fn top3_draws_each_of_the_three_nearest_and_ranks_them() {
-        let agents = fleet(10);
-        let mut seen = BTreeSet::new();
-        for seed in 0..100 {
-            let choice = choose(Strategy::GnpTop3, &agents, seed).unwrap();
-            assert_eq!(choice.candidates, agents[..3]);
-            seen.insert(choice.agent.get());
-        }
-        assert_eq!(seen, BTreeSet::from([1, 2, 3]));
-    }
-
-    #[test]
-    fn fewer_agents_than_the_strategy_ranks_are_all_candidates() {
-        let choice = choose(Strategy::GnpTop3, &fleet(2), 5).unwrap();
-        assert_eq!(choice.candidates.len(), 2);
-        assert_eq!(choose(Strategy::GnpTop3, &fleet(1), 5).unwrap().agent, AgentId::new(1));
-    }
-
-    #[test]
-    fn without_any_distance_any_agent_is_drawn_and_the_choice_says_why() {
-        let agents: Vec<Candidate> = (1..=5).map(|i| candidate(i, None, None)).collect();
-        let drawn: BTreeSet<i64> = (0..200)
-            .map(|seed| {
-                let choice = choose(Strategy::GnpTop3, &agents, seed).unwrap();
-                assert!(choice.fallback.is_some());
-                choice.agent.get()
-            })
-            .collect();
-        assert_eq!(drawn.len(), 5);
-    }
-
-    #[test]
-    fn random_reaches_every_agent_about_evenly() {
-        let agents = fleet(8);
-        let mut counts = [0_u32; 8];
-        for seed in 0..4_000 {
-            let agent = choose(Strategy::Random, &agents, seed).unwrap().agent.get();
-            counts[usize::try_from(agent - 1).unwrap()] += 1;
-        }
-        assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
-    }
-
-    proptest! {
-        #[test]
-        fn a_choice_depends_on_the_seed_and_not_on_the_order(
-            (agents, shuffled) in prop::collection::vec((prop::option::of(1.0..500.0), prop::option::of(1.0..500.0)), 1..20)
-                .prop_map(|distances| {
-                    let numbered = (1..).zip(distances);
-                    numbered.map(|(i, (predicted, measured))| candidate(i, predicted, measured)).collect::<Vec<_>>()
-                })
-                .prop_flat_map(|agents| (Just(agents.clone()), Just(agents).prop_shuffle())),
-            seed in any::<u64>(),
-        ) {
-            for strategy in Strategy::ALL {
-                let choice = choose(strategy, &agents, seed).unwrap();
-                prop_assert_eq!(&choice, &choose(strategy, &shuffled, seed).unwrap());
-                prop_assert!(choice.candidates.iter().any(|candidate| candidate.agent == choice.agent));
-                prop_assert_eq!(choice.fallback.is_none(), choice.strategy == strategy);
-                if strategy == Strategy::GnpConfirmed {
-                    continue;
-                }
-                if strategy.needs_distance() && choice.fallback.is_none() {
-                    let known = agents.iter().filter_map(Candidate::distance);
-                    let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
-                    let nearer = known.filter(|distance| *distance < worst).count();
-                    prop_assert!(nearer < choice.candidates.len());
-                }
-            }
-        }
-    }
-}
+mod tests;

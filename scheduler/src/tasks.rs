@@ -4,6 +4,7 @@
 //! that duty. A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
+mod admission;
 pub mod assign;
 pub mod balance;
 mod claims;
@@ -17,8 +18,10 @@ mod known;
 pub mod landmarks;
 pub mod locate;
 pub mod measure;
+mod plan;
 pub mod prune;
 pub mod reap;
+pub mod recrawl;
 pub mod refined;
 #[cfg(test)]
 mod trial;

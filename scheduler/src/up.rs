@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::contact::ContactUrl;
 use crate::data_dir::DataDir;
 use crate::exit::{print, usage};
+use crate::geoip::GeoIp;
 use crate::grpc::Identity;
 use crate::operator::{self, ClientFile, Precedence};
 use crate::postgres::PrivatePostgres;
@@ -46,6 +47,8 @@ pub struct Options {
     pub database_url: Option<String>,
     /// Carried in every user agent; none: the configuration's.
     pub contact_url: Option<ContactUrl>,
+    /// Positions by address; none: the configuration's.
+    pub geoip: Option<PathBuf>,
     /// How agents dial it; none: formed from the address that is listened on.
     pub advertise: Option<Advertised>,
     /// The data directory's secrets count, though the database knows others.
@@ -94,6 +97,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     // Before Postgres is spawned: a signal that comes while it starts must not leave it behind.
     let shutdown = on_signal()?;
     let config = configuration(&options)?;
+    let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
     let data_dir = match &options.data_dir {
         Some(path) => path.clone(),
         None => DataDir::default_path()?,
@@ -110,7 +114,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
             (postgres.options(), Some(postgres))
         }
     };
-    let served = serve(&options, config, &data_dir, connect, listener, shutdown);
+    let served = serve(&options, (config, geoip), &data_dir, connect, listener, shutdown);
     let Some(postgres) = postgres else { return served.await };
     let served = tokio::select! {
         served = served => served,
@@ -122,7 +126,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
 
 async fn serve(
     options: &Options,
-    config: Config,
+    (config, geoip): (Config, Option<Arc<GeoIp>>),
     data_dir: &DataDir,
     connect: PgConnectOptions,
     listener: TcpListener,
@@ -155,6 +159,7 @@ async fn serve(
         pool: pool.clone(),
         wakes: Arc::new(wake::Wakes::default()),
         maps: Arc::default(),
+        geoip,
         config: Arc::new(config),
     };
     let wakes = Arc::clone(&scheduler.wakes);
@@ -177,6 +182,9 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     }
     if let Some(contact_url) = &options.contact_url {
         config.contact_url = Some(contact_url.to_string());
+    }
+    if options.geoip.is_some() {
+        config.geoip.clone_from(&options.geoip);
     }
     if options.advertise.is_some() && config.listen.ip().is_loopback() {
         let listen = config.listen;

@@ -46,6 +46,21 @@ fn asked<'a>(connection: &'a [String], rest: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
+fn a_file_of_positions_that_cannot_help_ends_the_start_with_a_sentence() {
+    let home = home();
+    fs::write(home.path().join("cities.mmdb"), "no such thing").unwrap();
+    for (file, sentence) in [
+        ("missing.mmdb", "read the positions by address in missing.mmdb"),
+        ("cities.mmdb", "cities.mmdb is not in the format MaxMind DB"),
+    ] {
+        let ran = landfall(home.path(), &["up", "--data-dir", "data", "--geoip", file]);
+        assert_ne!(ran.code, 0);
+        assert!(ran.err.contains(sentence), "{}", ran.err);
+    }
+    assert!(!home.path().join("data").exists(), "nothing was begun");
+}
+
+#[test]
 fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     let home = home();
     let list = "\u{feff}# autumn\r\n\r\nwww.example.cn\r\nhttp://\r\nWWW.Example.CN.\r\nnot a host\r\nftp://files.example.cn\r\n";

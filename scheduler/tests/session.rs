@@ -7,7 +7,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_scheduler::Scheduler;
-use landfall_scheduler::config::Config;
+use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Wanted};
@@ -30,6 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[path = "session/checkpoints.rs"]
 mod checkpoints;
+#[path = "session/parked.rs"]
+mod parked;
+#[path = "session/policies.rs"]
+mod policies;
 #[path = "session/several.rs"]
 mod several;
 #[path = "session/together.rs"]
@@ -55,6 +59,7 @@ impl Running {
         let scheduler = Scheduler {
             pool: pool.clone(),
             wakes: Arc::new(Wakes::default()),
+            geoip: None,
             maps: Arc::default(),
             config: Arc::new(config),
         };
@@ -77,6 +82,7 @@ impl Running {
             carrier: "CERNET".into(),
             country: "CN".into(),
             position: None,
+            tags: Vec::new(),
             valid_for: Duration::from_secs(600),
         };
         let token = Secret::generate().expect("randomness");

@@ -12,6 +12,7 @@ mod accuracy;
 mod anycast;
 pub mod crawl;
 pub mod crowd;
+mod decide;
 mod dedupe;
 mod dns;
 mod drift;
@@ -83,6 +84,7 @@ const SECTIONS: &[Section] = &[
     ("anycast", anycast::run),
     ("crawl", crawl::run),
     ("crowd", crowd::run),
+    ("decide", decide::run),
     ("dedupe", dedupe::run),
     ("dns", dns::run),
     ("drift", drift::run),

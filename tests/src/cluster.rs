@@ -26,6 +26,7 @@ use crate::world::World;
 mod agents;
 pub mod database;
 pub mod scheduler;
+mod snapshot;
 
 /// Says who is behind the requests; the lab's sites are the only ones that see it.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
@@ -358,6 +359,11 @@ impl Cluster {
     /// # Errors
     /// When one did not end by itself when asked.
     pub async fn stop(mut self) -> anyhow::Result<()> {
+        self.halt().await
+    }
+
+    /// The same, and leaves the files.
+    pub(crate) async fn halt(&mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.agents.iter().for_each(Process::terminate);
         let mut late = Vec::new();

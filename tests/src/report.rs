@@ -18,7 +18,7 @@ mod map;
 mod scatter;
 mod throughput;
 
-const STYLE: &str = include_str!("report/style.css");
+pub(crate) const STYLE: &str = include_str!("report/style.css");
 /// Groups of agents that get a colour of their own; the rest share one.
 const COLOURS: usize = 9;
 

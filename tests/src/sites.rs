@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::wan::{Connection, Destination, Wan};
-use crate::web::SiteWeb;
+use crate::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -53,16 +53,43 @@ pub struct Access {
     pub bytes: usize,
 }
 
-/// Every request that reached a site, in order of arrival. Cheap to clone.
+/// A body on its way.
+#[derive(Debug, Clone, Copy)]
+pub struct Delivery {
+    /// The site that sends it, by index.
+    pub site: usize,
+    /// When its first byte leaves.
+    pub from: Instant,
+    /// When its last one does, which is when it has arrived.
+    pub until: Instant,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// Every request that reached a site, in order of arrival, and what was sent. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
     /// Appended by every server task; never held across an await.
     entries: Arc<Mutex<Vec<Access>>>,
+    /// The same.
+    deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
 
 impl AccessLog {
     fn note(&self, access: Access) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+    }
+
+    fn deliver(&self, site: usize, releases: &[(Instant, usize)]) {
+        let Some(((from, _), (until, _))) = releases.first().zip(releases.last()) else { return };
+        let bytes = releases.iter().map(|(_, bytes)| bytes).sum();
+        let delivery = Delivery { site, from: *from, until: *until, bytes };
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+    }
+
+    /// A copy of the bodies that were sent so far, those on their way included.
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A copy of what was noted so far.
@@ -203,7 +230,13 @@ impl SiteServer {
         });
         connection.first_byte(arrived, answer.thinking).await;
         let length = HeaderValue::from(body.len());
-        let body = if head { Empty::new().boxed_unsync() } else { delayed_body(body, connection) };
+        let body = if head {
+            Empty::new().boxed_unsync()
+        } else {
+            let releases = connection.schedule(body.len(), Instant::now());
+            self.log.deliver(site, &releases);
+            timed_body(body, releases, connection)
+        };
         let mut response = Response::new(body);
         *response.status_mut() = answer.status;
         response.headers_mut().insert(CONTENT_LENGTH, length);
@@ -233,7 +266,7 @@ impl SiteServer {
         if path == "/robots.txt" {
             return match web.robots() {
                 Some(text) => plain(StatusCode::OK, &text),
-                None => plain(StatusCode::NOT_FOUND, "no robots.txt\n"),
+                None => plain(StatusCode::NOT_FOUND, NO_ROBOTS),
             };
         }
         match web.page(path) {
@@ -243,7 +276,7 @@ impl SiteServer {
                 body: web.body(index),
                 thinking: page.thinking,
             },
-            None => plain(StatusCode::NOT_FOUND, "no such page\n"),
+            None => plain(StatusCode::NOT_FOUND, NO_PAGE),
         }
     }
 }
@@ -251,6 +284,11 @@ impl SiteServer {
 /// A body that leaves in the WAN's rounds, beginning now.
 pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
     let releases = connection.schedule(body.len(), Instant::now());
+    timed_body(body, releases, connection)
+}
+
+/// A body whose pieces leave at these moments.
+fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
     let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
         let chunk = body.slice(*sent..*sent + bytes);
         *sent += bytes;

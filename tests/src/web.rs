@@ -48,6 +48,15 @@ pub struct Page {
     leaves: bool,
 }
 
+/// One request of a crawl, as far as it takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Bytes of the answer's body.
+    pub bytes: usize,
+    /// How long the server thinks before it answers.
+    pub thinking: Duration,
+}
+
 /// What a polite crawler gets from a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Truth {
@@ -153,6 +162,37 @@ impl SiteWeb {
         text
     }
 
+    /// What a crawler that honours robots.txt asks for within `max_depth` links of the start page, in its order: robots.txt, then pages
+    /// breadth first, those that are not there among them.
+    pub fn requests(&self, max_depth: u32) -> Vec<Asked> {
+        let robots = self.robots().map_or(NO_ROBOTS.len(), |text| text.len());
+        let mut asked = vec![Asked { bytes: robots, thinking: Duration::ZERO }];
+        let mut seen = BTreeSet::from([0]);
+        // A page that is not there has no index.
+        let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
+        while let Some((index, depth)) = queue.pop_front() {
+            let Some(index) = index else {
+                asked.push(Asked { bytes: NO_PAGE.len(), thinking: Duration::ZERO });
+                continue;
+            };
+            let page = &self.pages[index];
+            asked.push(Asked { bytes: page.bytes, thinking: page.thinking });
+            if depth == max_depth {
+                continue;
+            }
+            for &link in &page.links {
+                let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
+                if allowed && seen.insert(link) {
+                    queue.push_back((Some(link), depth + 1));
+                }
+            }
+            if page.broken {
+                queue.push_back((None, depth + 1));
+            }
+        }
+        asked
+    }
+
     /// What a crawler that honours robots.txt reaches within `max_depth` links of the start page.
     pub fn truth(&self, max_depth: u32) -> Truth {
         let mut seen = BTreeSet::from([0]);
@@ -177,6 +217,10 @@ impl SiteWeb {
     }
 }
 
+/// The body where there is no robots.txt.
+pub const NO_ROBOTS: &str = "no robots.txt\n";
+/// The body where there is no such page.
+pub const NO_PAGE: &str = "no such page\n";
 const TAIL: &str = "</p></body></html>\n";
 
 const WORDS: [&str; 16] = [
@@ -280,6 +324,20 @@ mod tests {
         assert!((400 * 21..400 * 28).contains(&pages), "{pages} pages on 400 sites");
         assert!((11_000..13_500).contains(&(bytes / pages)), "{} bytes a page", bytes / pages);
         assert!(sites.iter().all(|site| site.len() <= rules.max_pages));
+    }
+
+    #[test]
+    fn a_crawl_asks_for_robots_every_page_it_may_and_every_broken_link_once() {
+        for index in 0..40 {
+            let site = SiteWeb::draw(&WebRules::default(), 5, index);
+            let (asked, truth) = (site.requests(8), site.truth(8));
+            assert_eq!(asked.len(), 1 + truth.pages.len() + truth.broken, "site {index}");
+            let robots = site.robots().map_or(NO_ROBOTS.len(), |text| text.len());
+            let bytes: usize = asked.iter().map(|asked| asked.bytes).sum();
+            let extra = robots + truth.broken * NO_PAGE.len();
+            assert_eq!(bytes, usize::try_from(truth.bytes).unwrap() + extra);
+            assert_eq!((asked[0].bytes, asked[1].bytes), (robots, site.pages[0].bytes));
+        }
     }
 
     #[test]

@@ -170,6 +170,63 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when the batch began and ended")
 }
 
+/// A crawl of a site, on the clock that starts with its batch's first grant.
+#[derive(Debug, Clone, FromRow)]
+pub struct Crawl {
+    /// The site's name.
+    pub site: String,
+    /// The agent whose outcome it is.
+    pub crawler: String,
+    /// The outcome's kind.
+    pub kind: String,
+    /// The first error.
+    pub message: String,
+    /// Bytes fetched.
+    pub bytes: i64,
+    /// How long it took, in seconds.
+    pub took_s: f64,
+    /// When its last lease was granted.
+    pub granted_s: f64,
+    /// When that ended.
+    pub ended_s: f64,
+}
+
+/// The crawls of a batch, in the order in which its sites were submitted.
+///
+/// # Errors
+/// When the query fails.
+pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawl>> {
+    let query = "
+        with held as (
+            select l.* from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1
+        ), first as (select min(granted_at) as at from held)
+        select s.name as site, a.name as crawler, o.kind::text as kind, coalesce(o.message, '') as message, o.bytes,
+               o.duration_ms::float8 / 1000 as took_s,
+               extract(epoch from h.granted_at - first.at)::float8 as granted_s,
+               extract(epoch from h.ended_at - first.at)::float8 as ended_s
+        from held h
+        join outcomes o on o.task_id = h.task_id and o.token = h.token
+        join agents a on a.id = o.agent_id
+        join tasks t on t.id = h.task_id
+        join sites s on s.id = t.site_id
+        cross join first
+        order by t.id";
+    sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read the crawls of a batch")
+}
+
+/// How long ago the first lease of a batch was granted.
+///
+/// # Errors
+/// When the query fails, or there is none.
+pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Duration> {
+    let query = "
+        select extract(epoch from clock_timestamp() - min(l.granted_at))::float8
+        from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1";
+    let seconds: f64 =
+        sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when a batch began")?;
+    Duration::try_from_secs_f64(seconds).context("a batch began in the future")
+}
+
 /// Connects to the private Postgres of a data directory.
 ///
 /// # Errors

@@ -22,6 +22,8 @@ use tokio::sync::Mutex;
 /// Probes of one site are this far apart; an operator's are a second apart.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_DEPTH: u32 = 8;
+/// A share of fewer measurements would say nothing: six agents have so many of three machines.
+const FEWEST_PAIRS: usize = 18;
 const MESH_PATIENCE: Duration = Duration::from_secs(60);
 const LEASE_PATIENCE: Duration = Duration::from_secs(60);
 const BATCH_PATIENCE: Duration = Duration::from_secs(90);
@@ -94,10 +96,10 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
 fn measurements_are_true(cluster: &Cluster, facts: &Facts) {
     let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
     for (what, accuracy) in [("mesh", figures.mesh), ("sites", figures.sites)] {
-        assert!(accuracy.pairs > 20, "{what}: {accuracy:?}");
-        match (accuracy.share().is_some_and(|share| share >= 0.95), cluster.world.too_late()) {
+        assert!(accuracy.pairs >= FEWEST_PAIRS, "{what}: {accuracy:?}");
+        match (accuracy.share().is_some_and(|share| share >= 0.95), cluster.world.void()) {
             (true, _) => {}
-            (false, Some(late)) => println!("void: {late}, and {what}: {accuracy:?}"),
+            (false, Some(why)) => println!("void: {why}, and {what}: {accuracy:?}"),
             (false, None) => panic!("{what}: {accuracy:?}"),
         }
     }
@@ -167,7 +169,7 @@ async fn sites_on_one_machine_share_measurements() {
     let began = Instant::now();
     submit(&cluster, &list, &["--request-interval", "100ms", "--watch"]).await;
     println!("{SITES} sites measured by {AGENTS} agents and crawled in {:.1?}", began.elapsed());
-    let facts = cluster.facts("autumn").await.unwrap();
+    let mut facts = cluster.facts("autumn").await.unwrap();
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
     assert_eq!(facts.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
@@ -181,21 +183,38 @@ async fn sites_on_one_machine_share_measurements() {
     // A busy machine makes samples restless, and then more of them are taken: half is far from the eighth that is shared.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
     // Of eight sites on a machine one is measured by everyone; of the others one in fifty, and those where that disagreed.
-    let own: i64 = sqlx::query_scalar("select count(*) from site_measurements where shared_from is null")
-        .fetch_one(&cluster.pool)
-        .await
-        .unwrap();
-    println!("{own} of {} measurements are the site's own", AGENTS * SITES);
-    assert!(usize::try_from(own).unwrap() * 10 <= AGENTS * SITES * 3, "{own} of {}", AGENTS * SITES);
+    let own = own_measurements(&cluster).await;
+    println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
+    assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);
     let counted: i64 = sqlx::query_scalar("select sum(requests)::bigint from site_measurements")
         .fetch_one(&cluster.pool)
         .await
         .unwrap();
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
-    measurements_are_true(&cluster, &facts);
     shows_what_measuring_cost(&cluster, &facts, &probes).await;
+    // The others are copies, and one that is wrong would count as often as it was copied.
+    facts.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
+    measurements_are_true(&cluster, &facts);
     cluster.stop().await.unwrap();
+}
+
+/// The sites' own measurements, in microseconds, by prober and site. All others equal the one that they are said to be from.
+async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Option<i64>> {
+    let all: Vec<(String, String, Option<String>, Option<i64>)> = sqlx::query_as(
+        "select a.name, s.name, m.shared_from, m.rtt_us from site_measurements m \
+         join agents a on a.id = m.prober_id join sites s on s.id = m.site_id",
+    )
+    .fetch_all(&cluster.pool)
+    .await
+    .unwrap();
+    let (own, copies): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, _, from, _)| from.is_none());
+    let own: BTreeMap<_, _> = own.into_iter().map(|(prober, site, _, rtt_us)| ((prober, site), rtt_us)).collect();
+    for (prober, site, from, rtt_us) in copies {
+        let from = (prober, from.unwrap());
+        assert_eq!(own.get(&from), Some(&rtt_us), "{site} has another measurement than {from:?}");
+    }
+    own
 }
 
 /// What `sites show` says of a site's requests and of whose measurements it has is what its server saw.
@@ -236,6 +255,47 @@ fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&A
     let machines = cluster.world.scenario().machines();
     assert!(of_others + machines >= sites.len(), "every site was asked at least once: {of_others}");
     assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "two orders' probes of a machine {least:?} apart");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained() {
+    let _turn = TURN.lock().await;
+    let mut cluster = cluster(3, 6).await;
+    let list = cluster.write_site_list().unwrap();
+    let names = std::fs::read_to_string(&list).unwrap();
+    let site = names.lines().next().unwrap().to_owned();
+    std::fs::write(&list, names.replacen(&site, &format!("{site},45.75,126.5"), 1)).unwrap();
+    submit(&cluster, &list, &["--request-interval", "100ms", "--tag", "chosen"]).await;
+    cluster
+        .await_count("sites that nobody may crawl", "select count(*) from unmet_tasks", 6, BATCH_PATIENCE)
+        .await
+        .unwrap();
+    let explained = cluster.operate(&["explain", &site]).await.unwrap();
+    assert!(explained.contains("position: 45.75, 126.5 (list)"), "{explained}");
+    assert!(explained.contains("no agent meets the constraints: 3 of 3 lack the tag 'chosen'"), "{explained}");
+    let shown = cluster.operate(&["batches", "show", "autumn"]).await.unwrap();
+    assert!(shown.contains("agents     tagged chosen"), "{shown}");
+
+    let agent = cluster.agent_names().remove(1);
+    cluster.operate(&["agents", "tag", &agent, "--add", "chosen"]).await.unwrap();
+    cluster.operate(&["sites", "watch", "--batch", "autumn"]).await.unwrap();
+    let facts = cluster.facts("autumn").await.unwrap();
+    assert!(facts.tasks.iter().all(|task| task.agent.as_ref() == Some(&agent)), "{:?}", facts.tasks);
+    let explained = cluster.operate(&["explain", &site, "--batch", "autumn"]).await.unwrap();
+    for said in ["was chosen because ", "excluded: ", ": each lacks the tag 'chosen'"] {
+        assert!(explained.contains(said), "{said}: {explained}");
+    }
+    let json = cluster.operate(&["explain", &site, "--format", "json"]).await.unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let choice = &json["tasks"][0]["choices"][0];
+    assert_eq!(choice["agent"], agent.as_str());
+    assert!(
+        choice["candidates"][0]["load_level"].is_i64() && choice["candidates"][0]["measured_ms"].is_f64(),
+        "{choice}"
+    );
+    let unknown = cluster.operate(&["explain", "nowhere.test"]).await.unwrap_err().to_string();
+    assert!(unknown.contains("no site is known as 'nowhere.test'"), "{unknown}");
+    cluster.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

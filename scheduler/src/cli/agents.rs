@@ -11,6 +11,8 @@ use super::agent;
 use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
 use super::output::{self, Format, Row, ShowFormat};
+use super::tag::TagArgs;
+use crate::constraints;
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
 use crate::up::quoted;
@@ -54,6 +56,9 @@ Example:
         #[arg(value_name = "NAME")]
         name: String,
     },
+    /// Give an agent tags that batches may ask for, or take them from it
+    #[command(after_help = "Example:\n  landfall agents tag harbin-cernet --add fast --add rack-2 --remove spare")]
+    Tag(TagArgs),
     /// Remove an agent for good: its credential is refused, its history stays
     Remove(RemoveArgs),
 }
@@ -78,6 +83,9 @@ pub(super) struct EnrolArgs {
     /// Where it stands: degrees east, -180 to 180
     #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
     longitude: Option<f64>,
+    /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 times at most
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
     /// How to print
     #[arg(long, value_enum, default_value_t = EnrolFormat::Text)]
     format: EnrolFormat,
@@ -98,6 +106,7 @@ impl AgentsCommand {
             Self::Show { name, format } => agent::show(name, format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
+            Self::Tag(args) => args.run(connection).await,
             Self::Remove(args) => args.run(connection).await,
             Self::List { removed, format } => {
                 let client = Client::connect(connection).await?;
@@ -128,6 +137,7 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
         PositionError::Longitude => usage(format!("--longitude: {problem}")),
         PositionError::Half => usage(format!("--latitude, --longitude: {problem}")),
     })?;
+    let tags = constraints::tags(&args.tag).map_err(|error| usage(format!("--tag: {}", error.problem)))?;
     let client = Client::connect(connection).await?;
     let request = CreateEnrolmentRequest {
         name: args.name.unwrap_or_default(),
@@ -137,6 +147,7 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
         valid_for: None,
         latitude: args.latitude,
         longitude: args.longitude,
+        tags,
     };
     let made = client.fleet().create_enrolment(request).await.map_err(|status| client.refusal(&status))?.into_inner();
     if made.contact_url.is_empty() {
@@ -226,6 +237,8 @@ pub(super) struct AgentRow {
     draining_since: Option<String>,
     removed_at: Option<String>,
     paused: String,
+    /// Separated by spaces.
+    tags: String,
 }
 
 impl From<Agent> for AgentRow {
@@ -255,6 +268,7 @@ impl From<Agent> for AgentRow {
             draining_since: output::time(agent.draining_since.as_ref()),
             removed_at: output::time(agent.removed_at.as_ref()),
             paused: agent.paused,
+            tags: agent.tags.join(" "),
         }
     }
 }
@@ -266,6 +280,9 @@ impl AgentRow {
         writeln!(text, "{} (agent {})", self.name, self.agent_id)?;
         let country = if self.country.is_empty() { String::new() } else { format!(", {}", self.country) };
         writeln!(text, "  stands in  {}, {}{country}", self.city, self.carrier)?;
+        if !self.tags.is_empty() {
+            writeln!(text, "  tags       {}", self.tags)?;
+        }
         let landmark = if self.landmark { ", landmark" } else { "" };
         let version = if self.version.is_empty() { "unknown" } else { &self.version };
         writeln!(
@@ -329,6 +346,7 @@ impl Row for AgentRow {
         ">reached by",
         "seen at",
         "version",
+        "tags",
         "quarantined",
     ];
 
@@ -347,6 +365,7 @@ impl Row for AgentRow {
             self.reached_by.to_string(),
             output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
             output::text_cell(&self.version),
+            output::text_cell(&self.tags),
             output::text_cell(&self.quarantined),
         ]
     }

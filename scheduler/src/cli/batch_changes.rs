@@ -46,15 +46,23 @@ pub(super) async fn cancel(request: CancelTasksRequest, connection: &ConnectionA
     print(&format!("batch {batch}: {}\n", cancelled_sentence(&cancelled)))
 }
 
-fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended }: &CancelTasksResponse) -> String {
+fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended, recrawls }: &CancelTasksResponse) -> String {
     let mut said = match tasks {
+        0 if *recrawls > 0 => "no site under way".to_owned(),
         0 => "nothing changed".to_owned(),
         tasks => format!("{} cancelled", counted(*tasks, "site")),
     };
     if *leases > 0 {
         said = format!("{said}, {} under way stopped", counted(*leases, "crawl"));
     }
-    if *ended > 0 { format!("{said}; {} had ended before", counted(*ended, "site")) } else { said }
+    if *ended > 0 {
+        said = format!("{said}; {} had ended before", counted(*ended, "site"));
+    }
+    match recrawls {
+        0 => said,
+        1 => format!("{said}, and 1 is not crawled again"),
+        recrawls => format!("{said}, and {recrawls} are not crawled again"),
+    }
 }
 
 impl RetryArgs {
@@ -86,9 +94,13 @@ mod tests {
 
     #[test]
     fn what_changed_is_said_in_a_sentence() {
-        let said = |tasks, leases, ended| cancelled_sentence(&CancelTasksResponse { tasks, leases, ended });
-        assert_eq!(said(3, 1, 0), "3 sites cancelled, 1 crawl under way stopped");
-        assert_eq!(said(0, 0, 2), "nothing changed; 2 sites had ended before");
+        let said = |tasks, leases, ended, recrawls| {
+            cancelled_sentence(&CancelTasksResponse { tasks, leases, ended, recrawls })
+        };
+        assert_eq!(said(3, 1, 0, 0), "3 sites cancelled, 1 crawl under way stopped");
+        assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had ended before");
+        assert_eq!(said(1, 0, 2, 2), "1 site cancelled; 2 sites had ended before, and 2 are not crawled again");
+        assert_eq!(said(0, 0, 1, 1), "no site under way; 1 site had ended before, and 1 is not crawled again");
         let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
         assert_eq!(said(1, 0), "1 site goes again");
         assert_eq!(said(0, 1), "nothing changed; 1 site is under way already");

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::batch_changes;
 use super::client::Client;
+use super::constraints;
 use super::output::{self, Format, Row, ShowFormat};
 use super::watch;
 use crate::exit::print;
@@ -129,6 +130,7 @@ struct Shown {
     include: Vec<String>,
     exclude: Vec<String>,
     contact_url: Option<String>,
+    recrawl_interval_ms: Option<f64>,
     submitted: u64,
     measuring: u64,
     located: u64,
@@ -141,7 +143,9 @@ struct Shown {
     pages: u64,
     bytes: u64,
     waiting_for: String,
+    next_recrawl: Option<String>,
     endings: Vec<EndingRow>,
+    constraints: constraints::Shown,
 }
 
 #[derive(Debug, Serialize)]
@@ -168,6 +172,7 @@ impl From<ShowBatchResponse> for Shown {
             include: policy.include.unwrap_or_default().patterns,
             exclude: policy.exclude.unwrap_or_default().patterns,
             contact_url: policy.contact_url,
+            recrawl_interval_ms: output::millis(policy.recrawl_interval.as_ref()),
             submitted: progress.submitted,
             measuring: progress.measuring,
             located: progress.located,
@@ -180,11 +185,13 @@ impl From<ShowBatchResponse> for Shown {
             pages: progress.pages,
             bytes: progress.bytes,
             waiting_for: progress.waiting_for,
+            next_recrawl: output::time(progress.next_recrawl.as_ref()),
             endings: shown
                 .endings
                 .into_iter()
                 .map(|Ending { reason, tasks }| EndingRow { reason, sites: tasks })
                 .collect(),
+            constraints: shown.constraints.unwrap_or_default().into(),
         }
     }
 }
@@ -204,8 +211,15 @@ fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
         )?;
         write_rest(&mut text, policy)?;
     }
+    let asked = shown.constraints.as_ref().map(constraints::line).filter(|line| !line.is_empty());
+    if let Some(asked) = asked {
+        writeln!(text, "  agents     {asked}")?;
+    }
     if let Some(progress) = &shown.progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
+        if let Some(next) = output::time(progress.next_recrawl.as_ref()) {
+            writeln!(text, "  next       recrawl due at {next}")?;
+        }
     }
     for (index, Ending { reason, tasks }) in shown.endings.iter().enumerate() {
         let head = if index == 0 { "because" } else { "" };
@@ -232,6 +246,9 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     }
     if let Some(contact_url) = &policy.contact_url {
         writeln!(text, "  contact    {contact_url}")?;
+    }
+    if policy.recrawl_interval.is_some() {
+        writeln!(text, "  recrawl    {} after each crawl", length(policy.recrawl_interval.as_ref()))?;
     }
     Ok(())
 }
@@ -262,11 +279,13 @@ mod tests {
             include: patterns("/a"),
             exclude: patterns("/b"),
             contact_url: Some("https://example.org/study".to_owned()),
+            recrawl_interval: duration(7 * 86_400),
         };
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy), ..ShowBatchResponse::default() };
         let text = text(&shown).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
-                    sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n";
+                    sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
+                    recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
     }
 

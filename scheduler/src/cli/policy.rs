@@ -1,4 +1,5 @@
-//! A batch's crawl policy, as flags and as a TOML file; what a flag says goes before what the file says.
+//! A batch's crawl policy, as flags and as a TOML file; what a flag says goes before what the file says. The file may have the batch's
+//! constraints as well, which are `constraints`' to read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,14 @@ use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{CrawlPolicy, PathPatterns};
 use toml::{Spanned, Value};
 
+use super::constraints;
+use crate::constraints::ConstraintsRequest;
 use crate::exit::usage;
 use crate::model::PolicyRequest;
 
 /// The fields a file may have.
 const FIELDS: &str = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, store, include, \
-                      exclude and contact_url";
+                      exclude, contact_url, recrawl_interval and the table constraints";
 
 /// How far each site is crawled. What is not said is the scheduler's configuration, or what the batch has.
 #[derive(Debug, Clone, Default, Args)]
@@ -57,12 +60,15 @@ pub(super) struct PolicyArgs {
     /// Whom these sites' owners may write to, instead of the fleet's contact URL
     #[arg(long, value_name = "URL")]
     contact_url: Option<String>,
+    /// Crawl each site again so long after its crawl ended, as 7d; 1h to 365d [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    recrawl_interval: Option<Duration>,
 }
 
 impl PolicyArgs {
-    /// What is asked of the policy; `None` when nothing is.
-    pub(super) fn policy(&self) -> anyhow::Result<Option<CrawlPolicy>> {
-        let file = self.policy.as_deref().map(read).transpose()?.unwrap_or_default();
+    /// What is asked of the policy, `None` when nothing is; and what the file asks of the agents.
+    pub(super) fn policy(&self) -> anyhow::Result<(Option<CrawlPolicy>, ConstraintsRequest)> {
+        let (file, constraints) = self.policy.as_deref().map(read).transpose()?.unwrap_or_default();
         let said = |patterns: &[String]| Some(patterns.to_vec()).filter(|patterns| !patterns.is_empty());
         let flags = PolicyRequest {
             max_pages: self.max_pages,
@@ -76,12 +82,13 @@ impl PolicyArgs {
             include: said(&self.include),
             exclude: said(&self.exclude),
             contact_url: self.contact_url.clone(),
+            recrawl_interval: self.recrawl_interval,
         };
         let flags = flags
             .checked()
             .map_err(|error| usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem)))?;
         let policy = message(flags, file);
-        Ok(Some(policy).filter(|policy| *policy != CrawlPolicy::default()))
+        Ok((Some(policy).filter(|policy| *policy != CrawlPolicy::default()), constraints))
     }
 }
 
@@ -102,11 +109,12 @@ fn message(flags: PolicyRequest, file: PolicyRequest) -> CrawlPolicy {
         include: patterns(flags.include.or(file.include)),
         exclude: patterns(flags.exclude.or(file.exclude)),
         contact_url: flags.contact_url.or(file.contact_url),
+        recrawl_interval: time(flags.recrawl_interval.or(file.recrawl_interval)),
     }
 }
 
 /// Reads a file; a mistake is one sentence that names the file, the line and the field.
-fn read(path: &Path) -> anyhow::Result<PolicyRequest> {
+fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| usage(format!("read {shown}: {error}")))?;
     let line = |at: usize| text.get(..at).unwrap_or_default().matches('\n').count() + 1;
@@ -114,14 +122,17 @@ fn read(path: &Path) -> anyhow::Result<PolicyRequest> {
         let at = error.span().map(|span| span.start).unwrap_or_default();
         usage(format!("{shown}: line {}: {}", line(at), error.message().lines().next().unwrap_or_default()))
     })?;
-    let mut policy = PolicyRequest::default();
+    let (mut policy, mut asked) = (PolicyRequest::default(), ConstraintsRequest::default());
     for (name, value) in &fields {
-        let set = set(policy, name.get_ref(), value.get_ref());
-        policy = set.map_err(|error| {
+        let wrong = |error: anyhow::Error| {
             usage(format!("{shown}: line {}: {}: {error}", line(name.span().start), name.get_ref()))
-        })?;
+        };
+        match name.get_ref().as_str() {
+            "constraints" => asked = constraints::table(value.get_ref()).map_err(wrong)?,
+            name => policy = set(policy, name, value.get_ref()).map_err(wrong)?,
+        }
     }
-    Ok(policy)
+    Ok((policy, asked))
 }
 
 /// The policy with this field, which is within its bounds.
@@ -133,6 +144,7 @@ fn set(mut policy: PolicyRequest, name: &str, value: &Value) -> anyhow::Result<P
         "max_duration" => policy.max_duration = Some(time(value)?),
         "request_interval" => policy.request_interval = Some(time(value)?),
         "shortest_interval" => policy.shortest_interval = Some(time(value)?),
+        "recrawl_interval" => policy.recrawl_interval = Some(time(value)?),
         "sitemaps" => policy.sitemaps = Some(truth(value)?),
         "store" => policy.store = Some(truth(value)?),
         "include" => policy.include = Some(texts(value)?),
@@ -174,22 +186,23 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
         std::fs::write(&path, text).unwrap();
-        PolicyArgs { policy: Some(path), ..flags }.policy().map_err(|error| format!("{error:#}"))
+        let asked = PolicyArgs { policy: Some(path), ..flags }.policy();
+        asked.map(|(policy, _)| policy).map_err(|error| format!("{error:#}"))
     }
 
     #[test]
     fn what_nobody_says_of_the_policy_is_left_to_the_scheduler() {
-        assert_eq!(PolicyArgs::default().policy().unwrap(), None);
+        assert_eq!(PolicyArgs::default().policy().unwrap(), (None, ConstraintsRequest::default()));
         assert_eq!(asked("", PolicyArgs::default()), Ok(None));
         let flags = PolicyArgs { max_depth: Some(0), ..PolicyArgs::default() };
-        assert_eq!(flags.policy().unwrap(), Some(CrawlPolicy { max_depth: Some(0), ..CrawlPolicy::default() }));
+        assert_eq!(flags.policy().unwrap().0, Some(CrawlPolicy { max_depth: Some(0), ..CrawlPolicy::default() }));
     }
 
     #[test]
     fn flags_go_before_the_file() {
         let text = "max_pages = 5\nmax_bytes = 6\nmax_depth = 7\nmax_duration = '8s'\nrequest_interval = '9s'\n\
             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a']\nexclude = []\n\
-            contact_url = 'https://example.org/study'\n";
+            contact_url = 'https://example.org/study'\nrecrawl_interval = '7d'\n";
         let flags = PolicyArgs { max_pages: Some(50), include: vec!["/b".into()], ..PolicyArgs::default() };
         let asked = asked(text, flags).unwrap().unwrap();
         assert_eq!((asked.max_pages, asked.max_bytes, asked.max_depth), (Some(50), Some(6), Some(7)));
@@ -198,6 +211,7 @@ mod tests {
         assert_eq!(asked.exclude, Some(PathPatterns::default()), "no patterns are asked for");
         assert_eq!(asked.shortest_interval, Some(prost_types::Duration { seconds: 1, nanos: 0 }));
         assert_eq!(asked.contact_url.as_deref(), Some("https://example.org/study"));
+        assert_eq!(asked.recrawl_interval, Some(prost_types::Duration { seconds: 7 * 86_400, nanos: 0 }));
     }
 
     #[test]
@@ -209,11 +223,17 @@ mod tests {
             ("sitemaps = true\nmax_page = 3", "line 2: max_page: there is no such field"),
             ("request_interval = 1", "line 1: request_interval: 1 is not a time"),
             ("max_duration = '31days'", "line 1: max_duration: not within"),
+            ("recrawl_interval = '59m'", "line 1: recrawl_interval: not within 3600s to"),
             ("store = 'yes'", "line 1: store: \"yes\" is not true or false"),
             ("include = '/a'", "line 1: include: \"/a\" is not a list"),
             ("exclude = ['a']", "line 1: exclude: the pattern \"a\" does not begin with"),
             ("contact_url = 'nobody'", "line 1: contact_url: 'nobody' is no contact URL"),
             ("store = true\nstore = false", "line 2: "),
+            (
+                "store = true\n\n[constraints]\ncountry = 'CHN'",
+                "line 3: constraints: country: 'CHN' is not two letters",
+            ),
+            ("constraints = 3", "line 1: constraints: 3 is not a table"),
         ] {
             let error = asked(text, PolicyArgs::default()).unwrap_err();
             assert!(error.contains(&format!("policy.toml: {expected}")), "{error}");

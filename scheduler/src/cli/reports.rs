@@ -86,6 +86,8 @@ struct AssignmentRow {
     confirming_probes: u64,
     /// Sent to the site to measure it, over all measurements.
     requests: u64,
+    /// The newest of the site in this batch, from 1.
+    round: u32,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
@@ -115,6 +117,7 @@ impl From<v1::AssignmentRow> for AssignmentRow {
             probes: row.probes,
             confirming_probes: row.confirming_probes,
             requests: row.requests,
+            round: row.round,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::exit::{print, sentence, usage};
 use crate::model::Strategy;
 use crate::simulate::{
     Election, Estimate, Judged, Matrix, MatrixError, Report, Settings, SettingsError, SimulateError, Standing, Tier,
-    dump, ingredient, judge,
+    dump, ingredient, judge, judged,
 };
 
 /// What anybody may do with a dump, before the mask of whoever writes it.
@@ -51,7 +51,7 @@ pub(super) struct SimulateArgs {
     /// Sites of each seed, drawn among all [default: all]
     #[arg(long, value_name = "N")]
     sites: Option<usize>,
-    /// Strategies to compare: random, gnp-top1, gnp-top3, gnp-confirmed
+    /// Strategies to compare: all but domain, geographic and prefix, which go by what stands in no matrix
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
     /// The map that predicts: plain, refined
@@ -66,6 +66,9 @@ pub(super) struct SimulateArgs {
     /// Agents that gnp-confirmed asks to measure a site once
     #[arg(long, default_value_t = 3, value_name = "K")]
     confirm: usize,
+    /// How often each site is crawled, each time with what the crawls before taught
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    crawls: usize,
     /// How to print
     #[arg(long, value_enum, default_value_t = SimulateFormat::Table)]
     format: SimulateFormat,
@@ -123,7 +126,7 @@ impl SimulateArgs {
 
     fn settings(&self) -> anyhow::Result<Settings> {
         let strategies = match self.strategy.as_slice() {
-            [all] if all == "all" => Strategy::ALL.to_vec(),
+            [all] if all == "all" => judged().collect(),
             names => names
                 .iter()
                 .map(|name| name.parse::<Strategy>())
@@ -147,6 +150,7 @@ impl SimulateArgs {
                 .map_err(|unknown| usage(format!("--without: {unknown}")))?,
             election: self.election.parse::<Election>().map_err(|unknown| usage(format!("--election: {unknown}")))?,
             confirm: self.confirm,
+            crawls: self.crawls,
             threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
     }
@@ -215,7 +219,23 @@ fn text(matrix: &str, report: &Report) -> String {
     let mut rows =
         vec![yardstick("(nearest agent)", report.oracle_rtt_ms), yardstick("(any agent)", report.random_rtt_ms)];
     rows.extend_from_slice(&report.strategies);
-    head + &estimate_text(report) + "\n" + &output::table(&rows)
+    head + &estimate_text(report) + "\n" + &output::table(&rows) + &learning(report)
+}
+
+/// What each crawl of the same sites was worth; empty where they are crawled once.
+fn learning(report: &Report) -> String {
+    let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
+    if learned().next().is_none() {
+        return String::new();
+    }
+    let mut text = "\n\nexcess over the nearest agent in each crawl of the same sites, ms (median of seeds), and what is left of the first's\n".to_owned();
+    for Standing { name, excess_ms, .. } in learned() {
+        let first = excess_ms.first().copied().unwrap_or(0.0);
+        let one = |excess: &f64| format!("{excess:>8.2} ({:>4.2})", excess / first);
+        let cells: Vec<String> = excess_ms.iter().map(one).collect();
+        text += &format!("{name:<16} {}\n", cells.join(" "));
+    }
+    text
 }
 
 fn estimate_text(report: &Report) -> String {

@@ -21,6 +21,7 @@ pub(super) struct TaskRow {
     refetched: u32,
     trapped: u32,
     progress: Option<ProgressRow>,
+    recrawl_at: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -92,6 +93,7 @@ impl From<SiteTask> for TaskRow {
             refetched: task.refetched,
             trapped: task.trapped,
             progress: task.progress.map(ProgressRow::from),
+            recrawl_at: output::time(task.recrawl_at.as_ref()),
         }
     }
 }
@@ -146,6 +148,9 @@ impl TaskRow {
         }
         if let Some(progress) = &self.progress {
             parts.push(progress.sentence());
+        }
+        if let Some(at) = &self.recrawl_at {
+            parts.push(format!("crawled again at {at}"));
         }
         if !self.agent.is_empty() {
             parts.push(format!("agent {} by {}", self.agent, self.strategy));

@@ -4,13 +4,16 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use landfall_proto::v1::{ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteVerdict};
+use landfall_proto::v1::{
+    GlobePosition, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteVerdict,
+};
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
+use super::constraints::ConstraintsArgs;
 use super::output::{self, Format, Row, ShowFormat};
 use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
@@ -23,13 +26,15 @@ use crate::model::Strategy;
 pub(super) enum SitesCommand {
     /// Submit a site list to a batch
     #[command(after_help = "\
-A list has one site a line: a host, or a URL whose path is dropped. Blank lines and # comments are skipped.
+A list has one site a line: a host, or a URL whose path is dropped; where it is may follow: HOST,LATITUDE,LONGITUDE. A first line
+site,latitude,longitude says which column is which. Blank lines and # comments are skipped.
 
 Examples:
   landfall sites submit list.txt --batch autumn --watch
   grep '\\.cn$' list.txt | landfall sites submit - --batch china --strategy gnp-top1
-  landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'")]
-    Submit(SubmitArgs),
+  landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'
+  landfall sites submit list.txt --batch inland --country CN --tag fast --bytes-per-day 2000000000")]
+    Submit(Box<SubmitArgs>),
     /// Follow a batch until every site has ended
     Watch {
         /// The batch
@@ -84,12 +89,14 @@ pub(super) struct SubmitArgs {
     pub(super) skip_invalid: bool,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
+    #[command(flatten)]
+    pub(super) constraints: ConstraintsArgs,
 }
 
 impl SitesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::Submit(args) => submit::submit(args, connection).await,
+            Self::Submit(args) => submit::submit(*args, connection).await,
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
@@ -115,6 +122,7 @@ struct Site {
     name: String,
     origin: Option<String>,
     alias_of: Option<String>,
+    position: Option<Globe>,
     placement: Option<Placement>,
     verdict: Option<Verdict>,
     measurements: Vec<MeasurementRow>,
@@ -122,6 +130,29 @@ struct Site {
     order: Option<Order>,
     broken_off_since: Option<String>,
     tasks: Vec<TaskRow>,
+}
+
+/// Where it is, and who says so.
+#[derive(Debug, Serialize)]
+pub(super) struct Globe {
+    latitude: f64,
+    longitude: f64,
+    source: String,
+}
+
+impl From<GlobePosition> for Globe {
+    fn from(GlobePosition { latitude, longitude, source }: GlobePosition) -> Self {
+        Self { latitude, longitude, source }
+    }
+}
+
+/// A position for people.
+pub(super) fn globe_cell(position: Option<&Globe>) -> String {
+    let said = |Globe { latitude, longitude, source }: &Globe| match source.as_str() {
+        "geoip" => format!("{latitude}, {longitude} (by its address)"),
+        source => format!("{latitude}, {longitude} ({source})"),
+    };
+    position.map_or_else(|| "unknown".to_owned(), said)
 }
 
 #[derive(Debug, Serialize)]
@@ -170,6 +201,7 @@ impl From<ShowSiteResponse> for Site {
             name: site.name,
             origin: some(site.origin),
             alias_of: some(site.alias_of),
+            position: site.position.map(Globe::from),
             placement: site.placement.map(place),
             verdict: site.verdict.map(Verdict::from),
             measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
@@ -252,6 +284,7 @@ impl Site {
         if let Some(since) = &self.broken_off_since {
             writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", self.name)?;
         }
+        writeln!(text, "  position   {}", globe_cell(self.position.as_ref()))?;
         match &self.placement {
             Some(Placement { epoch, coordinate_ms, fit_error }) => {
                 let coordinate: Vec<String> = coordinate_ms.iter().map(|ms| format!("{ms:.1}")).collect();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_proto::v1::submit_request::Part;
-use landfall_proto::v1::{SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
+use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
@@ -29,7 +29,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits a list, and follows the batch where that was asked.
 pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let policy = args.policy.policy()?;
+    let (policy, of_file) = args.policy.policy()?;
+    let constraints = args.constraints.constraints(of_file)?;
     let list = read(&args.list)?;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
@@ -49,8 +50,12 @@ pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> any
         strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
         policy,
+        constraints,
     };
     let answer = send(&mut client, &messages(header, &list)).await?;
+    for warning in &answer.warnings {
+        eprintln!("warning: {warning}: these sites wait until one has, or fail, as the batch's constraints say");
+    }
     print(&summary(&args.batch, &answer, &list))?;
     if args.watch { watch::watch(&client, &args.batch).await } else { Ok(()) }
 }
@@ -83,8 +88,13 @@ fn shown(path: &Path) -> String {
 fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
     let mut messages = vec![SubmitRequest { part: Some(Part::Header(header)) }];
     messages.extend(list.sites.chunks(CHUNK).map(|sites| {
+        let listed = |(index, site)| {
+            let position = list.positions.get(site)?;
+            Some(ListedPosition { index, latitude: position.latitude(), longitude: position.longitude() })
+        };
+        let positions = (0..).zip(sites).filter_map(listed).collect();
         let sites = sites.iter().map(|site| site.as_str().to_owned()).collect();
-        SubmitRequest { part: Some(Part::Chunk(SubmitChunk { sites })) }
+        SubmitRequest { part: Some(Part::Chunk(SubmitChunk { sites, positions })) }
     }));
     messages
 }
@@ -144,14 +154,16 @@ mod tests {
 
     #[test]
     fn a_submission_that_changes_nothing_says_so() {
-        let answer = SubmitResponse { added: 0, already_present: 203, duplicates: 0, batch_total: 203 };
+        let answer =
+            SubmitResponse { added: 0, already_present: 203, duplicates: 0, batch_total: 203, warnings: Vec::new() };
         let list = site_list::parse(b"a.cn\n");
         assert_eq!(summary("autumn", &answer, &list), "batch autumn already has all 203 sites: nothing changed\n");
     }
 
     #[test]
     fn what_was_collapsed_and_skipped_is_said() {
-        let answer = SubmitResponse { added: 2, already_present: 1, duplicates: 0, batch_total: 3 };
+        let answer =
+            SubmitResponse { added: 2, already_present: 1, duplicates: 0, batch_total: 3, warnings: Vec::new() };
         let list = site_list::parse(b"a.cn\nA.cn.\n???\n");
         assert_eq!(
             summary("b", &answer, &list),
@@ -161,10 +173,15 @@ mod tests {
 
     #[test]
     fn long_lists_go_in_chunks_after_one_header() {
-        let text: String = (0..CHUNK + 1).map(|n| format!("s{n}.example.org\n")).collect();
+        let mut text: String = (0..CHUNK + 1).map(|n| format!("s{n}.example.org\n")).collect();
+        text.insert_str(0, "far.example.org,-45.5,170\n");
         let sent = messages(SubmitHeader::default(), &site_list::parse(text.as_bytes()));
         assert_eq!(sent.len(), 3);
         assert!(matches!(sent[0].part, Some(Part::Header(_))));
-        assert!(matches!(&sent[2].part, Some(Part::Chunk(chunk)) if chunk.sites.len() == 1));
+        assert!(
+            matches!(&sent[2].part, Some(Part::Chunk(chunk)) if chunk.sites.len() == 2 && chunk.positions.is_empty())
+        );
+        let far = ListedPosition { index: 0, latitude: -45.5, longitude: 170.0 };
+        assert!(matches!(&sent[1].part, Some(Part::Chunk(chunk)) if chunk.positions == [far]));
     }
 }

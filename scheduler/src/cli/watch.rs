@@ -10,7 +10,7 @@ use landfall_proto::v1::{BatchProgress, WatchBatchRequest};
 use tonic::{Code, Status};
 
 use super::client::Client;
-use super::output::bytes_cell;
+use super::output::{bytes_cell, time};
 use crate::exit::print;
 
 /// How often a broken stream is opened again without a message in between.
@@ -18,7 +18,7 @@ const REOPENED_AT_MOST: u32 = 20;
 /// The pause before that.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
 
-/// Follows a batch until every task has ended.
+/// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
 pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
     let mut client = client.clone();
     let mut display = Display::new();
@@ -134,11 +134,15 @@ pub(super) fn states(progress: &BatchProgress) -> String {
 
 fn summary(batch: &str, progress: &BatchProgress) -> String {
     let BatchProgress { complete, truncated, failed, cancelled, pages, bytes, .. } = progress;
-    format!(
+    let mut summary = format!(
         "batch {batch}: {complete} complete, {truncated} truncated, {failed} failed, {cancelled} cancelled; \
          {pages} pages, {}\n",
         bytes_cell(*bytes)
-    )
+    );
+    if let Some(next) = time(progress.next_recrawl.as_ref()) {
+        summary.push_str(&format!("the next recrawl is due at {next}\n"));
+    }
+    summary
 }
 
 #[cfg(test)]

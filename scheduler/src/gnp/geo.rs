@@ -76,6 +76,32 @@ impl Position {
     }
 }
 
+/// The direction of a position as seen from the earth's centre: the nearer two positions, the smaller the angle between them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Direction([f64; 3]);
+
+/// Finite, so equal to itself.
+impl Eq for Direction {}
+
+impl From<Position> for Direction {
+    fn from(position: Position) -> Self {
+        let (latitude, longitude) = (position.latitude.to_radians(), position.longitude.to_radians());
+        Self([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()])
+    }
+}
+
+impl Direction {
+    /// The cosine of the angle to another: 1 at the same place, -1 at the antipodes.
+    pub fn cosine(self, other: Self) -> f64 {
+        self.0.iter().zip(other.0).map(|(one, other)| one * other).sum::<f64>().clamp(-1.0, 1.0)
+    }
+
+    /// The cosine of the angle that is as wide as this one and some kilometres on the ground more.
+    pub fn widened(cosine: f64, km: f64) -> f64 {
+        (cosine.clamp(-1.0, 1.0).acos() + km / EARTH_RADIUS_KM).min(std::f64::consts::PI).cos()
+    }
+}
+
 /// The shortest way over the globe, kilometres, by the haversine formula on the mean sphere.
 pub fn great_circle_km(a: Position, b: Position) -> f64 {
     let half_sine = |from: f64, to: f64| ((to - from).to_radians() / 2.0).sin().powi(2);

@@ -76,11 +76,18 @@ pub(super) struct Ground<const N: usize> {
     softening: f64,
     /// One over the square of the prior's reach.
     per_reach: f64,
+    /// A cost for each measurement from which another start is worth its time, in squared log errors.
+    pub(super) restart: f64,
 }
 
 impl<const N: usize> Ground<N> {
-    /// The agents' coordinates, each a component a dimension and the height. `scale` is in milliseconds.
-    pub(super) fn new<'a>(agents: impl Iterator<Item = &'a [f64]>, dimensions: usize, scale: f64) -> Self {
+    /// The agents' coordinates, each a component a dimension and the height. `scale` is in milliseconds, `restart` in squared log errors.
+    pub(super) fn new<'a>(
+        agents: impl Iterator<Item = &'a [f64]>,
+        dimensions: usize,
+        scale: f64,
+        restart: f64,
+    ) -> Self {
         let agents: Vec<Point<N>> = agents.map(|coordinate| widen(coordinate, dimensions)).collect();
         let reach = PRIOR_REACH * scale;
         Self {
@@ -90,6 +97,7 @@ impl<const N: usize> Ground<N> {
             scale,
             softening: super::softening(scale),
             per_reach: 1.0 / (reach * reach),
+            restart,
         }
     }
 

@@ -32,6 +32,11 @@ const STARTS: usize = 3;
 /// A cost for each measurement, in squared log errors, from which another start is worth its time: what
 /// an error of 20 % costs.
 const RESTART: f64 = 0.03;
+/// In a map that explains its own measurements better than that, another start is worth its time from so many times its fit error on: what
+/// is a good place in a rough map is a poor minimum in an exact one.
+const RESTART_FIT_ERRORS: f64 = 3.0;
+/// But not below what an error of 5 % costs: nobody chooses another agent for that.
+const LEAST_RESTART: f64 = 0.0025;
 /// The first simplex's step, as a part of the embedding's scale.
 const STEP: f64 = 0.1;
 /// When a host's simplex ends.
@@ -93,7 +98,8 @@ impl Embedding {
 
     fn ground<const N: usize>(&self) -> Box<dyn Place> {
         let coordinates = self.agents.values().map(|placement| placement.coordinate.as_slice());
-        Box::new(Ground::<N>::new(coordinates, self.dimensions, self.scale))
+        let restart = (RESTART_FIT_ERRORS * self.fit_error()).powi(2).clamp(LEAST_RESTART, RESTART);
+        Box::new(Ground::<N>::new(coordinates, self.dimensions, self.scale, restart))
     }
 }
 
@@ -187,7 +193,7 @@ fn best_of<const N: usize, E>(
     let [first, others @ ..] = host.starts::<STARTS>();
     let mut best = solve(&first)?;
     for start in others {
-        if best.1 < RESTART * host.anchors() {
+        if best.1 < host.ground.restart * host.anchors() {
             break;
         }
         let found = solve(&start)?;
@@ -216,7 +222,7 @@ mod tests {
     /// What a placement costs.
     fn cost(map: &Embedding, measured: &[(AgentId, Rtt)], placed: &Placement) -> f64 {
         let coordinates = map.agents().values().map(|placement| placement.coordinate.as_slice());
-        let ground = Ground::<9>::new(coordinates, map.dimensions, map.scale);
+        let ground = Ground::<9>::new(coordinates, map.dimensions, map.scale, RESTART);
         let number = |agent: &AgentId| map.agents().keys().position(|other| other == agent).unwrap();
         let known: Vec<(usize, f64)> = measured.iter().map(|(agent, rtt)| (number(agent), millis(*rtt))).collect();
         ground.host(&known).cost(&ground.widen(&placed.coordinate))

@@ -20,11 +20,13 @@ pub struct Predicted {
     pub rtt: Rtt,
     /// What agents are ranked by; `None` where the map knows points only, and the round trip ranks.
     pub expected: Option<Rtt>,
+    /// How unsure that is: the standard deviation of the logarithm; `None` where the map knows points only.
+    pub spread: Option<f64>,
 }
 
 impl From<Prediction> for Predicted {
     fn from(prediction: Prediction) -> Self {
-        Self { rtt: prediction.median, expected: Some(prediction.expected) }
+        Self { rtt: prediction.median, expected: Some(prediction.expected), spread: Some(prediction.spread) }
     }
 }
 
@@ -34,7 +36,7 @@ impl Place<'_> {
         match self {
             Self::Point(embedding, placement) => {
                 let rtt = embedding.predict(placement, embedding.placement(agent)?).ok()?;
-                Some(Predicted { rtt, expected: None })
+                Some(Predicted { rtt, expected: None, spread: None })
             }
             Self::Cloud(posterior) => posterior.predict(agent).map(Predicted::from),
         }

@@ -63,6 +63,7 @@ pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Resu
         capacity: register.capacity,
         version: clip(register.version),
         beacon_url,
+        address: peer,
         yields: register.yields,
         held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
     })

@@ -10,8 +10,10 @@ use chrono::{DateTime, Utc};
 
 use crate::model::Rtt;
 
+pub(super) mod constraints;
 pub(super) mod embeddings;
 pub(super) mod events;
+pub(super) mod explain;
 pub(super) mod fleet;
 pub(super) mod policies;
 pub(super) mod reports;

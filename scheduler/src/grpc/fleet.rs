@@ -10,7 +10,8 @@ use crate::landmark_choice::{self, ChoiceError};
 use crate::secret::Secret;
 use crate::store::events::{self, Filter};
 use crate::store::{
-    self, agents, drains, embeddings, enrolments, landmarks, leases, quarantines, refusals, sessions, settings,
+    self, agents, constraints, drains, embeddings, enrolments, landmarks, leases, quarantines, refusals, sessions,
+    settings,
 };
 
 use super::convert::fleet as convert;
@@ -105,6 +106,22 @@ impl FleetService for FleetDesk {
         tracing::info!(agent.name = name, resumed, "an agent is in service again");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::ResumeAgentResponse { resumed }))
+    }
+
+    async fn tag_agent(&self, request: Request<v1::TagAgentRequest>) -> Result<Response<v1::TagAgentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::TagAgentRequest { name, add, remove } = request.into_inner();
+        let add = convert::tags("add", &add).map_err(status::from_field)?;
+        let remove = convert::tags("remove", &remove).map_err(status::from_field)?;
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let found = constraints::lock_tags(&mut tx, &name).await.map_err(status::from_store)?;
+        let (agent, tags) = found.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name.clone())))?;
+        let tags = convert::retagged(tags, add, &remove).map_err(status::from_field)?;
+        constraints::set_tags(&mut tx, agent, &tags).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::TagAgentResponse { tags }))
     }
 
     async fn remove_agent(

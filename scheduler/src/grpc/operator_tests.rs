@@ -25,6 +25,7 @@ use crate::model::{AgentId, SessionId};
 use crate::secret::Secret;
 use crate::store::terms::Duty;
 use crate::store::{enrolments, fixtures, settings};
+use crate::tasks::assign::Assign;
 use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
 use crate::tasks::run_periodic;
@@ -61,8 +62,13 @@ impl Desk {
         drop(conn);
         // Nobody renews a term here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
-        let scheduler =
-            Scheduler { pool: pool.clone(), wakes: Arc::default(), maps: Arc::default(), config: Arc::new(config) };
+        let scheduler = Scheduler {
+            pool: pool.clone(),
+            wakes: Arc::default(),
+            maps: Arc::default(),
+            geoip: None,
+            config: Arc::new(config),
+        };
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -117,10 +123,16 @@ impl Desk {
     }
 
     async fn submit(&self, batch: &str, names: &[&str]) -> Result<v1::SubmitResponse, Status> {
-        let header = v1::SubmitHeader { batch: batch.into(), ..v1::SubmitHeader::default() };
+        self.submit_to(v1::SubmitHeader { batch: batch.into(), ..v1::SubmitHeader::default() }, names).await
+    }
+
+    async fn submit_to(&self, header: v1::SubmitHeader, names: &[&str]) -> Result<v1::SubmitResponse, Status> {
         let messages = [
             v1::submit_request::Part::Header(header),
-            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: names.iter().map(|&n| n.to_owned()).collect() }),
+            v1::submit_request::Part::Chunk(v1::SubmitChunk {
+                sites: names.iter().map(|&n| n.to_owned()).collect(),
+                positions: Vec::new(),
+            }),
         ]
         .map(|part| v1::SubmitRequest { part: Some(part) });
         Ok(self.sites().submit(tokio_stream::iter(messages)).await?.into_inner())
@@ -198,6 +210,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         desk.submit("autumn", &["a.cn"]).await.map(|_| ()),
         sites.watch_batch(v1::WatchBatchRequest { batch: batch() }).await.map(|_| ()),
         sites.show_site(v1::ShowSiteRequest::default()).await.map(|_| ()),
+        sites.explain(v1::ExplainRequest::default()).await.map(|_| ()),
         sites.cancel_tasks(v1::CancelTasksRequest::default()).await.map(|_| ()),
         sites.retry_tasks(v1::RetryTasksRequest::default()).await.map(|_| ()),
         sites.list_batches(v1::ListBatchesRequest {}).await.map(|_| ()),
@@ -208,6 +221,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         fleet.drain_agent(v1::DrainAgentRequest::default()).await.map(|_| ()),
         fleet.resume_agent(v1::ResumeAgentRequest::default()).await.map(|_| ()),
         fleet.remove_agent(v1::RemoveAgentRequest::default()).await.map(|_| ()),
+        fleet.tag_agent(v1::TagAgentRequest::default()).await.map(|_| ()),
         fleet.set_landmarks(v1::SetLandmarksRequest::default()).await.map(|_| ()),
         fleet.elect_landmarks(v1::ElectLandmarksRequest::default()).await.map(|_| ()),
         fleet.list_landmarks(v1::ListLandmarksRequest {}).await.map(|_| ()),
@@ -221,6 +235,160 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
     let mut bare = FleetServiceClient::new(desk.channel.clone());
     let missing = bare.list_agents(v1::ListAgentsRequest::default()).await.expect_err("refused");
     assert_eq!(missing.code(), Code::Unauthenticated);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.agents(1).await;
+    let text = |text: &str| vec![text.to_owned()];
+    let tag = |add: &str, remove: &str| {
+        let list = |tags: &str| tags.split_whitespace().map(str::to_owned).collect();
+        v1::TagAgentRequest { name: "agent0".into(), add: list(add), remove: list(remove) }
+    };
+    let tags = desk.fleet().tag_agent(tag("Fast rack-2", "")).await.expect("tagged").into_inner().tags;
+    assert_eq!(tags, ["fast", "rack-2"]);
+    let tags = desk.fleet().tag_agent(tag("x", "FAST unknown")).await.expect("tagged").into_inner().tags;
+    assert_eq!(tags, ["rack-2", "x"]);
+    let listed = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
+    assert_eq!(listed.agents[0].tags, ["rack-2", "x"]);
+    for (request, code, message) in [
+        (tag("a/b", ""), Code::InvalidArgument, "add: 'a/b' is not 1 to 32"),
+        (tag("a", "A"), Code::InvalidArgument, "remove: the tag 'a' is to be added as well"),
+        (v1::TagAgentRequest { name: "nobody".into(), ..tag("a", "") }, Code::NotFound, "no agent is called nobody"),
+    ] {
+        let refused = desk.fleet().tag_agent(request).await.expect_err("refused");
+        assert_eq!(refused.code(), code);
+        assert!(refused.message().starts_with(message), "{}", refused.message());
+    }
+
+    let asked =
+        v1::Constraints { countries: text("cn"), tags: text("X"), bytes_per_day: Some(5), ..Default::default() };
+    let header =
+        |constraints| v1::SubmitHeader { batch: "b".into(), constraints: Some(constraints), ..Default::default() };
+    let made = desk.submit_to(header(asked.clone()), &["a.cn"]).await.expect("submitted");
+    assert_eq!(made.warnings, Vec::<String>::new());
+    let shown = desk.sites().show_batch(v1::ShowBatchRequest { batch: "b".into() }).await.expect("shown").into_inner();
+    let has = shown.constraints.expect("constraints");
+    assert_eq!((has.countries.join(" "), has.tags.join(" "), has.bytes_per_day), ("CN".into(), "x".into(), Some(5)));
+    assert_eq!(has.unmet(), v1::Unmet::Wait);
+    let other = v1::Constraints { countries: text("JP"), ..asked };
+    let refused = desk.submit_to(header(other.clone()), &["b.cn"]).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let header = v1::SubmitHeader { batch: "c".into(), ..header(other) };
+    let made = desk.submit_to(header.clone(), &["b.cn"]).await.expect("submitted");
+    assert_eq!(made.warnings, ["no agent has the country 'JP'"]);
+    let wrong = v1::Constraints { countries: text("China"), ..Default::default() };
+    let refused = desk.submit_to(v1::SubmitHeader { constraints: Some(wrong), ..header }, &["b.cn"]).await;
+    let refused = refused.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().starts_with("constraints.country: 'China' is not two letters"), "{}", refused.message());
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn where_a_site_is_goes_in_with_its_list_and_is_shown(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let submit = async |index, latitude| {
+        let header = v1::SubmitHeader { batch: "b".into(), ..v1::SubmitHeader::default() };
+        let position = v1::ListedPosition { index, latitude, longitude: 116.5 };
+        let sites = vec!["a.cn".to_owned(), "b.cn".to_owned()];
+        let chunk = v1::SubmitChunk { sites, positions: vec![position] };
+        let messages = [v1::submit_request::Part::Header(header), v1::submit_request::Part::Chunk(chunk)];
+        let messages = messages.map(|part| v1::SubmitRequest { part: Some(part) });
+        desk.sites().submit(tokio_stream::iter(messages)).await
+    };
+    submit(1, 39.75).await.expect("submitted");
+    let shown = async |site: &str| {
+        let asked = desk.sites().show_site(v1::ShowSiteRequest { site: site.into() }).await;
+        asked.expect("shown").into_inner().position
+    };
+    assert_eq!(shown("a.cn").await, None);
+    let place = v1::GlobePosition { latitude: 39.75, longitude: 116.5, source: "list".into() };
+    assert_eq!(shown("b.cn").await, Some(place));
+    for (index, latitude, message) in [
+        (2, 1.0, "positions[2]: there is no such site in this message"),
+        (0, 91.0, "positions[0]: a latitude is between -90 and 90 degrees"),
+    ] {
+        let refused = submit(index, latitude).await.expect_err("refused");
+        assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, message));
+    }
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.agents(3).await;
+    let request = v1::TagAgentRequest { name: "agent2".into(), remove: Vec::new(), add: vec!["slow".into()] };
+    desk.fleet().tag_agent(request.clone()).await.expect("tagged");
+    for name in ["agent0", "agent1"] {
+        let tagged = v1::TagAgentRequest { name: name.into(), add: vec!["fast".into()], ..request.clone() };
+        desk.fleet().tag_agent(tagged).await.expect("tagged");
+    }
+    let fast = v1::Constraints { tags: vec!["fast".into()], ..Default::default() };
+    let header = v1::SubmitHeader { batch: "autumn".into(), constraints: Some(fast), ..Default::default() };
+    desk.submit_to(header, &["a.cn"]).await.expect("submitted");
+    desk.submit("winter", &["b.cn"]).await.expect("submitted");
+    desk.run("update tasks t set state = 'located' from batches b where b.id = t.batch_id and b.name = 'autumn'").await;
+    desk.run(
+        "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
+         select s.id, a.id, 10000 * a.id, 5, 0 from sites s, agents a where s.name = 'a.cn'",
+    )
+    .await;
+    let terms = Terms::new(&desk.scheduler, "http://127.0.0.1:7171");
+    terms.renew(&mut desk.pool.acquire().await.expect("a connection")).await.expect("the term");
+    let assign = Assign::new(terms.on(Duty::Plan, &desk.scheduler));
+    assign.run_once().await.expect("a pass");
+    let ask = async |site: &str, batch: &str, assignment_id| {
+        let request = v1::ExplainRequest { site: site.into(), batch: batch.into(), assignment_id };
+        desk.sites().explain(request).await.map(tonic::Response::into_inner)
+    };
+    let explained = ask("a.cn", "", None).await.expect("explained");
+    assert_eq!((explained.site.as_str(), explained.tasks.len()), ("a.cn", 1));
+    let task = &explained.tasks[0];
+    assert_eq!((task.state.as_str(), task.waits.as_str(), task.choices.len()), ("assigned", "", 1));
+    let first = task.choices[0].clone();
+    assert!(first.because.starts_with("chosen because it was drawn among the 2 nearest, with the seed "), "{first:?}");
+    assert!(first.because.ends_with("measured; 1 agent was excluded by the batch's constraints"), "{first:?}");
+    let levels: Vec<Option<i64>> = first.candidates.iter().map(|one| one.load_level).collect();
+    assert_eq!((levels, first.available), (vec![Some(-2), Some(-2)], Some(2)));
+    let excluded = v1::ExcludedAgents {
+        constraint: "tag:fast".into(),
+        why: "lacks the tag 'fast'".into(),
+        agents: vec!["agent2".into()],
+    };
+    assert_eq!(first.excluded, [excluded]);
+
+    // The agent leaves: a second choice, and the first stays as it was.
+    desk.fleet().drain_agent(v1::DrainAgentRequest { name: first.agent.clone() }).await.expect("drained");
+    assign.run_once().await.expect("a pass");
+    let explained = ask("http://a.cn", "autumn", None).await.expect("explained");
+    let [second, former] = &explained.tasks[0].choices[..] else { panic!("{explained:?}") };
+    assert!(second.newest && second.because.starts_with("chosen because it is the next candidate: "), "{second:?}");
+    assert_ne!(second.agent, first.agent);
+    assert_eq!(*former, v1::ExplainedChoice { newest: false, ..first.clone() });
+    let one = ask("a.cn", "", Some(first.assignment_id)).await.expect("explained");
+    assert_eq!(one.tasks[0].choices, std::slice::from_ref(former));
+
+    // The last that may crawl it leaves: the site waits, and says for whom.
+    desk.fleet().drain_agent(v1::DrainAgentRequest { name: second.agent.clone() }).await.expect("drained");
+    assign.run_once().await.expect("a pass");
+    let waits = ask("a.cn", "", None).await.expect("explained").tasks.remove(0).waits;
+    let reason = "the 2 agents that meet the constraints take no work now: see `landfall agents list`";
+    assert_eq!(waits, format!("no agent yet: {reason}"));
+    let waits = ask("b.cn", "", None).await.expect("explained").tasks.remove(0).waits;
+    assert_eq!(waits, "no agent yet: its turn to be measured has not come");
+    for (asked, message) in [
+        (ask("c.cn", "", None).await, "no site is known as 'c.cn'"),
+        (ask("a.cn", "spring", None).await, "no batch is called 'spring'"),
+        (ask("a.cn", "winter", None).await, "batch winter does not have a.cn"),
+        (
+            ask("b.cn", "", Some(first.assignment_id)).await,
+            "b.cn has no choice 1: `landfall explain b.cn` lists those it has",
+        ),
+    ] {
+        let refused = asked.expect_err("refused");
+        assert_eq!((refused.code(), refused.message()), (Code::NotFound, message));
+    }
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

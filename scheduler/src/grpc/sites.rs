@@ -12,14 +12,21 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
-use crate::model::{BatchId, SiteId};
+use crate::constraints::{Constraints, Traits};
+use crate::gnp::Position;
+use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::site_list::SiteName;
 use crate::store::batch_changes::Extent;
 use crate::store::batches::{self, Batch, Progress};
+use crate::store::positions::Source;
+use crate::store::sites::Site;
 use crate::store::submissions::{self, Submission};
-use crate::store::{self, alarms, batch_changes, measurement_orders, sightings, sites, verdicts};
+use crate::store::{
+    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, sightings, sites, verdicts,
+};
 
-use super::convert::{sites as convert, timestamp};
+use super::convert::{explain as explained, sites as convert, timestamp};
+use super::status::Unknown;
 use super::{auth, status};
 
 /// The largest message taken: ten thousand of the longest names fit.
@@ -57,11 +64,12 @@ impl SiteService for SiteDesk {
         let submission = self.receive(request.into_inner()).await?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let submitted = submissions::submit(&mut tx, &submission).await.map_err(status::from_submit)?;
+        let warnings = unheard_of(&mut tx, &submission.batch).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
         self.scheduler.wakes.measure.notify_one();
         self.scheduler.wakes.assign.notify_one();
-        Ok(Response::new(submitted.into()))
+        Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }))
     }
 
     async fn watch_batch(
@@ -88,6 +96,10 @@ impl SiteService for SiteDesk {
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
+        if cancelled.leases > 0 {
+            // Somebody may be parked at an address that has become free.
+            self.scheduler.wakes.assign.notify_one();
+        }
         Ok(Response::new(cancelled.into()))
     }
 
@@ -158,12 +170,13 @@ impl SiteService for SiteDesk {
         let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
         let endings = batches::endings(&mut conn, batch.id, ENDINGS_AT_MOST).await.map_err(status::from_store)?;
-        Ok(Response::new(convert::shown_batch(batch, progress, endings)))
+        let asked = constraints_of(&mut conn, batch.id).await.map_err(status::from_store)?;
+        Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
     }
 
     async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
-        let name = convert::site_name(request.get_ref()).map_err(status::from_field)?;
+        let name = convert::site_name(&request.get_ref().site).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
         let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
@@ -173,13 +186,45 @@ impl SiteService for SiteDesk {
         let verdict = verdicts::of_site(&mut conn, &site).await.map_err(status::from_store)?;
         let sightings = sightings::of_site(&mut conn, &site).await.map_err(status::from_store)?;
         let broken_off = alarms::of_site(&mut conn, site.id).await.map_err(status::from_store)?;
+        let position = position_of(&mut conn, &site).await.map_err(status::from_store)?;
         let awaited = measurement_orders::awaited(&mut conn, &site).await.map_err(status::from_store)?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);
         Ok(Response::new(v1::ShowSiteResponse {
             sightings: sightings.into_iter().map(Into::into).collect(),
             order: awaited.map(Into::into),
             broken_off_since: broken_off.map(timestamp),
+            position: position.map(convert::globe_position),
             ..shown
+        }))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::ExplainRequest { site, batch, assignment_id } = request.into_inner();
+        let name = convert::site_name(&site).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
+        let site = site.ok_or_else(|| status::from_unknown(Unknown::Site(name.to_string())))?;
+        let batch = if batch.is_empty() { None } else { Some(known_batch(&mut conn, batch).await?) };
+        let at = assignment_id.map(AssignmentId::new);
+        let of_batch = batch.as_ref().map(|batch| batch.id);
+        let tasks = explain::tasks(&mut conn, &site, of_batch, at).await.map_err(status::from_store)?;
+        match (tasks.is_empty(), batch, assignment_id) {
+            (true, _, Some(number)) => return Err(status::from_unknown(Unknown::Choice { site: site.name, number })),
+            (true, Some(batch), None) => {
+                return Err(status::from_unknown(Unknown::InBatch { batch: batch.name, site: site.name }));
+            }
+            _ => {}
+        }
+        let choices = explain::choices(&mut conn, &tasks, at).await.map_err(status::from_store)?;
+        let batches: Vec<BatchId> = tasks.iter().map(|task| task.batch).collect();
+        let asked = constraints::of_batches(&mut conn, &batches).await.map_err(status::from_store)?;
+        let position = position_of(&mut conn, &site).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ExplainResponse {
+            site_id: site.id.get(),
+            site: site.name,
+            position: position.map(convert::globe_position),
+            tasks: explained::tasks(tasks, &choices, &asked),
         }))
     }
 }
@@ -187,6 +232,27 @@ impl SiteService for SiteDesk {
 async fn known_batch(conn: &mut PgConnection, name: String) -> Result<Batch, Status> {
     let batch = batches::by_name(conn, &name).await.map_err(status::from_store)?;
     batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
+}
+
+async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
+    Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+}
+
+/// Where a site is, or the one it proved to be.
+async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
+    let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
+    Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
+}
+
+/// What a batch asks of its agents and none of them has: a sentence each.
+async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>, store::Error> {
+    let Some(batch) = batches::by_name(conn, batch).await? else { return Ok(Vec::new()) };
+    let asked = constraints_of(conn, batch.id).await?;
+    if asked == Constraints::default() {
+        return Ok(Vec::new());
+    }
+    let fleet: Vec<Traits> = constraints::traits(conn).await?.into_values().collect();
+    Ok(asked.unheard_of(&fleet))
 }
 
 /// The sites of these names; of one that proved to be another, that one.

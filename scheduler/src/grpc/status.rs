@@ -30,6 +30,22 @@ pub enum Unknown {
     /// A site.
     #[error("no site is known as '{0}'")]
     Site(String),
+    /// A site in a batch.
+    #[error("batch {batch} does not have {site}")]
+    InBatch {
+        /// The batch.
+        batch: String,
+        /// The site.
+        site: String,
+    },
+    /// A choice for a site.
+    #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
+    Choice {
+        /// The site.
+        site: String,
+        /// What was asked for.
+        number: i64,
+    },
 }
 
 /// `Unavailable` when the database is away or asks to try again, `Internal` otherwise.
@@ -111,9 +127,10 @@ pub fn from_randomness(cause: &io::Error) -> Status {
 pub fn from_submit(error: SubmitError) -> Status {
     match error {
         SubmitError::ShortestIsLonger { .. } => Status::invalid_argument(error.to_string()),
-        SubmitError::NoContactUrl | SubmitError::OtherStrategy { .. } | SubmitError::OtherPolicy { .. } => {
-            Status::failed_precondition(error.to_string())
-        }
+        SubmitError::NoContactUrl
+        | SubmitError::OtherStrategy { .. }
+        | SubmitError::OtherPolicy { .. }
+        | SubmitError::OtherConstraints { .. } => Status::failed_precondition(error.to_string()),
         SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
         SubmitError::Store(error) => from_store(error),
     }

@@ -13,6 +13,10 @@ const MOST: u32 = i32::MAX.unsigned_abs();
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest pause between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
+/// The shortest time from a crawl's end to the next: a site is measured and chosen for anew each time, and each round is kept.
+const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
+/// The longest: who waits for longer submits again.
+const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most patterns of a list, and the longest, in bytes: an agent holds each against each link.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
@@ -42,6 +46,8 @@ pub struct CrawlPolicy {
     pub exclude: Vec<String>,
     /// The contact URL of these crawls; none: the fleet's.
     pub contact_url: Option<String>,
+    /// From the end of a site's crawl to its next one; none: there is none.
+    pub recrawl_interval: Option<Duration>,
 }
 
 impl Default for CrawlPolicy {
@@ -58,6 +64,7 @@ impl Default for CrawlPolicy {
             include: Vec::new(),
             exclude: Vec::new(),
             contact_url: None,
+            recrawl_interval: None,
         }
     }
 }
@@ -77,6 +84,7 @@ pub struct PolicyRequest {
     pub include: Option<Vec<String>>,
     pub exclude: Option<Vec<String>>,
     pub contact_url: Option<String>,
+    pub recrawl_interval: Option<Duration>,
 }
 
 /// A value out of its bounds.
@@ -119,6 +127,7 @@ impl PolicyRequest {
             include: self.include.clone().unwrap_or_else(|| otherwise.include.clone()),
             exclude: self.exclude.clone().unwrap_or_else(|| otherwise.exclude.clone()),
             contact_url: self.contact_url.clone().or_else(|| otherwise.contact_url.clone()),
+            recrawl_interval: self.recrawl_interval.or(otherwise.recrawl_interval),
         }
     }
 
@@ -143,6 +152,10 @@ impl PolicyRequest {
         differ("exclude", &has.exclude, self.exclude.as_ref(), &mut found);
         let contact_url = has.contact_url.clone().unwrap_or_default();
         differ("contact_url", &contact_url, self.contact_url.as_ref(), &mut found);
+        if let Some(asked) = self.recrawl_interval.filter(|asked| has.recrawl_interval != Some(*asked)) {
+            let has = has.recrawl_interval.map_or_else(|| "never".to_owned(), |has| format!("{has:?}"));
+            found.push(Difference { field: "recrawl_interval", has, asked: format!("{asked:?}") });
+        }
         found
     }
 
@@ -157,6 +170,7 @@ impl PolicyRequest {
         time("max_duration", self.max_duration, Duration::from_secs(1), LONGEST_CRAWL)?;
         time("request_interval", self.request_interval, Duration::ZERO, LONGEST_INTERVAL)?;
         time("shortest_interval", self.shortest_interval, Duration::ZERO, LONGEST_INTERVAL)?;
+        time("recrawl_interval", self.recrawl_interval, SHORTEST_RECRAWL, LONGEST_RECRAWL)?;
         for (field, patterns) in [("include", &mut self.include), ("exclude", &mut self.exclude)] {
             if let Some(patterns) = patterns {
                 patterns.sort_unstable();
@@ -244,12 +258,14 @@ mod tests {
             include: Some(vec!["/a".into()]),
             exclude: Some(vec!["/b".into()]),
             contact_url: Some("https://example.org/study".into()),
+            recrawl_interval: Some(seconds(3600)),
         };
         let has = CrawlPolicy::default();
         let named: Vec<&str> = asked.differences(&has).iter().map(|difference| difference.field).collect();
         assert_eq!(
             named.join(" "),
-            "max_pages max_bytes max_depth max_duration request_interval shortest_interval sitemaps store include exclude contact_url"
+            "max_pages max_bytes max_depth max_duration request_interval shortest_interval sitemaps store include exclude \
+             contact_url recrawl_interval"
         );
         assert_eq!(asked.differences(&asked.or(&has)), []);
         assert_eq!(PolicyRequest::default().differences(&has), []);
@@ -279,6 +295,11 @@ mod tests {
             (PolicyRequest { max_duration: Some(Duration::ZERO), ..none() }, "max_duration"),
             (PolicyRequest { request_interval: Some(Duration::MAX), ..none() }, "request_interval"),
             (PolicyRequest { shortest_interval: Some(Duration::MAX), ..none() }, "shortest_interval"),
+            (PolicyRequest { recrawl_interval: Some(Duration::from_secs(3599)), ..none() }, "recrawl_interval"),
+            (
+                PolicyRequest { recrawl_interval: Some(Duration::from_secs(365 * 86_400 + 1)), ..none() },
+                "recrawl_interval",
+            ),
             (PolicyRequest { include: patterns("news/"), ..none() }, "include"),
             (PolicyRequest { include: patterns(""), ..none() }, "include"),
             (PolicyRequest { include: Some(many), ..none() }, "include"),

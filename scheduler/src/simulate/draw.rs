@@ -55,8 +55,7 @@ impl<'a> Draw<'a> {
     }
 
     /// These nodes are the agents, these the sites; for a fleet that is known and not drawn.
-    #[cfg(test)]
-    pub(super) fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
+    pub fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
         Self { matrix, agents, sites }
     }
 

@@ -4,13 +4,15 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::crawls::crawl_again;
 use super::landmarks::landmarks;
 use super::map::Map;
 use super::{Draw, Matrix, Settings, SettingsError, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
 use crate::seed;
-use crate::strategy::{Candidate, choose};
+use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
+use crate::strategy::{Candidate, Site, Spread, choose};
 
 /// What one seed showed.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +38,8 @@ pub struct JudgedSite {
     pub agents: Vec<JudgedAgent>,
     /// Whom each contender took, in their order in the settings; empty where there is no candidate.
     pub taken: Vec<Taken>,
+    /// The true round trip to whom each contender took in each crawl, milliseconds, where more than one was asked for.
+    pub crawls: Vec<Vec<f64>>,
 }
 
 /// One agent as a candidate for one site.
@@ -66,7 +70,7 @@ pub struct Taken {
 }
 
 /// A drawing with everything that is the same for all of its sites.
-struct Field<'a> {
+pub(super) struct Field<'a> {
     draw: Draw<'a>,
     landmarks: Vec<AgentId>,
     map: Option<Map>,
@@ -89,7 +93,10 @@ pub(super) fn play(
 }
 
 /// Plays one seed with the agents and sites of this drawing.
-pub(super) fn play_drawing(
+///
+/// # Errors
+/// When no landmarks can be elected or the map cannot be fitted.
+pub fn play_drawing(
     draw: Draw<'_>,
     settings: &Settings,
     seed: u64,
@@ -111,7 +118,11 @@ pub(super) fn play_drawing(
         site_done();
         judged
     };
-    Ok(Judged { seed, mapped: field.map.is_some(), sites: sites.into_iter().map(judge).collect() })
+    let mut judged: Vec<JudgedSite> = sites.iter().copied().map(judge).collect();
+    if settings.crawls > 1 {
+        crawl_again(&field, &sites, &mut judged);
+    }
+    Ok(Judged { seed, mapped: field.map.is_some(), sites: judged })
 }
 
 impl Field<'_> {
@@ -132,11 +143,12 @@ impl Field<'_> {
                 let (candidates, asked) = self.confirmed(site, &candidates, place.as_ref());
                 self.taken(*strategy, site, &candidates, measured.len() + asked, seed)
             }
-            Strategy::Random => self.taken(*strategy, site, &candidates, 0, seed),
-            Strategy::GnpTop1 | Strategy::GnpTop3 => self.taken(*strategy, site, &candidates, measured.len(), seed),
+            strategy if strategy.needs_distance() => self.taken(*strategy, site, &candidates, measured.len(), seed),
+            strategy => self.taken(*strategy, site, &candidates, 0, seed),
         };
         let taken = self.settings.strategies.iter().filter_map(taken).collect();
-        JudgedSite { node, located: place.is_some(), measurements: measured.len(), agents, taken }
+        let crawls = Vec::new();
+        JudgedSite { node, located: place.is_some(), measurements: measured.len(), agents, taken, crawls }
     }
 
     fn agent(&self, site: usize, agent: usize, place: Option<&Place<'_>>) -> Option<JudgedAgent> {
@@ -154,15 +166,13 @@ impl Field<'_> {
     fn candidate(&self, agent: usize, place: Option<&Place<'_>>, measured: &[(AgentId, Rtt)]) -> Candidate {
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
+        // Loads are left out: every site is chosen for as if it were the only one.
         Candidate {
-            agent,
             predicted: predicted.map(|predicted| predicted.rtt),
             expected: predicted.and_then(|predicted| predicted.expected),
             measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
-            // Loads are left out: every site is chosen for as if it were the only one.
-            load: 0,
-            capacity: 1,
-            pace: std::time::Duration::from_secs(1),
+            spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
+            ..Candidate::new(agent, 1)
         }
     }
 
@@ -173,7 +183,7 @@ impl Field<'_> {
         nearest.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
         let mut ranked: Vec<AgentId> = nearest.into_iter().map(|candidate| candidate.agent).collect();
         if ranked.is_empty() {
-            ranked.extend(choose(Strategy::GnpTop1, candidates, seed).map(|choice| choice.agent));
+            ranked.extend(choose(Strategy::GnpTop1, &Site::default(), candidates, seed).map(|choice| choice.agent));
         }
         for (rank, id) in (1..).zip(ranked) {
             let node = self.node(id);
@@ -192,18 +202,47 @@ impl Field<'_> {
         probes: usize,
         seed: u64,
     ) -> Option<Taken> {
-        let choice = choose(strategy, candidates, seed)?;
+        // A matrix has no names: the row stands for one.
+        let host = format!("{}.node.invalid", self.draw.site_node(site));
+        let choice = choose(strategy, &Site { host: &host, ..Site::default() }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
         // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing. But what a
         // strategy falls back to is judged as it was drawn, since that is the agent of rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop3) => choice.candidates.iter().collect(),
-            (_, Strategy::Random | Strategy::GnpTop1 | Strategy::GnpConfirmed) => chosen.collect(),
+            _ => chosen.collect(),
         };
         let truths: Vec<f64> =
             drawn_among.into_iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
         Some(Taken { node: self.node(choice.agent)?, truth: super::score::mean(&truths)?, probes })
+    }
+
+    /// The candidates for a site once crawls have taught something of it.
+    pub(super) fn candidates(&self, site: usize, lessons: &Lessons, crawls: &[Crawled]) -> Vec<Candidate> {
+        let measured = self.draw.measured(site, &self.landmarks);
+        let placed_by = [&measured[..], &measured_by_crawls(lessons, &measured, crawls)].concat();
+        let place = self.map.as_ref().and_then(|map| map.locate(&placed_by));
+        (0..self.draw.agents())
+            .filter(|&agent| self.draw.truth(site, agent).is_some())
+            .map(|agent| self.candidate(agent, place.as_ref(), &measured))
+            .collect()
+    }
+
+    /// The contenders.
+    pub(super) fn strategies(&self) -> &[Strategy] {
+        &self.settings.strategies
+    }
+
+    /// How often each site is crawled.
+    pub(super) fn crawls(&self) -> usize {
+        self.settings.crawls
+    }
+
+    /// The seed of a site's draws in one crawl.
+    pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
+        let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
+        draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
     }
 
     /// The candidates once those that the map names have measured the site as well, and how many those are.
@@ -221,7 +260,7 @@ impl Field<'_> {
         self.draw.agent_of(id).map(|agent| self.draw.agent_node(agent))
     }
 
-    fn truth(&self, site: usize, id: AgentId) -> Option<f64> {
+    pub(super) fn truth(&self, site: usize, id: AgentId) -> Option<f64> {
         self.draw.truth(site, self.draw.agent_of(id)?)
     }
 }

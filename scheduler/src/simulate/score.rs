@@ -84,6 +84,9 @@ pub struct Standing {
     pub stretch: Option<f64>,
     /// Measurements by landmarks and confirmations, mean over sites.
     pub probes_per_site: Option<f64>,
+    /// In each crawl, the mean over sites of the true round trip to whom it took less that to the nearest, milliseconds: the median over
+    /// seeds. Empty where sites are crawled once, and for strategies that do not go by distance.
+    pub excess_ms: Vec<f64>,
     /// Standard deviation over mean of the sites each agent got, mean over seeds: 0 where all got as many.
     pub load_cv: Option<f64>,
 }
@@ -142,8 +145,18 @@ fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Jud
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(oracle).map(|(mean, oracle)| mean / oracle),
         probes_per_site: mean(&taken().map(|taken| count(taken.probes)).collect::<Vec<f64>>()),
+        excess_ms: (0..settings.crawls).map_while(|crawl| excess(index, crawl, judged)).collect(),
         load_cv: mean(&loads),
     }
+}
+
+/// How much farther than the nearest a contender's agents were in one crawl: the mean over sites, the median over seeds.
+fn excess(index: usize, crawl: usize, judged: &[Judged]) -> Option<f64> {
+    let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
+    let of_seed = |seed: &Judged| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());
+    let mut seeds: Vec<f64> = judged.iter().filter_map(of_seed).collect();
+    seeds.sort_by(f64::total_cmp);
+    quantile(&seeds, 0.5)
 }
 
 /// |predicted - measured| / measured.
@@ -220,7 +233,7 @@ mod tests {
 
     fn site(agents: Vec<JudgedAgent>, node: usize, truth: f64) -> JudgedSite {
         let taken = vec![Taken { node, truth, probes: 4 }];
-        JudgedSite { node: 9, located: true, measurements: 1, agents, taken }
+        JudgedSite { node: 9, located: true, measurements: 1, agents, taken, crawls: vec![vec![truth, 12.0]] }
     }
 
     #[test]
@@ -233,6 +246,7 @@ mod tests {
             landmarks: 1,
             seeds: 1,
             strategies: vec![Strategy::GnpConfirmed],
+            crawls: 2,
             ..Settings::default()
         };
         let report = Report::of(3, &settings, &[judged]);
@@ -246,6 +260,8 @@ mod tests {
         assert!(close(confirmed.mean_rtt_ms, 20.0) && close(confirmed.stretch, 1.6), "{confirmed:?}");
         assert!(close(confirmed.probes_per_site, 4.0) && close(confirmed.load_cv, 1.0), "{confirmed:?}");
         assert_eq!((report.pairs, report.sites, report.sites_without_estimate), (2, 2, 0));
+        // The nearest are at 10 and 15 ms: 0 and 15 in the first crawl, 2 and -3 in the second.
+        assert_eq!(confirmed.excess_ms, [7.5, -0.5]);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct Settings {
     pub election: Election,
     /// Agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
+    /// How often each site is crawled, each time with what the crawls before taught.
+    pub crawls: usize,
     /// Seeds that run at once; the report does not depend on it.
     pub threads: NonZeroUsize,
 }
@@ -48,11 +50,12 @@ impl Default for Settings {
             first_seed: 0,
             seeds: 10,
             sites: None,
-            strategies: Strategy::ALL.to_vec(),
+            strategies: judged().collect(),
             tier: Tier::default(),
             without: Vec::new(),
             election: Election::default(),
             confirm: 3,
+            crawls: 1,
             threads: NonZeroUsize::MIN,
         }
     }
@@ -97,6 +100,12 @@ pub enum SettingsError {
         /// Landmarks there are.
         landmarks: usize,
     },
+    /// A matrix has neither names, positions nor addresses.
+    #[error("strategy {}: a matrix of round trips does not say what it goes by", strategy.name())]
+    NotOfAMatrix {
+        /// Which.
+        strategy: Strategy,
+    },
     /// The plain map has nothing that could be left out.
     #[error("without {ingredient}: only the refined tier has ingredients")]
     NothingToLeaveOut {
@@ -120,6 +129,7 @@ impl Settings {
             ("dims", self.dims == Some(0)),
             ("sites", self.sites == Some(0)),
             ("confirm", self.confirm == 0),
+            ("crawls", self.crawls == 0),
         ];
         if let Some((setting, _)) = counts.into_iter().find(|(_, zero)| *zero) {
             return Err(SettingsError::Zero { setting });
@@ -139,6 +149,9 @@ impl Settings {
         }
         if let (Tier::Plain, Some(&ingredient)) = (self.tier, self.without.first()) {
             return Err(SettingsError::NothingToLeaveOut { ingredient });
+        }
+        if let Some(&strategy) = self.strategies.iter().find(|strategy| !judged().any(|one| one == **strategy)) {
+            return Err(SettingsError::NotOfAMatrix { strategy });
         }
         Draw::new(matrix, agents, self.first_seed)?;
         Ok(())
@@ -161,6 +174,12 @@ impl Settings {
         let each = u64::try_from(self.sites.map_or(each, |most| each.min(most))).unwrap_or(u64::MAX);
         each.saturating_mul(self.seeds)
     }
+}
+
+/// The strategies that a matrix of round trips can judge: not those that go by what stands in no matrix.
+pub fn judged() -> impl Iterator<Item = Strategy> {
+    let elsewhere = [Strategy::Domain, Strategy::Geographic, Strategy::Prefix];
+    Strategy::ALL.into_iter().filter(move |strategy| !elsewhere.contains(strategy))
 }
 
 /// A name that is not known.

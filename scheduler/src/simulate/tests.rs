@@ -8,7 +8,6 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::judged::play_drawing;
 use super::*;
 use crate::model::Strategy;
 
@@ -203,7 +202,7 @@ fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
     let report = run(&plane(20, |_, _| false), &settings, &nothing_watched).unwrap();
     assert_eq!(report.estimate.re50, None);
     assert_eq!(report.estimate.top1_hit, Some(1.0));
-    assert_eq!(report.strategies[1].stretch, Some(1.0));
+    assert_eq!(standing(&report, Strategy::GnpTop1).stretch, Some(1.0));
 }
 
 #[test]
@@ -226,12 +225,13 @@ fn the_report_depends_on_neither_threads_nor_company() {
     assert!(alone.iter().all(|seed| seed.sites.len() == 10));
     let only = Settings { strategies: vec![Strategy::GnpConfirmed], ..settings.clone() };
     let only = Report::of(40, &only, &judged(&matrix, &only));
-    assert_eq!(only.strategies[..], Report::of(40, &settings, &alone).strategies[3..]);
+    assert_eq!(only.strategies[0], *standing(&Report::of(40, &settings, &alone), Strategy::GnpConfirmed));
 }
 
 #[test]
 fn strategies_rank_as_they_should_and_their_probes_are_counted() {
-    let settings = Settings { seeds: 4, ..small() };
+    let strategies = vec![Strategy::Random, Strategy::GnpTop1, Strategy::GnpTop3, Strategy::GnpConfirmed];
+    let settings = Settings { seeds: 4, strategies, ..small() };
     let report = run(&plane(60, |_, _| false), &settings, &nothing_watched).unwrap();
     let [random, top1, top3, confirmed] = &report.strategies[..] else { panic!("{report:?}") };
     assert_eq!(random.mean_rtt_ms, report.random_rtt_ms);
@@ -251,6 +251,27 @@ fn an_ingredient_left_out_changes_the_map() {
     assert_ne!(judged(&matrix, &whole), judged(&matrix, &less));
 }
 
+#[test]
+fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
+    let matrix = plane(60, |_, _| false);
+    let report = run(&matrix, &Settings { seeds: 4, ..small() }, &nothing_watched).unwrap();
+    let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
+    for strategy in [Strategy::Hash, Strategy::Kademlia] {
+        assert!((0.7..1.3).contains(&(mean(strategy) / mean(Strategy::Random))), "{report:?}");
+    }
+    for strategy in [Strategy::GnpBalanced, Strategy::EarliestFinish] {
+        assert!(mean(strategy) < 0.7 * mean(Strategy::Random), "{report:?}");
+    }
+    for strategy in [Strategy::Domain, Strategy::Geographic, Strategy::Prefix] {
+        let settings = Settings { strategies: vec![strategy], ..small() };
+        assert_eq!(settings.check(&matrix), Err(SettingsError::NotOfAMatrix { strategy }));
+    }
+}
+
+fn standing(report: &Report, strategy: Strategy) -> &Standing {
+    report.strategies.iter().find(|standing| standing.name == strategy.name()).unwrap()
+}
+
 /// A measured matrix, or `None` and a line where it is absent.
 fn measured(name: &str) -> Option<Matrix> {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(name);
@@ -268,7 +289,10 @@ fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
         Settings { seeds: 1, sites: Some(60), tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    assert!(report.strategies[2].mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(), "{report:?}");
+    assert!(
+        standing(&report, Strategy::GnpTop3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
+        "{report:?}"
+    );
 }
 
 /// One end of a path in the paper's layout.

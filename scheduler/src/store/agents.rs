@@ -48,6 +48,8 @@ pub struct Agent {
     pub beacon_url: Option<String>,
     /// Where it stands on the globe, where the operator said so.
     pub position: Option<Position>,
+    /// What batches may ask for.
+    pub tags: Vec<String>,
     /// Why nothing it measured is used; `None` while it is believed.
     pub quarantined: Option<String>,
     /// Since when it takes no more work; `None` while it does.
@@ -78,7 +80,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
     let rows = sqlx::query!(
         r#"
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
-               a.latitude, a.longitude, a.draining_since, a.removed_at,
+               a.latitude, a.longitude, a.tags, a.draining_since, a.removed_at,
                (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
                (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
                (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!",
@@ -121,6 +123,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 version: row.version,
                 beacon_url: row.beacon_url,
                 position: position("agents", row.latitude, row.longitude)?,
+                tags: row.tags,
                 quarantined: row.quarantined,
                 draining_since: row.draining_since,
                 removed_at: row.removed_at,

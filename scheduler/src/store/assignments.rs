@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, SiteId, Strategy, TaskId};
-use crate::strategy::{Choice, Former};
+use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
+use crate::strategy::{Candidate, Choice, Former};
 
 use super::{Error, loads};
 
@@ -18,6 +18,8 @@ pub struct Waiting {
     pub task: TaskId,
     /// Its site.
     pub site: SiteId,
+    /// Its batch.
+    pub batch: BatchId,
     /// Its batch's strategy.
     pub strategy: Strategy,
     /// Why distances could not be had, when they could not.
@@ -30,16 +32,30 @@ pub struct Waiting {
     pub broken_off: bool,
 }
 
+/// Which strategies' tasks are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool {
+    /// Those that choose for each task by itself.
+    EachByItself,
+    /// The one that plans all tasks together, `earliest-finish`.
+    Together,
+}
+
 /// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
 /// so are those that are parked (`super::parkings`) and those of `gnp-confirmed` whose site has no confirmation that ended
 /// `confirmed_within` this time.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
-pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit: i64) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting(
+    conn: &mut PgConnection,
+    pool: Pool,
+    confirmed_within: Duration,
+    limit: i64,
+) -> Result<Vec<Waiting>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id, t.site_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
+        select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -48,7 +64,7 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
         left join agents a on a.id = c.agent_id
-        where t.state = 'located' and not t.parked
+        where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
           and (b.strategy <> $1 or exists (
               select from confirmations r
               where r.site_id = t.site_id and r.ended_at >= now() - make_interval(secs => $2)
@@ -60,6 +76,8 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
         Strategy::GnpConfirmed.name(),
         confirmed_within.as_secs_f64(),
         limit,
+        Strategy::EarliestFinish.name(),
+        pool == Pool::Together,
     )
     .fetch_all(conn)
     .await?;
@@ -82,6 +100,7 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
             Ok(Waiting {
                 task: TaskId::new(row.id),
                 site: SiteId::new(row.site_id),
+                batch: BatchId::new(row.batch_id),
                 strategy: row
                     .strategy
                     .parse()
@@ -95,6 +114,15 @@ pub async fn waiting(conn: &mut PgConnection, confirmed_within: Duration, limit:
         .collect()
 }
 
+/// What an agent was chosen from, beside the candidates.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Ground {
+    /// Agents that took work and were not excluded.
+    pub available: usize,
+    /// The agents that constraints excluded, as [stored](super::constraints::remember); none where nobody was.
+    pub exclusions: Option<i64>,
+}
+
 /// Records a choice and moves its task to `assigned`.
 ///
 /// # Errors
@@ -105,6 +133,7 @@ pub async fn insert(
     seed: u64,
     choice: &Choice,
     fallback_reason: Option<&str>,
+    ground: Ground,
 ) -> Result<(), Error> {
     let candidates: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
     let predicted: Vec<Option<i64>> =
@@ -115,8 +144,8 @@ pub async fn insert(
         r#"
         with made as (
             insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
-                                     fallback_reason)
-            values ($1, $2, $3, $4, $5, $6, $7, $8)
+                                     fallback_reason, levels, available, exclusions_id)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
             returning id
         )
         update tasks set state = 'assigned', reason = null, assignment_id = made.id, state_since = now()
@@ -130,10 +159,34 @@ pub async fn insert(
         &predicted as &[Option<i64>],
         &measured as &[Option<i64>],
         fallback_reason,
+        &levels(&choice.candidates) as &[Option<i64>],
+        i32::try_from(ground.available).unwrap_or(i32::MAX),
+        ground.exclusions,
     )
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// Notes how long the crawl of a task's newest assignment was predicted to take.
+///
+/// # Errors
+/// When the database fails.
+pub async fn expect(conn: &mut PgConnection, task: TaskId, takes: Duration) -> Result<(), Error> {
+    let millis = i64::try_from(takes.as_millis()).unwrap_or(i64::MAX);
+    sqlx::query!(
+        "update assignments set crawl_ms = $2 where id = (select assignment_id from tasks where id = $1)",
+        task.get(),
+        millis,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// How full candidates are; `None` of those that are away.
+pub(super) fn levels(candidates: &[Candidate]) -> Vec<Option<i64>> {
+    candidates.iter().map(|one| (one.capacity > 0).then(|| one.level().get())).collect()
 }
 
 /// Notes how the strategy was followed in a task's newest assignment.
@@ -193,6 +246,29 @@ pub async fn withdraw_from_unavailable(conn: &mut PgConnection, patience: Durati
     Ok(withdrawn.rows_affected())
 }
 
+/// Says of located tasks that are planned together why they wait, where nothing else is said of them.
+///
+/// # Errors
+/// When the database fails.
+pub async fn explain_planned(conn: &mut PgConnection, reason: &str) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        with silent as (
+            select t.id from tasks t join batches b on b.id = t.batch_id
+            where b.strategy = $2 and t.state = 'located' and not t.parked and t.reason is null
+            -- Whoever is at a task is about to say something else of it, and may wait for one of the others.
+            for no key update of t skip locked
+        )
+        update tasks set reason = $1 from silent where tasks.id = silent.id
+        "#,
+        reason,
+        Strategy::EarliestFinish.name(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
 /// Says of located tasks why they wait, in place of one of the `former` reasons. Tasks that say why their site has no
 /// distance keep their reason.
 ///
@@ -202,8 +278,13 @@ pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&s
     let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
     sqlx::query!(
         r#"
-        update tasks set reason = $1
-        where state = 'located' and not parked and (reason is null or reason = any($2)) and reason is distinct from $1
+        with silent as (
+            select id from tasks
+            where state = 'located' and not parked and (reason is null or reason = any($2)) and reason is distinct from $1
+            -- As above.
+            for no key update skip locked
+        )
+        update tasks set reason = $1 from silent where tasks.id = silent.id
         "#,
         reason,
         &former,
@@ -245,7 +326,7 @@ mod tests {
         assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
         for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
             let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-            insert(&mut conn, task, 1, &choice, None).await.expect("assign");
+            insert(&mut conn, task, 1, &choice, None, Ground::default()).await.expect("assign");
             assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
         }
         assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
@@ -280,6 +361,38 @@ mod tests {
         assert_eq!(withdraw_from_unavailable(&mut conn, PATIENCE, 10).await.expect("withdraw"), 1);
         for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
             assert_eq!(fixtures::state(&mut conn, task).await, state);
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn saying_why_tasks_wait_waits_for_nobody_who_is_at_one_of_them(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        sqlx::query("set lock_timeout = '2s'").execute(&mut *conn).await.expect("set");
+        for (strategy, name) in [("random", "r"), ("earliest-finish", "e")] {
+            let batch = fixtures::batch(&mut conn, name, strategy).await;
+            let mut tasks = Vec::new();
+            for host in ["a.cn", "b.cn"] {
+                let site = fixtures::site(&mut conn, &format!("{name}{host}")).await;
+                tasks.push(fixtures::task(&mut conn, batch, site, "located").await);
+            }
+            let mut held = pool.begin().await.expect("begin");
+            sqlx::query("select from tasks where id = $1 for update")
+                .bind(tasks[0].get())
+                .execute(&mut *held)
+                .await
+                .expect("lock");
+            match strategy {
+                "random" => explain_waiting(&mut conn, "nobody", &[]).await.expect("explain"),
+                _ => explain_planned(&mut conn, "planned").await.expect("explain"),
+            }
+            held.rollback().await.expect("roll back");
+            let said: Vec<bool> =
+                sqlx::query_scalar("select reason is not null from tasks where batch_id = $1 order by id")
+                    .bind(batch.get())
+                    .fetch_all(&mut *conn)
+                    .await
+                    .expect("read");
+            assert_eq!(said, [false, true], "{strategy}");
         }
     }
 
@@ -325,7 +438,7 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a lease that was lost");
-        let chosen = waiting(&mut conn, Duration::ZERO, 2).await.expect("look");
+        let chosen = waiting(&mut conn, Pool::EachByItself, Duration::ZERO, 2).await.expect("look");
         assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }

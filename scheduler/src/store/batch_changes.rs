@@ -6,10 +6,10 @@
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId};
+use crate::model::{AgentId, BatchId, TaskId};
 use crate::site_list::SiteName;
 
-use super::{Error, sites, unsigned};
+use super::{Error, rounds, sites, unsigned};
 
 /// Why a task was cancelled.
 pub const CANCELLED: &str = "cancelled by the operator";
@@ -34,6 +34,8 @@ pub struct Cancelled {
     pub leases: u64,
     /// Tasks that had ended before, and stay as they are.
     pub ended: u64,
+    /// Of these, sites that would have been crawled again.
+    pub recrawls: u64,
     /// The agents that have to be told.
     pub agents: Vec<AgentId>,
 }
@@ -85,7 +87,7 @@ fn listed(sites: &[String]) -> String {
     }
 }
 
-/// Cancels tasks that have not ended. Their active leases are revoked; the agents learn it from their sessions. Run in a
+/// Cancels tasks that have not ended, and recrawls of those that have. Their active leases are revoked; the agents learn it from their sessions. Run in a
 /// transaction: the tasks' rows are locked for its length.
 ///
 /// # Errors
@@ -100,6 +102,8 @@ pub async fn cancel(
         Extent::All => None,
         Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
+    // First, so that a round that is just being made has been made when open ones are looked for.
+    let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let cancelled = sqlx::query_scalar!(
         r#"
         with open as (
@@ -119,6 +123,8 @@ pub async fn cancel(
     )
     .fetch_all(&mut *conn)
     .await?;
+    // And once more: of what was open a moment ago an outcome may have come first.
+    recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     // A statement of its own: whoever granted a lease while this waited for the task's row has committed by now.
     let agents = sqlx::query_scalar!(
         r#"
@@ -146,6 +152,7 @@ pub async fn cancel(
         tasks,
         leases: u64::try_from(agents.len()).unwrap_or(u64::MAX),
         ended: total.saturating_sub(tasks),
+        recrawls,
         agents: agents.into_iter().map(AgentId::new).collect(),
     })
 }
@@ -165,33 +172,8 @@ pub async fn retry(
         Extent::All => (failed(conn, batch).await?, 0),
         Extent::Sites(names) => named(conn, batch, name, names).await?,
     };
-    // Of names that proved to be one site one goes again, under that site.
-    let made = sqlx::query!(
-        r#"
-        with again as (
-            select distinct coalesce(s.alias_of, s.id) as site_id
-            from tasks t join sites s on s.id = t.site_id
-            where t.id = any($2)
-        ), next as (
-            select again.site_id, 1 + max(t.round) as round
-            from again join tasks t on t.batch_id = $1
-                and (t.site_id = again.site_id or t.id = any($2) and t.site_id in (
-                    select id from sites where alias_of = again.site_id
-                ))
-            group by again.site_id
-        ), ended as (
-            update tasks t set retried_at = now()
-            where t.batch_id = $1 and t.retried_at is null
-              and (t.id = any($2) or t.site_id in (select site_id from again))
-        )
-        insert into tasks (batch_id, site_id, round) select $1, site_id, round from next order by site_id
-        "#,
-        batch.get(),
-        &again,
-    )
-    .execute(conn)
-    .await?;
-    Ok(Retried { tasks: made.rows_affected(), open })
+    let again: Vec<TaskId> = again.into_iter().map(TaskId::new).collect();
+    Ok(Retried { tasks: rounds::next(conn, &again).await?, open })
 }
 
 /// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
@@ -290,7 +272,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{LeaseToken, SessionId, TaskId};
+    use crate::model::{LeaseToken, SessionId};
     use crate::store::outcomes::{Answer, Ending, Report};
     use crate::store::refusals::Refusal;
     use crate::store::{batches, fixtures, leases, sessions};
@@ -335,7 +317,7 @@ mod tests {
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
         let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
-        assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, agents: vec![agent] });
+        assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, recrawls: 0, agents: vec![agent] });
         assert_eq!(fixtures::state(&mut conn, tasks[1]).await, "leased", "it was not named");
 
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");

@@ -50,6 +50,8 @@ pub struct Progress {
     pub bytes: u64,
     /// Why tasks wait, for people.
     pub waiting_for: Option<String>,
+    /// When the next round of a task that has ended is due.
+    pub next_recrawl: Option<DateTime<Utc>>,
 }
 
 impl Progress {
@@ -71,7 +73,7 @@ impl Progress {
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
     let row = sqlx::query_as!(Row, r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url
+               sitemaps, store, include, exclude, contact_url, recrawl_interval_ms
         from batches where name = $1
         "#, name)
         .fetch_optional(conn)
@@ -94,8 +96,8 @@ pub async fn lock_or_create(
     sqlx::query!(
         r#"
         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms,
-                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url, recrawl_interval_ms)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
         on conflict (name) do nothing
         "#,
         name,
@@ -111,6 +113,7 @@ pub async fn lock_or_create(
         &policy.include,
         &policy.exclude,
         policy.contact_url.as_deref(),
+        policy.recrawl_interval.map(millis),
     )
     .execute(&mut *conn)
     .await?;
@@ -118,7 +121,7 @@ pub async fn lock_or_create(
         Row,
         r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url
+               sitemaps, store, include, exclude, contact_url, recrawl_interval_ms
         from batches where name = $1
         for no key update
         "#,
@@ -148,6 +151,7 @@ struct Row {
     include: Vec<String>,
     exclude: Vec<String>,
     contact_url: Option<String>,
+    recrawl_interval_ms: Option<i64>,
 }
 
 impl TryFrom<Row> for Batch {
@@ -171,6 +175,7 @@ impl TryFrom<Row> for Batch {
                 include: row.include,
                 exclude: row.exclude,
                 contact_url: row.contact_url,
+                recrawl_interval_ms: row.recrawl_interval_ms,
             }
             .try_into()?,
         })
@@ -286,7 +291,8 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
                coalesce(sum(o.pages), 0)::bigint as "pages!",
                -- An agent may report any number; the sum of a few need not fit.
                least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!",
-               exists (select from sessions where state = 'active') as "connected!"
+               exists (select from sessions where state = 'active') as "connected!",
+               min(t.recrawl_at) as next_recrawl
         from tasks t left join outcomes o on o.task_id = t.id
         where t.batch_id = $1 and t.retried_at is null
         "#,
@@ -308,6 +314,7 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
         pages: unsigned("outcomes", "pages", row.pages)?,
         bytes: unsigned("outcomes", "bytes", row.bytes)?,
         waiting_for: None,
+        next_recrawl: row.next_recrawl,
     };
     if progress.waiting() > 0 {
         progress.waiting_for = commonest_reason(conn, batch).await?;

@@ -29,6 +29,8 @@ pub struct Wanted {
     pub country: String,
     /// Where it stands on the globe, where that is known.
     pub position: Option<Position>,
+    /// What batches may ask for; none: what it had, where it is enrolled again.
+    pub tags: Vec<String>,
     /// How long the token can be used.
     pub valid_for: Duration,
 }
@@ -114,8 +116,8 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
     let hash = token.hash();
     let expires_at = sqlx::query_scalar!(
         r#"
-        insert into enrolments (token_hash, agent_name, city, carrier, country, expires_at, latitude, longitude)
-        values ($1, $2, $3, $4, $5, now() + $6, $7, $8)
+        insert into enrolments (token_hash, agent_name, city, carrier, country, expires_at, latitude, longitude, tags)
+        values ($1, $2, $3, $4, $5, now() + $6, $7, $8, $9)
         returning expires_at
         "#,
         hash.as_bytes(),
@@ -126,6 +128,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
         valid_for,
         wanted.position.map(Position::latitude),
         wanted.position.map(Position::longitude),
+        &wanted.tags,
     )
     .fetch_one(conn)
     .await?;
@@ -185,7 +188,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(
         r#"
-        select agent_name, city, carrier, country, latitude, longitude, used_at, expires_at, expires_at <= now() as "expired!"
+        select agent_name, city, carrier, country, latitude, longitude, tags, used_at, expires_at, expires_at <= now() as "expired!"
         from enrolments where token_hash = $1
         for update
         "#,
@@ -207,11 +210,12 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         .await?;
     let agent = sqlx::query_scalar!(
         r#"
-        insert into agents (name, city, carrier, country, credential_hash, latitude, longitude)
-        values ($1, $2, $3, $4, $5, $6, $7)
+        insert into agents (name, city, carrier, country, credential_hash, latitude, longitude, tags)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
         on conflict (name) do update
         set city = excluded.city, carrier = excluded.carrier, country = excluded.country,
             latitude = excluded.latitude, longitude = excluded.longitude,
+            tags = case when cardinality(excluded.tags) > 0 then excluded.tags else agents.tags end,
             credential_hash = excluded.credential_hash, enrolled_at = now(),
             draining_since = case when agents.removed_at is null then agents.draining_since end, removed_at = null
         returning id
@@ -223,6 +227,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         credential_hash.as_bytes(),
         row.latitude,
         row.longitude,
+        &row.tags,
     )
     .fetch_one(conn)
     .await?;
@@ -250,6 +255,7 @@ mod tests {
             carrier: "CERNET".into(),
             country: "CN".into(),
             position: None,
+            tags: Vec::new(),
             valid_for: Duration::from_secs(60),
         }
     }

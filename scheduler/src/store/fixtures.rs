@@ -41,6 +41,7 @@ pub(crate) fn registration() -> Registration {
         capacity: 2,
         version: "0.1.0".into(),
         beacon_url: None,
+        address: None,
         held: Vec::new(),
         yields: false,
     }

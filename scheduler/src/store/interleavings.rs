@@ -9,6 +9,7 @@ use chrono::DateTime;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
+use super::assignments::Ground;
 use super::batch_changes::{self, Extent};
 use super::outcomes::{Answer, Ending, Report};
 use super::refusals::Refusal;
@@ -378,9 +379,15 @@ async fn a_task_that_is_being_granted_is_not_passed_on(pool: PgPool) {
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
     let mut conn = scene.conn().await;
-    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"), "it does not wait");
+    assert!(
+        !loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"),
+        "it does not wait"
+    );
     granting.commit().await.expect("commit");
-    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"), "it has begun");
+    assert!(
+        !loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"),
+        "it has begun"
+    );
     assert_eq!((scene.task().await.as_str(), scene.lease().await.as_str()), ("leased", "active"));
 }
 
@@ -389,7 +396,7 @@ async fn a_task_that_is_being_passed_on_is_granted_to_the_other_alone(pool: PgPo
     let scene = Scene::new(pool, 1).await;
     let (other, session, waiting) = passed_on(&scene).await;
     let mut passing = scene.begin().await;
-    assert!(loads::pass_on(&mut passing, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert!(loads::pass_on(&mut passing, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"));
     let mut conn = scene.conn().await;
     assert_eq!(scene.grant(&mut conn).await, 0, "somebody is at it, and the agent's session does not wait");
     assert!(leases::grant(&mut conn, other, session).await.expect("grant").is_empty(), "nor does the other's");
@@ -405,9 +412,9 @@ async fn a_task_that_is_withdrawn_meanwhile_is_not_passed_on(pool: PgPool) {
     let mut draining = scene.begin().await;
     assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
     let mut conn = scene.conn().await;
-    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"));
     draining.commit().await.expect("commit");
-    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"));
     assert_eq!(scene.task().await, "located");
 }
 
@@ -416,12 +423,12 @@ async fn two_schedulers_pass_a_task_on_once(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let (other, _, waiting) = passed_on(&scene).await;
     let mut one = scene.begin().await;
-    assert!(loads::pass_on(&mut one, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert!(loads::pass_on(&mut one, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"));
     let mut conn = scene.conn().await;
-    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"));
+    assert!(!loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"));
     one.commit().await.expect("commit");
     assert!(
-        !loads::pass_on(&mut conn, &waiting, other, &[], "idle").await.expect("pass on"),
+        !loads::pass_on(&mut conn, &waiting, other, &[], "idle", Ground::default()).await.expect("pass on"),
         "by that assignment no more"
     );
 }

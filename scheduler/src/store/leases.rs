@@ -216,6 +216,8 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
                     include: row.include,
                     exclude: row.exclude,
                     contact_url: row.contact_url,
+                    // Nothing that an agent has to know.
+                    recrawl_interval_ms: None,
                 }
                 .try_into()?,
             };

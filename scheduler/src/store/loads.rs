@@ -8,10 +8,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, AssignmentId, SessionId, SiteId, Strategy, TaskId};
-use crate::strategy::{Candidate, Former, Listed};
+use crate::gnp::Direction;
+use crate::model::{AgentId, AssignmentId, BatchId, SessionId, SiteId, Strategy, TaskId};
+use crate::strategy::{Candidate, Former, Home, Listed};
 
-use super::{Error, round_trip, unsigned};
+use super::assignments::{Ground, levels};
+use super::{Error, position, round_trip, unsigned};
 
 /// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
 const MOST_COUNTED: i64 = 1000;
@@ -70,6 +72,53 @@ pub struct Available {
     pub pace: Duration,
     /// Since when it is there.
     pub since: DateTime<Utc>,
+    /// Where it stands.
+    pub home: Home,
+}
+
+/// A crawl that an agent has begun, or that waits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// The agent.
+    pub agent: AgentId,
+    /// How long it was predicted to take; `None` where nobody asked.
+    pub takes: Option<Duration>,
+    /// How long it has been under way; `None` while it waits.
+    pub under_way: Option<Duration>,
+}
+
+/// What the agents hold: their crawls under way, and at most `MOST_COUNTED` of what waits at each.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select l.agent_id as "agent_id!", c.crawl_ms, greatest(extract(epoch from now() - l.granted_at), 0)::float8 as under_way_s
+        from leases l
+        join tasks t on t.id = l.task_id
+        left join assignments c on c.id = t.assignment_id
+        where l.state = 'active'
+        union all
+        select a.id, waiting.crawl_ms, null
+        from agents a
+        cross join lateral (
+            select c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id
+            where t.agent_id = a.id and t.state = 'assigned'
+            limit $1
+        ) waiting
+        "#,
+        MOST_COUNTED,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let takes = row.crawl_ms.map(|ms| unsigned("assignments", "crawl_ms", ms)).transpose()?;
+            let under_way = row.under_way_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+            Ok(Held { agent: AgentId::new(row.agent_id), takes: takes.map(Duration::from_millis), under_way })
+        })
+        .collect()
 }
 
 /// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
@@ -80,7 +129,7 @@ pub struct Available {
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.id, a.capacity, s.opened_at,
+        select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, host(s.address) as address,
                (select count(*) from (
                     select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
                 ) counted) as "waiting!",
@@ -119,9 +168,18 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
                 waiting,
                 pace: pace(row.took_ms, row.crawls, fleet),
                 since: row.opened_at,
+                home: Home {
+                    country: country(&row.country),
+                    direction: position("agents", row.latitude, row.longitude)?.map(Direction::from),
+                    address: row.address.and_then(|address| address.parse().ok()),
+                },
             })
         })
         .collect()
+}
+
+fn country(code: &str) -> Option<[u8; 2]> {
+    code.to_ascii_uppercase().as_bytes().try_into().ok()
 }
 
 fn mean(took_ms: i64, crawls: i64) -> Option<Duration> {
@@ -142,6 +200,8 @@ pub struct Waiting {
     pub task: TaskId,
     /// Its site.
     pub site: SiteId,
+    /// Its batch.
+    pub batch: BatchId,
     /// The assignment by which it waits.
     pub assignment: AssignmentId,
     /// When it was made.
@@ -159,12 +219,12 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id as task_id, t.site_id, c.id, c.created_at, c.agent_id, c.strategy, c.fallback_reason,
+        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.fallback_reason,
                c.candidates, c.predicted_us as "predicted_us!: Vec<Option<i64>>",
                c.measured_us as "measured_us!: Vec<Option<i64>>"
         from unnest($1::bigint[]) as queue (agent_id)
         cross join lateral (
-            select t.id, t.site_id, t.assignment_id from tasks t
+            select t.id, t.site_id, t.batch_id, t.assignment_id from tasks t
             where t.agent_id = queue.agent_id and t.state = 'assigned'
               -- `offset 0`: looked up by index, as where leases are granted.
               and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
@@ -184,6 +244,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
             Ok(Waiting {
                 task: TaskId::new(row.task_id),
                 site: SiteId::new(row.site_id),
+                batch: BatchId::new(row.batch_id),
                 assignment: AssignmentId::new(row.id),
                 chosen_at: row.created_at,
                 former: Former {
@@ -229,6 +290,7 @@ pub async fn pass_on(
     to: AgentId,
     listed: &[Candidate],
     why: &str,
+    ground: Ground,
 ) -> Result<bool, Error> {
     let candidates: Vec<i64> = listed.iter().map(|one| one.agent.get()).collect();
     let micros = |rtt: Option<crate::model::Rtt>| rtt.map(crate::model::Rtt::as_micros);
@@ -241,8 +303,8 @@ pub async fn pass_on(
             for no key update skip locked
         ), made as (
             insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
-                                     fallback_reason, note)
-            select held.id, $3, c.strategy, c.seed, $4, $5, $6, c.fallback_reason, $7
+                                     fallback_reason, note, levels, available, exclusions_id)
+            select held.id, $3, c.strategy, c.seed, $4, $5, $6, c.fallback_reason, $7, $8, $9, $10
             from held join assignments c on c.id = $2
             returning id
         )
@@ -255,6 +317,9 @@ pub async fn pass_on(
         &predicted as &[Option<i64>],
         &measured as &[Option<i64>],
         why,
+        &levels(listed) as &[Option<i64>],
+        i32::try_from(ground.available).unwrap_or(i32::MAX),
+        ground.exclusions,
     )
     .execute(conn)
     .await?;
@@ -324,16 +389,10 @@ mod tests {
         let waiting = waiting_at(&mut conn, &[from], 10).await.expect("look");
         assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
         let listed = waiting[0].former.listed[0];
-        let listed = Candidate {
-            agent: listed.agent,
-            predicted: None,
-            expected: None,
-            measured: None,
-            load: 0,
-            capacity: 1,
-            pace: Duration::ZERO,
-        };
-        assert!(pass_on(&mut conn, &waiting[0], to, &[listed], "waited at a").await.expect("pass on"));
+        let listed = Candidate::new(listed.agent, 1);
+        assert!(
+            pass_on(&mut conn, &waiting[0], to, &[listed], "waited at a", Ground::default()).await.expect("pass on")
+        );
         let rows: Vec<(i64, i64, Option<String>, i64)> =
             sqlx::query_as("select agent_id, seed, note, candidates[1] from assignments order by id")
                 .fetch_all(&mut *conn)

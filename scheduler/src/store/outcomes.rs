@@ -89,6 +89,8 @@ pub enum Answer {
         site: SiteId,
         /// Whether its lease was active until now: a slot of the agent has become free.
         freed: bool,
+        /// Whether somebody is parked at the address that it had.
+        waited_for: bool,
     },
     /// Recorded before, as it is.
     Duplicate,
@@ -187,6 +189,7 @@ async fn judge(
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
+               exists (select from parkings p where p.cause = 'address' and not p.called and p.address = l.address) as "waited_for!",
                o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
                o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
@@ -219,7 +222,7 @@ async fn judge(
             }
             _ if task.token != report.token => Answer::Refused(Refusal::OldToken),
             _ if !task.open => Answer::Refused(Refusal::EndedTask),
-            _ => Answer::Accepted { site: task.site, freed: known.active },
+            _ => Answer::Accepted { site: task.site, freed: known.active, waited_for: known.waited_for },
         }
     };
     Ok(reports.iter().map(verdict).collect())
@@ -322,7 +325,8 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
         )
         update tasks t
         set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
-            reason = reported.failure, state_since = now()
+            reason = reported.failure, state_since = now(),
+            recrawl_at = now() + make_interval(secs => (select b.recrawl_interval_ms / 1000.0 from batches b where b.id = t.batch_id))
         from unnest($1::bigint[], $3::text[]) as reported (task_id, failure)
         where t.id = reported.task_id
         "#,
@@ -470,7 +474,7 @@ mod tests {
             report(first, 2, Ending::Complete),
         ];
         let answers = record_all(&mut conn, &reports.each_ref().map(|report| (agent, report))).await.expect("record");
-        assert_eq!(answers[0], Answer::Accepted { site, freed: true });
+        assert_eq!(answers[0], Answer::Accepted { site, freed: true, waited_for: false });
         assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
         assert!(matches!(answers[2], Answer::Accepted { .. }));
         assert_eq!(

@@ -4,7 +4,8 @@
 //! An agent claims the address of a lease before it sends anything there. The sites at one address share a budget of crawls, which the
 //! scheduler keeps over all agents: the active leases that have claimed it. It grows with the sites that are known to be there, to a cap
 //! ([`bears`]). Each crawl keeps to its own rate besides, so that an address never gets more than so many times that. A lease that finds
-//! its address full ends, and its task is parked; in the order in which they came, tasks are called as others end.
+//! its address full ends, and its task is parked; in the order in which they came, tasks are called as others end. Where a site's address is
+//! known from its last crawl that is seen [`ahead`].
 //!
 //! Invariant: a parked task is `located` and not chosen for; what is called or due is as any other.
 
@@ -16,6 +17,8 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use super::Error;
+
+pub mod ahead;
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,7 +259,7 @@ async fn call_paused(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> 
 }
 
 async fn call_to_addresses(conn: &mut PgConnection, cap: u32, limit: i64) -> Result<u64, Error> {
-    let waited_for = sqlx::query!(
+    let waited_for = sqlx::query_scalar!(
         r#"
         with recursive waited_for (address) as (
             -- From one address to the next, by index: a million may wait at one.
@@ -265,24 +268,15 @@ async fn call_to_addresses(conn: &mut PgConnection, cap: u32, limit: i64) -> Res
             select (select min(p.address) from parkings p where p.cause = 'address' and not p.called and p.address > w.address)
             from waited_for w where w.address is not null
         )
-        select w.address::text as "address!",
-               (select count(*) from (select from sites s where s.crawled_at = w.address limit $1) there) as "sites!",
-               (select count(*) from leases l where l.state = 'active' and l.address = w.address)
-               -- Called before, and on their way.
-               + (select count(*) from parkings p join tasks t on t.id = p.task_id
-                  where p.cause = 'address' and p.called and p.address = w.address
-                    and t.state in ('located', 'assigned', 'leased')) as "taken!"
-        from waited_for w
-        where w.address is not null
+        select w.address::text as "address!" from waited_for w where w.address is not null
         "#,
-        most_counted(cap),
     )
     .fetch_all(&mut *conn)
     .await?;
-    let places = waited_for.into_iter().map(|row| {
-        let borne = i64::from(bears(u32::try_from(row.sites).unwrap_or(u32::MAX), cap));
-        (row.address, borne - row.taken)
-    });
+    if waited_for.is_empty() {
+        return Ok(0);
+    }
+    let places = ahead::room(conn, &waited_for, cap).await?.into_iter().map(|(address, room)| (address, room.places));
     let (addresses, places): (Vec<String>, Vec<i64>) = places.filter(|(_, places)| *places > 0).unzip();
     if addresses.is_empty() {
         return Ok(0);
@@ -409,7 +403,8 @@ mod tests {
             "who does not hold a lease says nothing of its site"
         );
         let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
-            let waiting = assignments::waiting(conn, Duration::ZERO, 10).await.expect("look");
+            let waiting =
+                assignments::waiting(conn, assignments::Pool::EachByItself, Duration::ZERO, 10).await.expect("look");
             waiting.into_iter().map(|task| task.task).collect()
         };
         assert_eq!((call(&mut conn, 8, 10).await.expect("call"), chosen(&mut conn).await), (0, vec![]));
@@ -440,10 +435,21 @@ mod tests {
         assert!(pause(&mut conn, agent, task, token, minute).await.expect("pause"));
         assert_eq!(fixtures::state(&mut conn, task).await, "located");
         assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 0);
-        assert!(assignments::waiting(&mut conn, Duration::ZERO, 10).await.expect("look").is_empty());
+        assert!(
+            assignments::waiting(&mut conn, assignments::Pool::EachByItself, Duration::ZERO, 10)
+                .await
+                .expect("look")
+                .is_empty()
+        );
         sqlx::query("update parkings set until = now()").execute(&mut *conn).await.expect("let a minute pass");
         assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 1);
-        assert_eq!(assignments::waiting(&mut conn, Duration::ZERO, 10).await.expect("look").len(), 1);
+        assert_eq!(
+            assignments::waiting(&mut conn, assignments::Pool::EachByItself, Duration::ZERO, 10)
+                .await
+                .expect("look")
+                .len(),
+            1
+        );
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

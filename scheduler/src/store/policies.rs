@@ -20,6 +20,7 @@ pub(super) struct Columns {
     pub(super) include: Vec<String>,
     pub(super) exclude: Vec<String>,
     pub(super) contact_url: Option<String>,
+    pub(super) recrawl_interval_ms: Option<i64>,
 }
 
 impl TryFrom<Columns> for CrawlPolicy {
@@ -29,6 +30,7 @@ impl TryFrom<Columns> for CrawlPolicy {
         let millis = |column, value| unsigned("batches", column, value).map(Duration::from_millis);
         let request_interval = millis("request_interval_ms", columns.request_interval_ms)?;
         let shortest = columns.shortest_interval_ms.map(|value| millis("shortest_interval_ms", value)).transpose()?;
+        let recrawl = columns.recrawl_interval_ms.map(|value| millis("recrawl_interval_ms", value)).transpose()?;
         Ok(Self {
             max_pages: unsigned("batches", "max_pages", columns.max_pages)?,
             max_bytes: unsigned("batches", "max_bytes", columns.max_bytes)?,
@@ -41,6 +43,7 @@ impl TryFrom<Columns> for CrawlPolicy {
             include: columns.include,
             exclude: columns.exclude,
             contact_url: columns.contact_url,
+            recrawl_interval: recrawl,
         })
     }
 }

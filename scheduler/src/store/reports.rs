@@ -21,6 +21,8 @@ pub const PAGE: i64 = 500;
 pub struct AssignmentRow {
     /// The task, the second part of the key.
     pub task: TaskId,
+    /// Its round, from 1.
+    pub round: u32,
     /// The site's name as submitted, the first part of the key.
     pub site: String,
     /// Where it was settled.
@@ -113,7 +115,7 @@ pub async fn assignments(
     let rows = sqlx::query_as!(
         Stored,
         r#"
-        select t.id, s.name as site, s.origin, t.state::text as "state!",
+        select t.id, t.round, s.name as site, s.origin, t.state::text as "state!",
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
                a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.note as "note?",
                v.confidence as "anycast?",
@@ -153,6 +155,7 @@ pub async fn assignments(
 /// A row as stored; what hangs on an assignment or an outcome is absent together with it.
 struct Stored {
     id: i64,
+    round: i32,
     site: String,
     origin: Option<String>,
     state: String,
@@ -224,6 +227,7 @@ impl TryFrom<Stored> for AssignmentRow {
         let (choice, outcome) = (row.choice()?, row.outcome()?);
         Ok(Self {
             task: TaskId::new(row.id),
+            round: unsigned("tasks", "round", row.round)?,
             site: row.site,
             origin: row.origin,
             state: row.state,

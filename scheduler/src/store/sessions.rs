@@ -3,6 +3,7 @@
 //! Invariants: at most one active session an agent (a unique index); the newest incarnation wins; only Postgres'
 //! clock expires anything; a session is marked before its leases move, never after.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -31,6 +32,8 @@ pub struct Registration {
     pub version: String,
     /// Where its beacon is reached, when it runs one.
     pub beacon_url: Option<String>,
+    /// The address it is seen at.
+    pub address: Option<IpAddr>,
     /// The leases it believes it holds.
     pub held: Vec<(TaskId, LeaseToken)>,
     /// It was superseded by another process of the same agent, and takes its place only when that is gone.
@@ -149,13 +152,14 @@ pub async fn open(
     close_active(conn, agent, EndCause::Superseded).await?;
     let session = sqlx::query_scalar!(
         r#"
-        insert into sessions (agent_id, incarnation, expires_at)
-        values ($1, $2, now() + $3 * interval '1 microsecond')
+        insert into sessions (agent_id, incarnation, expires_at, address)
+        values ($1, $2, now() + $3 * interval '1 microsecond', $4::text::inet)
         returning id
         "#,
         agent.get(),
         incarnation,
         micros(terms.lifetime),
+        registration.address.map(|address| address.to_canonical().to_string()),
     )
     .fetch_one(&mut *conn)
     .await?;

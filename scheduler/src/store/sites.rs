@@ -12,6 +12,9 @@ use crate::site_list::SiteName;
 use super::checkpoints::Manners;
 use super::{Error, round_trip, unsigned};
 
+/// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
+const NEWEST_TASKS: i64 = 100;
+
 /// One site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
@@ -90,6 +93,8 @@ pub struct SiteTask {
     pub outcome: Option<Outcome>,
     /// How far the crawl under way has come, as far as another agent would know.
     pub progress: Option<Progress>,
+    /// When its next round is due.
+    pub recrawl_at: Option<DateTime<Utc>>,
 }
 
 /// How a crawl ended.
@@ -226,7 +231,7 @@ pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Si
     }))
 }
 
-/// The site's tasks, newest first.
+/// The site's newest tasks, newest first.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -234,7 +239,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     let mut candidates = candidates(conn, site).await?;
     let rows = sqlx::query!(
         r#"
-        select t.id, b.name as batch, t.round, t.state::text as "state!",
+        select t.id, b.name as batch, t.round, t.recrawl_at, t.state::text as "state!",
                coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
                a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
@@ -249,11 +254,14 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         left join checkpoints k on k.task_id = t.id
         where t.site_id = any($1)
         order by t.id desc
+        limit $2
         "#,
         &site.ids(),
+        NEWEST_TASKS,
     )
     .fetch_all(conn)
     .await?;
+    let count = |column, value: Option<i32>| unsigned("checkpoints", column, value.unwrap_or_default());
     rows.into_iter()
         .map(|row| {
             let outcome = match (row.kind, row.pages, row.bytes, row.refetched, row.trapped) {
@@ -278,18 +286,10 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                             .map(|interval| unsigned("checkpoints", "interval_ms", interval).map(Duration::from_millis))
                             .transpose()?,
                         pause: None,
-                        turned_away: unsigned("checkpoints", "turned_away", row.turned_away.unwrap_or_default())?,
-                        failed_in_a_row: unsigned(
-                            "checkpoints",
-                            "failed_in_a_row",
-                            row.failed_in_a_row.unwrap_or_default(),
-                        )?,
-                        recent_requests: unsigned(
-                            "checkpoints",
-                            "recent_requests",
-                            row.recent_requests.unwrap_or_default(),
-                        )?,
-                        recent_errors: unsigned("checkpoints", "recent_errors", row.recent_errors.unwrap_or_default())?,
+                        turned_away: count("turned_away", row.turned_away)?,
+                        failed_in_a_row: count("failed_in_a_row", row.failed_in_a_row)?,
+                        recent_requests: count("recent_requests", row.recent_requests)?,
+                        recent_errors: count("recent_errors", row.recent_errors)?,
                         last_error: row.last_error.unwrap_or_default(),
                     },
                 }),
@@ -306,6 +306,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
                 progress,
+                recrawl_at: row.recrawl_at,
             })
         })
         .collect()
@@ -321,10 +322,11 @@ async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<i64,
         cross join unnest(c.candidates, c.predicted_us, c.measured_us)
             with ordinality as listed (agent, predicted, measured, position)
         join agents a on a.id = listed.agent
-        where t.site_id = any($1)
+        where t.id in (select n.id from tasks n where n.site_id = any($1) order by n.id desc limit $2)
         order by t.id, listed.position
         "#,
         &site.ids(),
+        NEWEST_TASKS,
     )
     .fetch_all(conn)
     .await?;

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use crate::constraints::ConstraintsRequest;
+use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
-use super::{Error, batches, settings, unsigned};
+use super::{Error, batches, constraints, positions, settings, unsigned};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
 /// stay in a few megabytes.
@@ -28,12 +30,16 @@ pub struct Submission {
     pub strategy: Option<Strategy>,
     /// What is asked of the policy; the rest is `default_policy` for a new batch, an old one's own.
     pub policy: PolicyRequest,
+    /// What is asked of the agents; the rest is nothing for a new batch, an old one's own.
+    pub constraints: ConstraintsRequest,
     /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
     /// The client's name for this submission; none: it cannot be repeated safely.
     pub idempotency_key: Option<String>,
     /// The sites, each once.
     pub sites: Vec<SiteName>,
+    /// Where those of them are of which the list says so.
+    pub positions: Vec<(SiteName, Position)>,
     /// Repeats that were collapsed.
     pub duplicates: u64,
 }
@@ -76,6 +82,14 @@ pub enum SubmitError {
         batch: String,
         /// What it has, and what was asked for.
         differences: Vec<Difference>,
+    },
+    /// The batch has other constraints.
+    #[error("batch {batch} has {}: choose another batch or leave that out", .differences.join(", "))]
+    OtherConstraints {
+        /// The batch.
+        batch: String,
+        /// What it has, and what was asked for.
+        differences: Vec<String>,
     },
     /// Large sites would be asked less often than small ones.
     #[error("policy.shortest_interval: {shortest:?} is more than the request_interval of {interval:?}")]
@@ -123,6 +137,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     }
     let batch = agreed_batch(conn, submission).await?;
     let sites = site_ids(conn, &submission.sites).await?;
+    positions::listed(conn, &submission.positions).await?;
     let added = add_tasks(conn, batch, &sites).await?;
     let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
     let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
@@ -199,6 +214,11 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::OtherPolicy { batch: batch.name, differences });
     }
+    let has = constraints::settle(conn, batch.id, &submission.constraints).await?;
+    let differences = submission.constraints.differences(&has);
+    if !differences.is_empty() {
+        return Err(SubmitError::OtherConstraints { batch: batch.name, differences });
+    }
     // Looked at here, where it is known whose the other is; the caller's transaction takes the batch back.
     let (shortest, interval) = (batch.policy.shortest_interval, batch.policy.request_interval);
     if shortest > interval {
@@ -269,9 +289,11 @@ mod tests {
             batch: "autumn".into(),
             strategy: None,
             policy: PolicyRequest::default(),
+            constraints: ConstraintsRequest::default(),
             default_policy: CrawlPolicy::default(),
             idempotency_key: None,
             sites,
+            positions: Vec::new(),
             duplicates: 0,
         }
     }
@@ -385,6 +407,23 @@ mod tests {
         assert_eq!(refused, "policy.shortest_interval: 2s is more than the request_interval of 1s");
         asking.policy.request_interval = Some(Duration::from_secs(3));
         run(&pool, &asking).await.expect("no batch was left behind");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_batch_keeps_the_constraints_it_was_made_with(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.constraints.tags = vec!["fast".into()];
+        run(&pool, &asking).await.expect("a new batch");
+        run(&pool, &asking).await.expect("the same");
+        run(&pool, &submission(names(1..2))).await.expect("leaves it as it is");
+        asking.constraints.tags = vec!["slow".into()];
+        let refused = run(&pool, &asking).await.expect_err("refused").to_string();
+        assert_eq!(refused, "batch autumn has tag fast (slow was asked for): choose another batch or leave that out");
+        let plain = Submission { batch: "plain".into(), ..submission(names(0..1)) };
+        run(&pool, &plain).await.expect("a batch without");
+        let refused = run(&pool, &Submission { batch: "plain".into(), ..asking }).await.expect_err("refused");
+        assert!(matches!(refused, SubmitError::OtherConstraints { .. }), "{refused}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -231,6 +231,6 @@ pub async fn hold_sites(conn: &mut PgConnection, sites: &[SiteId], reason: &str)
 
 /// The strategies whose sites must be measured, by name.
 fn distanced() -> Vec<String> {
-    let names = Strategy::ALL.into_iter().filter(|strategy| strategy.needs_distance()).map(Strategy::name);
+    let names = Strategy::ALL.into_iter().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
     names.map(str::to_owned).collect()
 }

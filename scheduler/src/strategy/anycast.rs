@@ -13,6 +13,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::model::Strategy;
 
+use super::rank::least;
 use super::{Candidate, Choice, ordered};
 
 /// How much farther than the nearest an agent may be and be near.
@@ -27,9 +28,7 @@ const MOST_NEAR: usize = 10;
 /// Chooses an agent for a site of this strategy that stands in several places. `None` when no agent's distance is known; then the
 /// strategy itself says what to do.
 pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
-    let mut ranked: Vec<Candidate> =
-        ordered(candidates).into_iter().filter(|candidate| candidate.distance().is_some()).collect();
-    ranked.sort_by_key(|candidate| (candidate.distance(), candidate.agent));
+    let mut ranked = least(&ordered(candidates), MOST_NEAR, Candidate::distance);
     ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
     let least_full = ranked.iter().map(Candidate::level).min()?;
     let freest: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level() == least_full).collect();
@@ -57,15 +56,7 @@ mod tests {
 
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
         let measured = millis.map(|millis| Rtt::try_from_millis_f64(millis).unwrap());
-        Candidate {
-            agent: AgentId::new(agent),
-            predicted: None,
-            expected: None,
-            measured,
-            load,
-            capacity,
-            pace: Duration::from_secs(1),
-        }
+        Candidate { measured, load, ..Candidate::new(AgentId::new(agent), capacity) }
     }
 
     #[test]

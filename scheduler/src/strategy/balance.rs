@@ -78,7 +78,8 @@ pub enum Why {
 /// Who may have a task that waits where `former` put it: the other candidates, and `newcomers` that would be among them. `available`
 /// are all that take work, with their distances to the site.
 ///
-/// Where the strategy is `random` everybody is a candidate; of `gnp-confirmed`'s only those as near as the best.
+/// Where the strategy is `random` everybody is a candidate; of `gnp-confirmed`'s only those as near as the best; where the name alone
+/// decides, nobody else. Newcomers are nearer ones, of no concern where distance is not what was gone by, or not it alone.
 pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -> Vec<Taker> {
     let others = |listed: &[Candidate]| -> Vec<Taker> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -87,8 +88,12 @@ pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -
     let listed = former.candidates(available);
     match former.strategy {
         Strategy::Random => return others(available),
+        Strategy::Hash | Strategy::Domain => return Vec::new(),
+        Strategy::Kademlia | Strategy::Geographic | Strategy::Prefix | Strategy::EarliestFinish => {
+            return others(&listed);
+        }
         Strategy::GnpConfirmed => return others(&listed[..anycast::near(&listed).unwrap_or(0).min(listed.len())]),
-        Strategy::GnpTop1 | Strategy::GnpTop3 => {}
+        Strategy::GnpTop1 | Strategy::GnpTop3 | Strategy::GnpBalanced => {}
     }
     let mut takers = others(&listed);
     let Some(worst) = listed.iter().map(Candidate::distance).max().flatten() else { return takers };

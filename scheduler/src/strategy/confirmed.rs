@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::model::Strategy;
 
 use super::load::first_with_room;
-use super::{Candidate, Choice, anycast, nearest};
+use super::{Candidate, Choice, Unknown, anycast, nearest, random};
 
 /// Why `gnp-confirmed` goes by measured distances alone.
 const NO_MAP: &str = "no map says which agents should confirm: the nearest that measured";
@@ -25,9 +25,15 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
     measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
     let near = anycast::near(&measured).map_or(&[][..], |near| &measured[..near]);
     let Some(best) = first_with_room(near) else {
-        let drawn = nearest::choose(ordered, Strategy::GnpTop3, 3, rng)?;
-        let fallback = drawn.fallback.or_else(|| Some(NOBODY_MEASURED.to_owned()));
-        return Some(Choice { fallback, ..drawn });
+        return match nearest::choose(ordered, 3, rng) {
+            Ok((agent, candidates)) => {
+                let fallback = Some(NOBODY_MEASURED.to_owned());
+                Some(Choice { agent, candidates, strategy: Strategy::GnpTop3, fallback })
+            }
+            Err(Unknown(what)) => {
+                random::choose(ordered, rng).map(|choice| Choice { fallback: Some(what.to_owned()), ..choice })
+            }
+        };
     };
     let agent = best.agent;
     let mapped = measured.len() == ordered.len() || ordered.iter().any(|candidate| candidate.predicted.is_some());
@@ -38,7 +44,7 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
 
 #[cfg(test)]
 mod tests {
-    use super::super::choose;
+    use super::super::{Site, choose};
     use super::*;
     use crate::model::{AgentId, Rtt};
 
@@ -48,19 +54,15 @@ mod tests {
         (1..)
             .zip(distances)
             .map(|(agent, (predicted, measured))| Candidate {
-                agent: AgentId::new(agent),
                 predicted: predicted.map(rtt),
-                expected: None,
                 measured: measured.map(rtt),
-                load: 0,
-                capacity: 1,
-                pace: std::time::Duration::from_secs(1),
+                ..Candidate::new(AgentId::new(agent), 1)
             })
             .collect()
     }
 
     fn chosen(distances: &[(Option<f64>, Option<f64>)]) -> Choice {
-        choose(Strategy::GnpConfirmed, &agents(distances), 7).unwrap()
+        choose(Strategy::GnpConfirmed, &Site::default(), &agents(distances), 7).unwrap()
     }
 
     #[test]

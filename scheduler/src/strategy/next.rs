@@ -39,15 +39,9 @@ impl Former {
     pub(super) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &Listed| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
-            Candidate {
-                agent: listed.agent,
-                predicted: listed.predicted,
-                expected: None,
-                measured: listed.measured,
-                load: now.map_or(0, |now| now.load),
-                capacity: now.map_or(0, |now| now.capacity),
-                pace: now.map_or(Duration::ZERO, |now| now.pace),
-            }
+            let gone = Candidate { pace: Duration::ZERO, ..Candidate::new(listed.agent, 0) };
+            let now = now.copied().unwrap_or(gone);
+            Candidate { predicted: listed.predicted, expected: None, measured: listed.measured, spread: None, ..now }
         };
         self.listed.iter().map(known).collect()
     }
@@ -70,16 +64,7 @@ mod tests {
     use super::*;
 
     fn available(agent: i64, load: u32) -> Candidate {
-        let pace = Duration::from_secs(1);
-        Candidate {
-            agent: AgentId::new(agent),
-            predicted: None,
-            expected: None,
-            measured: None,
-            load,
-            capacity: 2,
-            pace,
-        }
+        Candidate { load, ..Candidate::new(AgentId::new(agent), 2) }
     }
 
     fn former(agent: i64, listed: &[i64]) -> Former {

@@ -1,26 +1,39 @@
 //! Chooses an agent for every located task.
 //!
 //! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
-//! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates.
+//! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates, nor are those that
+//! their batch's constraints exclude. A task that nobody gets for that waits or fails, and what waits at an agent that may not have it
+//! any more is taken back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
+use sqlx::PgConnection;
 
-use crate::model::{SiteId, Strategy, TaskId};
+use crate::explain::NEXT;
+use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
 use crate::seed;
-use crate::store::assignments::{self, Waiting};
-use crate::store::{alarms, loads, parkings, quarantines};
+use crate::store::assignments::{self, Ground, Pool, Waiting};
+use crate::store::facts::{self, SiteFacts};
+use crate::store::loads::Available;
+use crate::store::{alarms, loads, parkings, quarantines, unmet};
 use crate::strategy::{self, Candidate, Choice};
 
+use super::admission::{Admission, Nobody};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, explain_nobody};
 use super::known::Known;
+use super::plan;
 use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
+/// Unmet tasks of one batch that are told a new reason in a pass: a million learn it within minutes.
+const TOLD_PER_PASS: i64 = 5_000;
+
+/// What is noted of a choice that explores.
+const EXPLORES: &str = "explores: it may be nearer than the best known";
 
 /// The chooser.
 #[derive(Debug)]
@@ -42,9 +55,11 @@ impl Assign {
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         self.call_parked().await?;
+        self.recall_unmet().await?;
+        while self.withdraw_excluded().await? {}
         // What is withdrawn is chosen for at once, however much more there is to withdraw.
         while self.withdraw_some().await? | self.choose_some(map.clone()).await? {}
-        Ok(())
+        plan::run(&self.scheduler, map).await
     }
 
     /// Calls the parked tasks whose turn has come.
@@ -57,6 +72,58 @@ impl Assign {
             tracing::debug!(called, "the turn of parked tasks has come");
         }
         Ok(())
+    }
+
+    /// Recalls unmet tasks that somebody may crawl by now, and tells the others why they wait.
+    async fn recall_unmet(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let agents = loads::available(&mut tx).await.context("read available agents")?;
+        let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
+        let mut any = false;
+        for batch in batches {
+            let there = agents.iter().map(|available| available.agent);
+            let room = admission.room(batch, there, TASKS_PER_PASS.unsigned_abs());
+            if room > 0 {
+                let recalled = unmet::recall(&mut tx, batch, None, room.cast_signed()).await;
+                let recalled = recalled.context("recall unmet tasks")?;
+                tracing::debug!(batch.id = %batch, recalled, "agents meet the constraints of unmet tasks");
+                any |= recalled > 0;
+                continue;
+            }
+            let Some(Nobody { reason, fails }) = admission.nobody(batch).filter(|_| !agents.is_empty()) else {
+                continue;
+            };
+            if fails {
+                unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
+            } else {
+                unmet::explain(&mut tx, batch, &reason, TOLD_PER_PASS).await.context("explain unmet tasks")?;
+            }
+        }
+        tx.commit().await.context("commit recalled tasks")?;
+        if any {
+            self.scheduler.wakes.confirm.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes back one bounded batch of what waits at agents that may not have it any more; `true` when there may be more.
+    async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
+        let mut tx = self.scheduler.begin().await?;
+        let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
+        if batches.is_empty() {
+            return Ok(false);
+        }
+        let from = Admission::read(&mut tx, batches).await?.withdrawn();
+        let withdrawn = unmet::withdraw(&mut tx, &from, TASKS_PER_PASS).await.context("withdraw from the excluded")?;
+        tx.commit().await.context("commit withdrawn assignments")?;
+        if withdrawn > 0 {
+            tracing::info!(withdrawn, "tasks of agents that constraints exclude by now are chosen for anew");
+        }
+        Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
     /// Takes back one bounded batch of what waits at agents that are gone; `true` when there may be more.
@@ -77,8 +144,9 @@ impl Assign {
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let confirmed_within = self.scheduler.config.measure.site_max_age;
-        let waiting =
-            assignments::waiting(&mut tx, confirmed_within, TASKS_PER_PASS).await.context("read located tasks")?;
+        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, confirmed_within, TASKS_PER_PASS)
+            .await
+            .context("read located tasks")?;
         if waiting.is_empty() {
             return Ok(false);
         }
@@ -89,33 +157,43 @@ impl Assign {
             return Ok(false);
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
-        let (broken, waiting): (Vec<Waiting>, Vec<Waiting>) = waiting.into_iter().partition(|task| task.broken_off);
-        if !broken.is_empty() {
-            let broken: Vec<TaskId> = broken.iter().map(|task| task.task).collect();
-            alarms::park(&mut tx, &broken).await.context("park tasks of sites that were broken off")?;
-        }
+        let waiting = park_broken(&mut tx, waiting).await?;
+        let waiting = park_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
-        let known = Known::read(&mut tx, &sites, &agents, map).await?;
+        let known = Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?;
+        let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+        let facts = facts::of_tasks(&mut tx, &tasks).await.context("read what is known of the sites")?;
+        let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
         let mut chosen = BTreeSet::new();
+        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
         for task in &waiting {
-            let candidates = known.candidates(task.site, &agents);
-            let Some((choice, seed, note)) = chosen_for(task, &known, &candidates, alarm.is_some()) else { continue };
+            let mut candidates = known.candidates(task.site, &agents);
+            candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
+            if candidates.is_empty() {
+                unmet.entry(task.batch).or_default().push(task.task);
+            }
+            let facts = facts.get(&task.task).cloned().unwrap_or_default();
+            let Some((choice, seed, note)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
+                continue;
+            };
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| !PASSING.contains(&reason.as_str()));
             let alarmed = alarm.as_ref().filter(|_| task.strategy.needs_distance());
             let fallback = alarmed.or(choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic)));
-            assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str))
+            let exclusions = admission.exclusions(&mut tx, task.batch).await?;
+            let ground = Ground { available: candidates.len(), exclusions };
+            assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str), ground)
                 .await
                 .context("record an assignment")?;
             if let Some(note) = note {
                 assignments::annotate(&mut tx, task.task, &note).await.context("note how the strategy was followed")?;
             }
-            if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == choice.agent) {
-                agent.load = agent.load.saturating_add(1);
-            }
+            admission.took(task.batch, choice.agent);
+            now_has_one_more(&mut agents, choice.agent);
             chosen.insert(choice.agent);
         }
+        admission.set_aside(&mut tx, &unmet).await?;
         tx.commit().await.context("commit assignments")?;
         tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
         self.scheduler.wakes.wake_agents(chosen);
@@ -123,29 +201,81 @@ impl Assign {
     }
 }
 
+/// Parks the tasks of sites that were broken off; returns the others.
+pub(super) async fn park_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) -> anyhow::Result<Vec<Waiting>> {
+    let (broken, waiting): (Vec<Waiting>, Vec<Waiting>) = waiting.into_iter().partition(|task| task.broken_off);
+    if !broken.is_empty() {
+        let broken: Vec<TaskId> = broken.iter().map(|task| task.task).collect();
+        alarms::park(conn, &broken).await.context("park tasks of sites that were broken off")?;
+    }
+    Ok(waiting)
+}
+
+/// Parks the tasks whose address is known to be full; returns the others, which have a place there.
+pub(super) async fn park_ahead(
+    conn: &mut PgConnection,
+    mut waiting: Vec<Waiting>,
+    cap: u32,
+) -> anyhow::Result<Vec<Waiting>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
+    waiting.retain(|task| !parked.contains(&task.task));
+    Ok(waiting)
+}
+
+fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
+    if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == chosen) {
+        agent.load = agent.load.saturating_add(1);
+    }
+}
+
 /// The choice for one task, its seed, and what to note of it. While there is an alarm distances are not trusted.
 fn chosen_for(
     task: &Waiting,
+    facts: &SiteFacts,
     known: &Known,
     candidates: &[Candidate],
     alarm: bool,
 ) -> Option<(Choice, u64, Option<String>)> {
     let seed = draw_seed(task);
     if alarm && task.strategy.needs_distance() {
-        return Some((strategy::choose(Strategy::Random, candidates, seed)?, seed, None));
+        return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, None));
     }
     if let Some((former, name)) = &task.former
         && let Some(choice) = strategy::choose_next(former, candidates)
     {
-        let note = format!("the next candidate: {name}, chosen before, did not begin it or gave it back");
+        let note = format!("{NEXT}{name}, chosen before, did not begin it or gave it back");
         return Some((choice, seed, Some(note)));
     }
     if let Some((choice, note)) = spread(known, task, candidates, seed) {
         return Some((choice, seed, Some(note)));
     }
-    let choice = strategy::choose(task.strategy, candidates, seed)?;
+    let choice = strategy::choose(task.strategy, &facts.site(None), candidates, seed)?;
+    if let Some(choice) = exploration(task.strategy, &choice, candidates, known.crawls(task.site), seed) {
+        return Some((choice, seed, Some(EXPLORES.to_owned())));
+    }
     let note = passed_over(&choice);
     Some((choice, seed, note))
+}
+
+/// The choice of an agent that might be nearer than the chosen one, where this one explores.
+fn exploration(
+    strategy: Strategy,
+    choice: &Choice,
+    candidates: &[Candidate],
+    crawls: usize,
+    seed: u64,
+) -> Option<Choice> {
+    if !strategy.explores() || choice.fallback.is_some() {
+        return None;
+    }
+    let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;
+    let tried = strategy::explored(chosen, candidates, crawls, seed)?;
+    let mut listed = choice.candidates.clone();
+    if listed.iter().all(|one| one.agent != tried.agent) {
+        listed.push(*tried);
+    }
+    Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
 /// Says so where the nearest candidates were full and the chosen one was not.
@@ -168,6 +298,6 @@ fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) ->
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be
 /// replayed, and unrelated between neighbouring tasks.
-fn draw_seed(task: &Waiting) -> u64 {
+pub(super) fn draw_seed(task: &Waiting) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

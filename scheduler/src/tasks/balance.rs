@@ -2,18 +2,22 @@
 //!
 //! What moves and why is `strategy::balance`, pure; this pass reads how full agents are and what waits, and records each move as a
 //! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most `MOVES`, and predicts
-//! distances only for agents that came after a choice. A task passes on only by the assignment that was looked at.
+//! distances only for agents that came after a choice. A task passes on only by the assignment that was looked at, and never to an agent
+//! that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 
+use crate::explain::WAITED;
 use crate::model::{AgentId, SiteId};
+use crate::store::assignments::Ground;
 use crate::store::loads::{self, Available, Waiting};
 use crate::store::{agents, quarantines};
 use crate::strategy::balance::{self, Move, Queued, Why};
 use crate::strategy::{Candidate, LoadLevel};
 
+use super::admission::Admission;
 use super::duty::OnDuty;
 use super::known::Known;
 
@@ -39,6 +43,7 @@ struct Sight {
     /// The agents as candidates, for each of the waiting.
     candidates: Vec<Vec<Candidate>>,
     queued: Vec<Queued>,
+    admission: Admission,
 }
 
 impl Balance {
@@ -52,11 +57,11 @@ impl Balance {
     /// # Errors
     /// When the database fails; what was not committed is seen again in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let Some(sight) = self.look().await? else { return Ok(()) };
+        let Some(mut sight) = self.look().await? else { return Ok(()) };
         let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();
         let moves = balance::plan(&fleet, &sight.queued, MOVES);
         if !moves.is_empty() {
-            self.carry_out(&sight, &moves).await?;
+            self.carry_out(&mut sight, &moves).await?;
         }
         Ok(())
     }
@@ -82,13 +87,14 @@ impl Balance {
             .filter(|(task, new)| task.former.strategy.needs_distance() && !new.is_empty());
         let sites: Vec<SiteId> = unknown.map(|(task, _)| task.site).take(PREDICTED).collect();
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+        let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
         tx.commit().await.context("end looking")?;
         let known = if sites.is_empty() || alarm.is_some() {
             None
         } else {
             let map = self.scheduler.maps.current(&self.scheduler).await?;
             let mut tx = self.scheduler.begin().await?;
-            Some(Known::read(&mut tx, &sites, &agents, map).await?)
+            Some(Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?)
         };
         let candidates: Vec<Vec<Candidate>> = waiting
             .iter()
@@ -97,15 +103,16 @@ impl Balance {
                 None => agents.iter().map(plain).collect(),
             })
             .collect();
-        let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| Queued {
-            at: task.former.agent,
-            takers: balance::takers(&task.former, candidates, new),
+        let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
+            let mut takers = balance::takers(&task.former, candidates, new);
+            takers.retain(|taker| admission.admits(task.batch, taker.agent));
+            Queued { at: task.former.agent, takers }
         });
         let queued = queued.collect();
-        Ok(Some(Sight { agents, waiting, candidates, queued }))
+        Ok(Some(Sight { agents, waiting, candidates, queued, admission }))
     }
 
-    async fn carry_out(&self, sight: &Sight, moves: &[Move]) -> anyhow::Result<()> {
+    async fn carry_out(&self, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let names = agents::names(&mut tx).await.context("read the agents' names")?;
         let mut moved = 0_u32;
@@ -115,10 +122,18 @@ impl Balance {
             else {
                 continue;
             };
-            let Some(taker) = candidates.iter().find(|candidate| candidate.agent == one.to) else { continue };
+            // Looked at again: a move before this one may have used up what there was of a quota.
+            let admitted = |candidate: &&Candidate| sight.admission.admits(waiting.batch, candidate.agent);
+            let taker = candidates.iter().find(|candidate| candidate.agent == one.to).filter(admitted);
+            let Some(taker) = taker else { continue };
             let listed = balance::relisted(&waiting.former, taker, candidates);
             let why = reason(waiting, one.why, &names);
-            if loads::pass_on(&mut tx, waiting, one.to, &listed, &why).await.context("pass a task on")? {
+            let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
+            let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
+            let ground = Ground { available: admitted.count(), exclusions };
+            if loads::pass_on(&mut tx, waiting, one.to, &listed, &why, ground).await.context("pass a task on")? {
+                sight.admission.gave(waiting.batch, waiting.former.agent);
+                sight.admission.took(waiting.batch, one.to);
                 moved += 1;
                 to.insert(one.to);
             }
@@ -132,15 +147,7 @@ impl Balance {
 
 /// An agent as a candidate whose distance is not asked for.
 fn plain(agent: &Available) -> Candidate {
-    Candidate {
-        agent: agent.agent,
-        predicted: None,
-        expected: None,
-        measured: None,
-        load: agent.load,
-        capacity: agent.capacity,
-        pace: agent.pace,
-    }
+    Candidate { load: agent.load, pace: agent.pace, ..Candidate::new(agent.agent, agent.capacity) }
 }
 
 fn level(agent: &Available) -> LoadLevel {
@@ -164,9 +171,9 @@ fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
 fn reason(waiting: &Waiting, why: Why, names: &BTreeMap<AgentId, String>) -> String {
     let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
     match why {
-        Why::Idle => format!("waited at {from}, which was full; begins at once here"),
-        Why::Sooner => format!("waited at {from}; ends sooner here"),
-        Why::Nearer => format!("waited at {from}; this agent came later and is clearly nearer"),
+        Why::Idle => format!("{WAITED}{from}, which was full; begins at once here"),
+        Why::Sooner => format!("{WAITED}{from}; ends sooner here"),
+        Why::Nearer => format!("{WAITED}{from}; this agent came later and is clearly nearer"),
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! What confirmers measured is a measurement like any other: it beats a prediction at once, and the next time the site is
 //! located it is located by them too, who are the nearest and so know most. What cannot be
-//! true of it is not believed (`tasks::claims`).
+//! true of it is not believed (`tasks::claims`). Nobody is asked whom every batch that waits for the site excludes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::gnp::Place;
-use crate::model::{AgentId, Rtt, SiteId};
+use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy};
 use crate::store::confirmations::{self, Tried};
-use crate::store::{loads, measurement_orders, quarantines};
+use crate::store::{constraints, loads, measurement_orders, quarantines};
 
+use super::admission::Admission;
 use super::claims;
 use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
@@ -84,10 +85,14 @@ impl Confirm {
         }
         let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
         let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
+        let constrained = constraints::located_for(&mut tx, &sites, Strategy::GnpConfirmed).await;
+        let constrained = constrained.context("read which batches ask something of their agents")?;
+        let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
         tx.commit().await.context("end reading")?;
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
-        let ground = Ground { available: agents.iter().map(|agent| agent.agent).collect(), quarantined, map, tried };
+        let available = agents.iter().map(|agent| agent.agent).collect();
+        let ground = Ground { available, quarantined, map, tried, constrained, admission };
         let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
         let full = sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let chosen =
@@ -140,9 +145,18 @@ struct Ground {
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<Current>>,
     tried: HashMap<SiteId, Vec<Tried>>,
+    /// Sites that only batches with constraints wait for, and those batches.
+    constrained: HashMap<SiteId, Vec<BatchId>>,
+    admission: Admission,
 }
 
 impl Ground {
+    /// Whether an agent may get a task of the site.
+    fn admits(&self, site: SiteId, agent: AgentId) -> bool {
+        let batches = self.constrained.get(&site);
+        batches.is_none_or(|batches| batches.iter().any(|batch| self.admission.admits(*batch, agent)))
+    }
+
     /// Who is to confirm each of these sites, at most `most` agents each.
     fn confirmers(&self, sites: &[SiteId], most: usize) -> Vec<(SiteId, Vec<AgentId>)> {
         sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
@@ -163,7 +177,8 @@ impl Ground {
         }
         let may =
             |agent: &AgentId| !self.quarantined.contains(agent) && !tried.iter().any(|(prober, _)| prober == agent);
-        let candidates: Vec<AgentId> = self.available.iter().copied().filter(may).collect();
+        let mut candidates: Vec<AgentId> = self.available.iter().copied().filter(may).collect();
+        candidates.retain(|agent| self.admits(site, *agent));
         let cloud = map.refined.as_ref().and_then(|refined| refined.locate(&measured).ok());
         let point = || map.embedding.locate(&measured).map(|placement| Place::Point(&map.embedding, placement)).ok();
         cloud.map(Place::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
@@ -456,6 +471,31 @@ mod tests {
         let task = line.located("two").await;
         assert_eq!(line.confirm().await, BTreeSet::new(), "everybody has measured it");
         assert_eq!(line.chosen(task).await, (Some(0), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_whom_the_batch_excludes_is_asked_to_confirm(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.trial.execute("update agents set tags = '{near}' where name <> 'a6'").await;
+        line.trial
+            .execute(
+                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
+                 select id, '{}', '{}', '{near}', 'wait' from batches",
+            )
+            .await;
+        let asked = line.confirm().await;
+        assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
+        assert_eq!(line.chosen(line.task).await.0, Some(5));
+        // A batch that asks for nothing may have it measured by anybody, once the confirmation is old.
+        line.located("two").await;
+        line.trial.execute("delete from confirmers").await;
+        line.trial.execute("delete from confirmations").await;
+        line.trial
+            .execute(
+                "delete from site_measurements m using agents a where a.id = m.prober_id and a.name in ('a5', 'a6')",
+            )
+            .await;
+        assert!(line.confirm().await.contains(&6));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::config::Config;
+use crate::geoip::GeoIp;
 use crate::model::{SchedulerId, TermNumber};
 use crate::store::terms::{self, Duty};
 use crate::store::{self, schedulers};
@@ -41,6 +42,8 @@ pub struct OnDuty {
     pub wakes: Arc<Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<Maps>,
+    /// Positions by address, where the operator has a file of them.
+    pub geoip: Option<Arc<GeoIp>>,
     /// The configuration, validated.
     pub config: Arc<Config>,
 }
@@ -100,6 +103,7 @@ impl Terms {
             terms: self.clone(),
             wakes: Arc::clone(&scheduler.wakes),
             maps: Arc::clone(&scheduler.maps),
+            geoip: scheduler.geoip.clone(),
             config: Arc::clone(&scheduler.config),
         }
     }

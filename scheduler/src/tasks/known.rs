@@ -9,13 +9,15 @@ use anyhow::Context;
 
 use crate::gnp::{Place, Placement, Position, Predicted};
 use crate::model::{AgentId, Rtt, SiteId};
+use crate::store::facts::{self, CrawledSite};
 use crate::store::loads::Available;
 use crate::store::verdicts::Suspicion;
 use crate::store::{agents, measurements, placements, verdicts};
-use crate::strategy::Candidate;
+use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls, teach};
+use crate::strategy::{Candidate, Spread};
 
 use super::claims;
-use super::refined::Current;
+use super::refined::{Current, Maps};
 
 /// What is known of the sites of one pass.
 pub(super) struct Known {
@@ -24,19 +26,30 @@ pub(super) struct Known {
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     /// Sites that probably stand in several places.
     pub(super) suspicions: HashMap<SiteId, Suspicion>,
+    /// What crawls taught of the sites.
+    crawled: HashMap<SiteId, CrawledSite>,
+    /// And of the agents.
+    lessons: Arc<Lessons>,
 }
 
 impl Known {
     /// Reads what is known of these sites, and predicts the rest.
     pub(super) async fn read(
         conn: &mut sqlx::PgConnection,
+        maps: &Maps,
         sites: &[SiteId],
         agents: &[Available],
         map: Option<Arc<Current>>,
     ) -> anyhow::Result<Self> {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
-        let Some(map) = map else { return Ok(Self { predicted: HashMap::new(), measured, suspicions }) };
+        let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
+        // Of a site in several places a crawl says where it was served from that time.
+        crawled.retain(|site, _| !suspicions.contains_key(site));
+        let lessons = maps.lessons(conn).await?;
+        let Some(map) = map else {
+            return Ok(Self { predicted: HashMap::new(), measured, suspicions, crawled, lessons });
+        };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
         // A site in several places may be next to everybody.
@@ -45,46 +58,82 @@ impl Known {
             .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
             .map(|(site, _)| *site)
             .collect();
-        let positions = if claimed.is_empty() { BTreeMap::new() } else { positions(conn).await? };
+        let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
+        let positions = if any { positions(conn).await? } else { BTreeMap::new() };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
         // Half a millisecond a site: too long for a thread that serves others.
-        let (predicted, measured) = tokio::task::spawn_blocking(move || {
-            let mut measured = measured;
+        let taught = Arc::clone(&lessons);
+        let (predicted, measured, crawled) = tokio::task::spawn_blocking(move || {
+            let (mut measured, mut crawled) = (measured, crawled);
+            for (site, of_it) in &mut crawled {
+                let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
+                of_it.crawls = believed_crawls(&map, &positions, &taught, measured, &of_it.crawls);
+            }
             for site in claimed {
                 measured.entry(site).and_modify(|of_it| *of_it = claims::believed(&map, &positions, of_it));
             }
             let predict = |(site, placement)| {
                 let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
-                (site, predict(&map, placement, measured, &agents))
+                let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
+                let placed_by = [measured, &measured_by_crawls(&taught, measured, crawls)].concat();
+                (site, predict(&map, placement, &placed_by, &agents))
             };
             let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
-            (predicted, measured)
+            (predicted, measured, crawled)
         })
         .await
         .context("predict distances")?;
-        Ok(Self { predicted, measured, suspicions })
+        Ok(Self { predicted, measured, suspicions, crawled, lessons })
+    }
+
+    /// Crawls of one of the sites that are remembered.
+    pub(super) fn crawls(&self, site: SiteId) -> usize {
+        self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
     /// The agents as candidates for one of the sites.
     pub(super) fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
-        agents
+        let mut candidates: Vec<Candidate> = agents
             .iter()
             .map(|available| {
                 let predicted = predicted.and_then(|predicted| predicted.get(&available.agent));
                 Candidate {
-                    agent: available.agent,
                     predicted: predicted.map(|predicted| predicted.rtt),
                     expected: predicted.and_then(|predicted| predicted.expected),
                     measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
+                    spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
                     load: available.load,
-                    capacity: available.capacity,
                     pace: available.pace,
+                    home: available.home,
+                    ..Candidate::new(available.agent, available.capacity)
                 }
             })
-            .collect()
+            .collect();
+        if !self.suspicions.contains_key(&site) {
+            let crawled = self.crawled.get(&site);
+            let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
+            teach(&mut candidates, &self.lessons, crawled.and_then(|crawled| crawled.network), own);
+        }
+        candidates
     }
+}
+
+/// The crawls of a site that may be true: what a crawl saw is its agent's word, as a claim to be near is. Landmarks are judged elsewhere.
+fn believed_crawls(
+    map: &Current,
+    positions: &BTreeMap<AgentId, Position>,
+    lessons: &Lessons,
+    measured: &[(AgentId, Rtt)],
+    crawls: &[Crawled],
+) -> Vec<Crawled> {
+    let by_landmark = |crawl: &Crawled| map.embedding.landmarks().contains(&crawl.agent);
+    let said = |crawl: &Crawled| (crawl.agent, lessons.probed(crawl.rtt));
+    let claimed = crawls.iter().filter(|crawl| !by_landmark(crawl)).map(said);
+    let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
+    let believed = claims::believed(map, positions, &all);
+    crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
 }
 
 /// Where agents are, as far as they say so.

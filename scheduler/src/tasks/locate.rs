@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::{Embedding, Locator, Solver};
+use crate::gnp::{Embedding, Locator, Position, Solver};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::placements::{self, Located};
 use crate::store::tasks::Heard;
 use crate::store::verdicts::Suspicion;
-use crate::store::{embeddings, measurements, tasks, verdicts};
+use crate::store::{embeddings, measurements, positions, tasks, verdicts};
 
 use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
@@ -91,6 +91,7 @@ impl Locate {
         let waiting: Vec<SiteId> = waiting.into_iter().map(|site| site.site).collect();
         let ended: Vec<(SiteId, Option<String>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
         let judged = self.judge(&ended, embedding.as_ref()).await?;
+        self.look_up(&ended).await?;
         let located = match embedding {
             Some(embedding) => {
                 let sites = going.into_iter().map(|site| (site.site, site.measured)).collect();
@@ -105,6 +106,19 @@ impl Locate {
         tasks::hold_sites(&mut tx, &waiting, WAITING).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)
+    }
+
+    /// Takes down where the sites that go on are, as far as their addresses say so and no list does.
+    async fn look_up(&self, ended: &[(SiteId, Option<String>)]) -> anyhow::Result<()> {
+        let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
+        let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
+        // A transaction of its own: whoever locks a site's row locks it before tasks.
+        let mut tx = self.scheduler.begin().await?;
+        let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
+        let found: Vec<(SiteId, Position)> =
+            seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
+        positions::looked_up(&mut tx, &found).await.context("store where sites are")?;
+        tx.commit().await.context("commit where sites are")
     }
 
     /// Whether the sites that go on stand in one place.
@@ -189,8 +203,10 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::geoip::tests as geoip;
     use crate::model::SessionId;
     use crate::store::measurement_orders::OrderTarget;
+    use crate::store::positions::Source;
     use crate::tasks::fit::Fit;
     use crate::tasks::measure::Measure;
     use crate::tasks::trial::{Trial, took};
@@ -223,6 +239,33 @@ mod tests {
         pass(&trial).await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
         assert_eq!(trial.count("select count(*) from site_placements").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_is_where_its_address_is_unless_a_list_says_otherwise(pool: PgPool) {
+        let mut trial = Trial::new(pool).await;
+        let geoip = geoip::opened(&geoip::file(&geoip::at(45.75, 126.5))).expect("a file");
+        trial.scheduler.geoip = Some(std::sync::Arc::new(geoip));
+        let agents = trial.connect(1).await;
+        let place = |latitude: f64, longitude: f64| Position::try_new(latitude, longitude).expect("a position");
+        let (_, known) = trial.task("a.cn").await;
+        let (_, listed) = trial.task("b.cn").await;
+        let (_, elsewhere) = trial.task("c.cn").await;
+        let said = [("b.cn".parse().expect("a name"), place(1.0, 2.0))];
+        positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
+        measure(&trial).await;
+        for site in [known, listed, elsewhere] {
+            trial.measured(site, &each(&agents, Some(20))).await;
+        }
+        trial.execute("update site_measurements set address = '10.0.0.1'").await;
+        trial
+            .execute("update site_measurements m set address = '200.0.0.1' from sites s where s.id = m.site_id and s.name = 'c.cn'")
+            .await;
+        pass(&trial).await;
+        let sites = [known, listed, elsewhere];
+        let found = positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
+        let expected = [(known, (place(45.75, 126.5), Source::Geoip)), (listed, (place(1.0, 2.0), Source::List))];
+        assert_eq!(found, expected.into());
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

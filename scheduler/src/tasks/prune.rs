@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 
-use crate::store::{checkpoints, events, parkings};
+use crate::store::{checkpoints, events, parkings, unmet};
 
 use super::duty::OnDuty;
 
@@ -38,6 +38,7 @@ impl Prune {
         let mut tx = self.scheduler.begin().await?;
         checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
         parkings::prune(&mut tx).await.context("prune parkings")?;
+        unmet::prune(&mut tx).await.context("prune unmet tasks")?;
         tx.commit().await.context("commit pruned checkpoints and parkings")?;
         if pruned > 0 {
             tracing::debug!(pruned, "old events are gone");

@@ -5,12 +5,15 @@
 //! agents is kept with their assignment.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
 use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
-use crate::store::{embeddings, measurements};
+use crate::store::{embeddings, facts, measurements};
+use crate::strategy::learned::Lessons;
 
 use super::duty::OnDuty;
 
@@ -28,9 +31,28 @@ pub struct Current {
 pub struct Maps {
     /// Held while a map is made, so that two tasks do not make the same one.
     current: Mutex<Option<Arc<Current>>>,
+    /// What crawls taught, and when that was read.
+    lessons: Mutex<Option<(Instant, Arc<Lessons>)>>,
 }
 
+/// What crawls taught is read again after this time: one crawl changes little, and a thousand agents' are a tenth of a second's work.
+const LESSONS_AGE: Duration = Duration::from_secs(10);
+
 impl Maps {
+    /// What the agents' newest crawls taught, not older than [`LESSONS_AGE`].
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub(super) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<Lessons>> {
+        let mut kept = self.lessons.lock().await;
+        if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
+            return Ok(Arc::clone(lessons));
+        }
+        let lessons = Arc::new(Lessons::of(&facts::lessons(conn).await.context("read what crawls taught")?));
+        *kept = Some((Instant::now(), Arc::clone(&lessons)));
+        Ok(lessons)
+    }
+
     /// The newest embedding with its refined map; `None` while there is no embedding.
     ///
     /// # Errors

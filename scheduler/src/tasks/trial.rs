@@ -34,8 +34,13 @@ impl Trial {
 
     /// One that has no duty yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
-        let scheduler =
-            Scheduler { pool, wakes: Arc::new(Wakes::default()), maps: Arc::default(), config: Arc::new(config) };
+        let scheduler = Scheduler {
+            pool,
+            wakes: Arc::new(Wakes::default()),
+            maps: Arc::default(),
+            geoip: None,
+            config: Arc::new(config),
+        };
         let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms }
     }

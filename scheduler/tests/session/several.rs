@@ -33,7 +33,7 @@ impl Pair {
         let header = v1::SubmitHeader { batch: host.into(), strategy: "random".into(), ..v1::SubmitHeader::default() };
         let messages = [
             v1::submit_request::Part::Header(header),
-            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()] }),
+            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()], positions: Vec::new() }),
         ]
         .map(|part| v1::SubmitRequest { part: Some(part) });
         let mut request = Request::new(tokio_stream::iter(messages));

@@ -186,7 +186,10 @@ impl Bench {
             let names: Vec<String> = (0..SUBMITTED).map(|site| format!("h{site}.list{number}.test")).collect();
             let mut messages = vec![v1::SubmitRequest { part: Some(v1::submit_request::Part::Header(header)) }];
             messages.extend(names.chunks(5_000).map(|chunk| v1::SubmitRequest {
-                part: Some(v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: chunk.to_vec() })),
+                part: Some(v1::submit_request::Part::Chunk(v1::SubmitChunk {
+                    sites: chunk.to_vec(),
+                    positions: Vec::new(),
+                })),
             }));
             let mut request = tonic::Request::new(tokio_stream::iter(messages));
             request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);

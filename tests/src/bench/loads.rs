@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use landfall_scheduler::model::{AgentId, Rtt, Strategy};
 use landfall_scheduler::strategy::balance::{Queued, Taker, plan};
-use landfall_scheduler::strategy::{Candidate, choose};
+use landfall_scheduler::strategy::{Candidate, Site, choose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -193,13 +193,10 @@ impl Cluster {
     fn candidate(&self, node: usize, distance: usize) -> Candidate {
         let load = self.queues[node].len() + usize::from(self.ends[node].is_finite());
         Candidate {
-            agent: agent(node),
-            predicted: None,
-            expected: None,
             measured: Rtt::try_from_millis_f64(1.0 + f64::from(u32::try_from(distance).unwrap_or(u32::MAX))).ok(),
             load: u32::try_from(load).unwrap_or(u32::MAX),
-            capacity: 1,
             pace: Duration::from_secs_f64(1.0 / RATES[node]),
+            ..Candidate::new(agent(node), 1)
         }
     }
 
@@ -207,7 +204,7 @@ impl Cluster {
     fn choose(&self, page: &Page, strategy: Strategy) -> usize {
         let candidates: Vec<Candidate> =
             ranked(page.home).enumerate().map(|(distance, node)| self.candidate(node, distance)).collect();
-        choose(strategy, &candidates, page.seed).map_or(page.home, |choice| node(choice.agent))
+        choose(strategy, &Site::default(), &candidates, page.seed).map_or(page.home, |choice| node(choice.agent))
     }
 
     /// What Landfall's balance passes on, with the `count` nearest nodes of a page as its candidates.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::operator::ClientFile;
+use landfall_scheduler::operator::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
 use tokio::process::Command;
 
@@ -92,6 +92,23 @@ impl SchedulerNode {
         Ok(())
     }
 
+    /// Starts it again at its old address from what lies in its data directory now, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
+        let told = self.options.data_dir.join(CLIENT_FILE);
+        // It is written when the scheduler answers.
+        match std::fs::remove_file(&told) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", told.display()));
+            }
+            _ => {}
+        }
+        self.restart()?;
+        self.await_started().await
+    }
+
     /// Lets another data directory know the operator, before its first start.
     ///
     /// # Errors
@@ -108,7 +125,7 @@ impl SchedulerNode {
     }
 
     async fn await_started(&mut self) -> anyhow::Result<()> {
-        let client_file = self.options.data_dir.join("client.toml");
+        let client_file = self.options.data_dir.join(CLIENT_FILE);
         let process = &mut self.process;
         let started = until("the scheduler to start", START_PATIENCE, async || {
             process.ensure_running()?;

@@ -61,6 +61,10 @@ impl Session {
         let recording = Recording { agent: self.agent, reports: converted, free };
         let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
         self.freed(&answers);
+        if answers.iter().any(|answer| matches!(answer, Answer::Accepted { waited_for: true, .. })) {
+            // At once: nothing is crawled at that address meanwhile.
+            self.scheduler.wakes.assign.notify_one();
+        }
         for ((task, token), answer) in keys.into_iter().zip(answers) {
             self.send(convert::outcome_ack(task, token, answer)).await?;
         }

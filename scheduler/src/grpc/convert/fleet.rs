@@ -5,6 +5,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 use url::Url;
 
+use crate::constraints;
 use crate::contact::ContactUrl;
 use crate::gnp::{Coverage, Diversity, Embedding, Position, PositionError, Worth};
 use crate::grpc::Identity;
@@ -47,9 +48,29 @@ impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
             carrier: line("carrier", &request.carrier)?,
             country: country(&request.country)?,
             position: position(request.latitude, request.longitude)?,
+            tags: tags("tags", &request.tags)?,
             valid_for: valid_for.unwrap_or(DEFAULT_VALIDITY),
         })
     }
+}
+
+/// An agent's tags, in their one spelling.
+pub(in crate::grpc) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>, InvalidField> {
+    constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
+}
+
+/// Tags with those added and without those removed; a tag of both is refused.
+pub(in crate::grpc) fn retagged(
+    mut tags: Vec<String>,
+    add: Vec<String>,
+    remove: &[String],
+) -> Result<Vec<String>, InvalidField> {
+    if let Some(both) = add.iter().find(|tag| remove.contains(tag)) {
+        return Err(InvalidField::new("remove", format!("the tag '{both}' is to be added as well")));
+    }
+    tags.retain(|tag| !remove.contains(tag));
+    tags.extend(add);
+    self::tags("add", &tags)
 }
 
 fn country(text: &str) -> Result<String, InvalidField> {
@@ -141,6 +162,7 @@ impl From<Agent> for v1::Agent {
             free_slots: agent.said.map(|said| said.free_slots),
             crawls: agent.said.map(|said| said.crawls),
             outcomes_waiting: agent.said.map(|said| said.outcomes_waiting),
+            tags: agent.tags,
         }
     }
 }

@@ -19,6 +19,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             probes: row.probes,
             confirming_probes: row.confirming_probes,
             requests: row.requests,
+            round: row.round,
             ..Self::default()
         };
         if let Some(choice) = row.choice {

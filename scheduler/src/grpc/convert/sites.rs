@@ -5,18 +5,21 @@ use std::collections::HashSet;
 use landfall_proto::v1;
 
 use crate::config::CrawlConfig;
+use crate::constraints::Constraints;
+use crate::gnp::Position;
 use crate::model::Strategy;
 use crate::site_list::SiteName;
 use crate::store::alarms::Alarm;
 use crate::store::batch_changes::{Cancelled, Extent, Retried};
 use crate::store::batches::{Batch, Listed, Progress};
 use crate::store::measurement_orders::Awaited;
+use crate::store::positions::Source;
 use crate::store::sightings::Sighting;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
 use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
 
-use super::{InvalidField, duration, name, policies, rtt, timestamp};
+use super::{InvalidField, constraints, duration, name, policies, rtt, timestamp};
 
 /// The longest batch name.
 const MAX_BATCH: usize = 100;
@@ -46,9 +49,11 @@ impl Intake {
                 batch: name("batch", header.batch, MAX_BATCH)?,
                 strategy: strategy(&header.strategy)?,
                 policy: header.policy.map(policies::request).transpose()?.unwrap_or_default(),
+                constraints: header.constraints.map(constraints::request).transpose()?.unwrap_or_default(),
                 default_policy: policies::usual(config),
                 idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
                 sites: Vec::new(),
+                positions: Vec::new(),
                 duplicates: 0,
             },
             seen: HashSet::new(),
@@ -63,8 +68,11 @@ impl Intake {
             Some(v1::submit_request::Part::Header(_)) => return Err(InvalidField::new("header", "sent twice")),
             None => return Err(InvalidField::new("part", "missing")),
         };
-        if chunk.sites.len() > MAX_CHUNK {
+        if chunk.sites.len() > MAX_CHUNK || chunk.positions.len() > chunk.sites.len() {
             return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        for listed in chunk.positions {
+            self.submission.positions.push(self::position(&chunk.sites, listed)?);
         }
         for text in chunk.sites {
             if self.taken == MAX_SITES {
@@ -90,6 +98,16 @@ impl Intake {
     }
 }
 
+/// Where a site of a chunk is.
+fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
+    let field = || format!("positions[{}]", listed.index);
+    let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
+    let named = named.ok_or_else(|| InvalidField::new(field(), "there is no such site in this message"))?;
+    let site = named.parse().map_err(InvalidField::of(field()))?;
+    let position = Position::try_new(listed.latitude, listed.longitude).map_err(InvalidField::of(field()))?;
+    Ok((site, position))
+}
+
 /// The header that must come first.
 pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::SubmitHeader, InvalidField> {
     match first.and_then(|request| request.part) {
@@ -99,8 +117,8 @@ pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::Su
 }
 
 /// A site somebody asks for.
-pub(in crate::grpc) fn site_name(request: &v1::ShowSiteRequest) -> Result<SiteName, InvalidField> {
-    request.site.parse().map_err(InvalidField::of("site"))
+pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
+    site.parse().map_err(InvalidField::of("site"))
 }
 
 impl From<Alarm> for v1::Alarm {
@@ -143,13 +161,15 @@ impl From<Submitted> for v1::SubmitResponse {
             already_present: submitted.already_present,
             duplicates: submitted.duplicates,
             batch_total: submitted.batch_total,
+            warnings: Vec::new(),
         }
     }
 }
 
 impl From<Cancelled> for v1::CancelTasksResponse {
     fn from(cancelled: Cancelled) -> Self {
-        Self { tasks: cancelled.tasks, leases: cancelled.leases, ended: cancelled.ended }
+        let Cancelled { tasks, leases, ended, recrawls, agents: _ } = cancelled;
+        Self { tasks, leases, ended, recrawls }
     }
 }
 
@@ -176,6 +196,7 @@ impl From<Listed> for v1::Batch {
 /// All that is known of a batch.
 pub(in crate::grpc) fn shown_batch(
     batch: Batch,
+    asked: Constraints,
     progress: Progress,
     endings: Vec<(String, u64)>,
 ) -> v1::ShowBatchResponse {
@@ -185,6 +206,7 @@ pub(in crate::grpc) fn shown_batch(
         policy: Some(policies::message(batch.policy)),
         progress: Some(progress.into()),
         endings: endings.into_iter().map(|(reason, tasks)| v1::Ending { reason, tasks }).collect(),
+        constraints: Some(constraints::message(asked)),
     }
 }
 
@@ -203,8 +225,15 @@ impl From<Progress> for v1::BatchProgress {
             pages: progress.pages,
             bytes: progress.bytes,
             waiting_for: progress.waiting_for.unwrap_or_default(),
+            next_recrawl: progress.next_recrawl.map(timestamp),
         }
     }
+}
+
+/// Where a site is, and who says so.
+pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
+    let (latitude, longitude) = (position.latitude(), position.longitude());
+    v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
 }
 
 /// All that is known of a site.
@@ -304,6 +333,7 @@ impl From<SiteTask> for v1::SiteTask {
             refetched: outcome.map_or(0, |outcome| outcome.refetched),
             trapped: outcome.map_or(0, |outcome| outcome.trapped),
             progress,
+            recrawl_at: task.recrawl_at.map(timestamp),
         }
     }
 }

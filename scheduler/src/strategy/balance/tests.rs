@@ -7,7 +7,7 @@ use crate::strategy::Listed;
 
 fn agent(agent: i64, load: u32, capacity: u32) -> Candidate {
     let pace = Duration::from_secs(1);
-    Candidate { agent: AgentId::new(agent), predicted: None, expected: None, measured: None, load, capacity, pace }
+    Candidate { load, pace, ..Candidate::new(AgentId::new(agent), capacity) }
 }
 
 fn at_distance(number: i64, load: u32, millis: f64) -> Candidate {

@@ -15,6 +15,7 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
             carrier: "CERNET".to_owned(),
             country: "CN".to_owned(),
             position: None,
+            tags: Vec::new(),
             valid_for: std::time::Duration::from_secs(600),
         };
         let mut tx = pool.begin().await.context("begin")?;

@@ -1,0 +1,499 @@
+//! What a batch asks of the agents that crawl it: country, carrier, tags, and a quota of bytes a day.
+//!
+//! Pure. Constraints come before every strategy: an agent that does not meet them is no candidate. They are whole; a request for them
+//! says some, each within its bounds and in one spelling. Names compare without regard to case.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
+pub const MAX_VALUES: usize = 16;
+/// The longest tag, in bytes: it stands in tables.
+const MAX_TAG: usize = 32;
+/// The longest carrier, in characters, as where agents enrol.
+const MAX_CARRIER: usize = 100;
+/// The largest quota: the store counts with a sign.
+const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
+
+/// What becomes of a task that no agent may crawl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Unmet {
+    /// It waits for one that may.
+    #[default]
+    Wait,
+    /// It fails.
+    Fail,
+}
+
+impl Unmet {
+    /// The name on the command line and in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// What to do with unmet constraints, in a word that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is neither wait nor fail")]
+pub struct UnknownUnmet(String);
+
+impl FromStr for Unmet {
+    type Err = UnknownUnmet;
+
+    fn from_str(name: &str) -> Result<Self, UnknownUnmet> {
+        let known = [Self::Wait, Self::Fail].into_iter().find(|unmet| unmet.name() == name);
+        known.ok_or_else(|| UnknownUnmet(name.escape_debug().take(MAX_TAG).collect()))
+    }
+}
+
+/// What a batch asks of its agents. What is empty or absent asks nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Constraints {
+    /// Any of these, ISO 3166-1 alpha-2.
+    pub countries: Vec<String>,
+    /// Any of these.
+    pub carriers: Vec<String>,
+    /// All of these.
+    pub tags: Vec<String>,
+    /// Bytes that one agent may fetch for the batch within 24 hours; 1 or more.
+    pub bytes_per_day: Option<u64>,
+    /// What becomes of tasks that no agent may crawl.
+    pub unmet: Unmet,
+}
+
+/// What somebody asks of constraints; what is empty or absent is left to another.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "the fields are those of constraints")]
+pub struct ConstraintsRequest {
+    pub countries: Vec<String>,
+    pub carriers: Vec<String>,
+    pub tags: Vec<String>,
+    pub bytes_per_day: Option<u64>,
+    pub unmet: Option<Unmet>,
+}
+
+/// A value that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidConstraint {
+    /// The field.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl ConstraintsRequest {
+    /// Looks whether each value is within its bounds, and brings lists into one spelling and an order that says nothing.
+    ///
+    /// # Errors
+    /// When one is not.
+    pub fn checked(self) -> Result<Self, InvalidConstraint> {
+        if let Some(bytes) = self.bytes_per_day
+            && !(1..=MOST_BYTES).contains(&bytes)
+        {
+            return Err(InvalidConstraint { field: "bytes_per_day", problem: format!("must be 1 to {MOST_BYTES}") });
+        }
+        Ok(Self {
+            countries: list("country", &self.countries, country)?,
+            carriers: list("carrier", &self.carriers, carrier)?,
+            tags: list("tag", &self.tags, tag)?,
+            ..self
+        })
+    }
+
+    /// The constraints of a new batch.
+    pub fn whole(&self) -> Constraints {
+        Constraints {
+            countries: self.countries.clone(),
+            carriers: self.carriers.clone(),
+            tags: self.tags.clone(),
+            bytes_per_day: self.bytes_per_day,
+            unmet: self.unmet.unwrap_or_default(),
+        }
+    }
+
+    /// What it asks for that these do not have, for people.
+    pub fn differences(&self, has: &Constraints) -> Vec<String> {
+        let mut found = Vec::new();
+        let lists = [
+            ("country", &has.countries, &self.countries),
+            ("carrier", &has.carriers, &self.carriers),
+            ("tag", &has.tags, &self.tags),
+        ];
+        for (field, has, asked) in lists {
+            let same = has.len() == asked.len() && has.iter().zip(asked).all(|(one, other)| alike(one, other));
+            if !asked.is_empty() && !same {
+                let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
+                found.push(format!("{field} {has} ({} was asked for)", asked.join(", ")));
+            }
+        }
+        if let Some(asked) = self.bytes_per_day.filter(|asked| Some(*asked) != has.bytes_per_day) {
+            let has = has.bytes_per_day.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
+            found.push(format!("bytes_per_day {has} ({asked} was asked for)"));
+        }
+        if let Some(asked) = self.unmet.filter(|asked| *asked != has.unmet) {
+            found.push(format!("unmet {} ({} was asked for)", has.unmet.name(), asked.name()));
+        }
+        found
+    }
+}
+
+/// Each value in its one spelling, sorted, each once.
+fn list(
+    field: &'static str,
+    values: &[String],
+    spell: impl Fn(&str) -> Result<String, String>,
+) -> Result<Vec<String>, InvalidConstraint> {
+    let invalid = |problem| InvalidConstraint { field, problem };
+    let mut spelled = values.iter().map(|value| spell(value)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+    spelled.sort_by_cached_key(|value| (value.to_lowercase(), value.clone()));
+    spelled.dedup_by(|one, other| alike(one, other));
+    if spelled.len() > MAX_VALUES {
+        return Err(invalid(format!("more than {MAX_VALUES}")));
+    }
+    Ok(spelled)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(MAX_CARRIER).flat_map(char::escape_debug).collect()
+}
+
+fn country(text: &str) -> Result<String, String> {
+    let country = text.trim().to_ascii_uppercase();
+    let known_shape = country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase());
+    if known_shape { Ok(country) } else { Err(format!("'{}' is not two letters, as ISO 3166-1 has them", shown(text))) }
+}
+
+fn carrier(text: &str) -> Result<String, String> {
+    let carrier = text.trim();
+    if carrier.is_empty() || carrier.chars().count() > MAX_CARRIER || carrier.chars().any(char::is_control) {
+        return Err(format!("'{}' is not 1 to {MAX_CARRIER} characters on one line", shown(text)));
+    }
+    Ok(carrier.to_owned())
+}
+
+fn tag(text: &str) -> Result<String, String> {
+    let tag = text.trim().to_ascii_lowercase();
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-');
+    if tag.is_empty() || tag.len() > MAX_TAG || !tag.bytes().all(allowed) {
+        return Err(format!("'{}' is not 1 to {MAX_TAG} letters, digits, '.', '_' and '-'", shown(text)));
+    }
+    Ok(tag)
+}
+
+/// An agent's tags, in their one spelling, each once.
+///
+/// # Errors
+/// When one is no tag, or they are too many.
+pub fn tags(asked: &[String]) -> Result<Vec<String>, InvalidConstraint> {
+    list("tag", asked, tag)
+}
+
+fn alike(one: &str, other: &str) -> bool {
+    one.to_lowercase() == other.to_lowercase()
+}
+
+fn is_among(value: &str, list: &[String]) -> bool {
+    list.iter().any(|one| alike(one, value))
+}
+
+/// What constraints look at in an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// ISO 3166-1 alpha-2; empty when unknown.
+    pub country: String,
+    /// The carrier (ISP).
+    pub carrier: String,
+    /// What the operator calls it.
+    pub tags: Vec<String>,
+}
+
+/// What an agent has fetched for a batch in 24 hours, and what it is about to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spending {
+    /// Bytes of outcomes.
+    pub fetched: u64,
+    /// Tasks of the batch that it has and that have not ended.
+    pub under_way: u32,
+    /// Bytes each of them is expected to cost.
+    pub expected: u64,
+}
+
+impl Spending {
+    fn all(self) -> u64 {
+        self.fetched.saturating_add(self.expected.saturating_mul(self.under_way.into()))
+    }
+}
+
+/// Why an agent may not crawl for a batch: the first of its constraints that the agent does not meet.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exclusion {
+    /// It stands in another country.
+    Country,
+    /// It is connected to another carrier.
+    Carrier,
+    /// It lacks this tag.
+    Tag(String),
+    /// It has used up its quota, or will with what it has.
+    Quota,
+}
+
+/// An exclusion's name in the store that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown exclusion '{0}'")]
+pub struct UnknownExclusion(String);
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Country => f.write_str("country"),
+            Self::Carrier => f.write_str("carrier"),
+            Self::Tag(tag) => write!(f, "tag:{tag}"),
+            Self::Quota => f.write_str("quota"),
+        }
+    }
+}
+
+impl FromStr for Exclusion {
+    type Err = UnknownExclusion;
+
+    fn from_str(name: &str) -> Result<Self, UnknownExclusion> {
+        match (name, name.strip_prefix("tag:")) {
+            ("country", _) => Ok(Self::Country),
+            ("carrier", _) => Ok(Self::Carrier),
+            ("quota", _) => Ok(Self::Quota),
+            (_, Some(tag)) => Ok(Self::Tag(tag.to_owned())),
+            (_, None) => Err(UnknownExclusion(name.to_owned())),
+        }
+    }
+}
+
+impl Constraints {
+    /// Why an agent may not crawl for the batch, whatever it has fetched; `None`: it may.
+    pub fn excludes(&self, agent: &Traits) -> Option<Exclusion> {
+        if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
+            return Some(Exclusion::Country);
+        }
+        if !self.carriers.is_empty() && !is_among(&agent.carrier, &self.carriers) {
+            return Some(Exclusion::Carrier);
+        }
+        self.tags.iter().find(|tag| !is_among(tag, &agent.tags)).cloned().map(Exclusion::Tag)
+    }
+
+    /// Why an agent gets no further task of the batch; `None`: it may get one. What is under way counts, so that a quota is
+    /// exceeded by less than a site.
+    pub fn refuses(&self, agent: &Traits, spending: Spending) -> Option<Exclusion> {
+        let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
+        self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
+    }
+
+    /// Why an agent may not begin what waits at it; `None`: it may. Only what was fetched counts: what waits is under way itself.
+    pub fn withdraws(&self, agent: &Traits, fetched: u64) -> Option<Exclusion> {
+        self.refuses(agent, Spending { fetched, ..Spending::default() })
+    }
+
+    /// Further tasks that an agent which is not excluded may get, at most `most`.
+    pub fn room(&self, spending: Spending, most: u64) -> u64 {
+        let Some(quota) = self.bytes_per_day else { return most };
+        quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
+    }
+
+    /// Why one agent is excluded, in the words that follow its name.
+    pub fn sentence(&self, exclusion: &Exclusion) -> String {
+        self.of_them(exclusion, true)
+    }
+
+    fn of_them(&self, exclusion: &Exclusion, one: bool) -> String {
+        let (is, has) = if one { ("is", "has") } else { ("are", "have") };
+        match exclusion {
+            Exclusion::Country => format!("{is} not in {}", either(&self.countries)),
+            Exclusion::Carrier => format!("{is} not with {}", either(&self.carriers)),
+            Exclusion::Tag(tag) => format!("{} the tag '{tag}'", if one { "lacks" } else { "lack" }),
+            Exclusion::Quota => {
+                let quota = self.bytes_per_day.unwrap_or_default();
+                format!("{has} used up {} a day, or will with what is under way", in_words(quota))
+            }
+        }
+    }
+
+    /// Why nobody of a fleet gets a task of the batch, though there are agents that take work.
+    pub fn nobody(&self, fleet: usize, excluded: &BTreeMap<Exclusion, usize>) -> String {
+        let out: usize = excluded.values().sum();
+        if out < fleet {
+            let meet = fleet - out;
+            let (agents, take) = if meet == 1 { ("agent that meets", "takes") } else { ("agents that meet", "take") };
+            return format!("the {meet} {agents} the constraints {take} no work now: see `landfall agents list`");
+        }
+        let mut parts = Vec::new();
+        for (exclusion, count) in excluded {
+            let of = if parts.is_empty() { format!("{count} of {fleet}") } else { count.to_string() };
+            parts.push(format!("{of} {}", self.of_them(exclusion, *count == 1)));
+        }
+        format!("no agent meets the constraints: {}", parts.join(", "))
+    }
+
+    /// Values that no agent has: misspelled, perhaps. A sentence each.
+    pub fn unheard_of(&self, fleet: &[Traits]) -> Vec<String> {
+        let missing = |values: &[String], has: &dyn Fn(&Traits, &str) -> bool| -> Vec<String> {
+            values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
+        };
+        let country = missing(&self.countries, &|agent, value| alike(&agent.country, value));
+        let carrier = missing(&self.carriers, &|agent, value| alike(&agent.carrier, value));
+        let tag = missing(&self.tags, &|agent, value| is_among(value, &agent.tags));
+        let sentence = |what: &str, value: String| format!("no agent has the {what} '{value}'");
+        let lists = [("country", country), ("carrier", carrier), ("tag", tag)];
+        lists
+            .into_iter()
+            .flat_map(|(what, values)| values.into_iter().map(move |value| sentence(what, value)))
+            .collect()
+    }
+}
+
+/// "CN", "CN or JP", "CN, JP or KR".
+fn either(values: &[String]) -> String {
+    match values {
+        [] => String::new(),
+        [one] => one.clone(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// Bytes for people.
+fn in_words(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    let scaled = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
+    scaled.map_or_else(
+        || format!("{bytes} B"),
+        |(unit, name)| format!("{}.{} {name}", bytes / unit, bytes % unit / (unit / 10)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(values: &[&str]) -> Vec<String> {
+        values.iter().map(|&value| value.to_owned()).collect()
+    }
+
+    fn agent(country: &str, carrier: &str, tags: &[&str]) -> Traits {
+        Traits { country: country.into(), carrier: carrier.into(), tags: texts(tags) }
+    }
+
+    fn asked() -> ConstraintsRequest {
+        ConstraintsRequest {
+            countries: texts(&["jp", "CN", " cn "]),
+            carriers: texts(&["CERNET"]),
+            tags: texts(&["Fast", "rack-2"]),
+            bytes_per_day: Some(1_500_000),
+            unmet: Some(Unmet::Fail),
+        }
+    }
+
+    #[test]
+    fn a_list_means_any_and_tags_mean_all_whatever_the_case() {
+        let constraints = asked().checked().unwrap().whole();
+        assert_eq!(constraints.countries, ["CN", "JP"]);
+        for (agent, excluded) in [
+            (agent("cn", "Cernet", &["rack-2", "FAST", "x"]), None),
+            (agent("JP", "CERNET", &["rack-2", "fast"]), None),
+            (agent("", "CERNET", &["rack-2", "fast"]), Some("is not in CN or JP")),
+            (agent("KR", "Telecom", &[]), Some("is not in CN or JP")),
+            (agent("CN", "Telecom", &[]), Some("is not with CERNET")),
+            (agent("CN", "CERNET", &["rack-2"]), Some("lacks the tag 'fast'")),
+        ] {
+            let exclusion = constraints.excludes(&agent);
+            let said = exclusion.as_ref().map(|exclusion| constraints.sentence(exclusion));
+            assert_eq!(said.as_deref(), excluded, "{agent:?}");
+            let stored = exclusion.as_ref().map(|exclusion| exclusion.to_string().parse());
+            assert_eq!(stored, exclusion.map(Ok));
+        }
+        assert_eq!(Constraints::default().excludes(&Traits::default()), None);
+        assert!("tags".parse::<Exclusion>().is_err());
+    }
+
+    #[test]
+    fn a_quota_counts_what_is_under_way_and_is_exceeded_by_less_than_a_site() {
+        let constraints = Constraints { bytes_per_day: Some(100), ..Constraints::default() };
+        let spent = |fetched, under_way| Spending { fetched, under_way, expected: 40 };
+        let anyone = Traits::default();
+        for (spending, room) in
+            [(spent(0, 0), 3), (spent(0, 2), 1), (spent(99, 0), 1), (spent(100, 0), 0), (spent(21, 2), 0)]
+        {
+            let refused = constraints.refuses(&anyone, spending);
+            assert_eq!(refused, (room == 0).then_some(Exclusion::Quota), "{spending:?}");
+            assert_eq!(constraints.room(spending, 1000), room, "{spending:?}");
+        }
+        assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
+        assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
+        // However little quota there is, one site is begun; however much is said to be fetched, nothing overflows.
+        let huge = Spending { fetched: 0, under_way: 0, expected: u64::MAX };
+        assert_eq!(constraints.refuses(&anyone, huge), None);
+        assert!(constraints.refuses(&anyone, Spending { under_way: u32::MAX, ..huge }).is_some());
+        assert_eq!(Constraints::default().room(spent(0, 0), 7), 7);
+    }
+
+    #[test]
+    fn nobody_is_explained_by_what_excluded_how_many() {
+        let constraints = asked().checked().unwrap().whole();
+        let fast = Exclusion::Tag("fast".into());
+        let all = BTreeMap::from([(Exclusion::Country, 12), (fast.clone(), 17), (Exclusion::Quota, 1)]);
+        assert_eq!(
+            constraints.nobody(30, &all),
+            "no agent meets the constraints: 12 of 30 are not in CN or JP, 17 lack the tag 'fast', \
+             1 has used up 1.5 MB a day, or will with what is under way"
+        );
+        let one = BTreeMap::from([(fast, 1)]);
+        assert_eq!(constraints.nobody(1, &one), "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+        assert_eq!(
+            constraints.nobody(2, &one),
+            "the 1 agent that meets the constraints takes no work now: see `landfall agents list`"
+        );
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_refused_and_one_that_nobody_has_is_named() {
+        let none = ConstraintsRequest::default;
+        let many: Vec<String> = (0..=MAX_VALUES).map(|number| number.to_string()).collect();
+        for (wrong, field) in [
+            (ConstraintsRequest { countries: texts(&["CHN"]), ..none() }, "country"),
+            (ConstraintsRequest { countries: texts(&["C1"]), ..none() }, "country"),
+            (ConstraintsRequest { carriers: texts(&[" "]), ..none() }, "carrier"),
+            (ConstraintsRequest { carriers: texts(&["a\nb"]), ..none() }, "carrier"),
+            (ConstraintsRequest { tags: texts(&["a b"]), ..none() }, "tag"),
+            (ConstraintsRequest { tags: texts(&[""]), ..none() }, "tag"),
+            (ConstraintsRequest { tags: vec!["x".repeat(33)], ..none() }, "tag"),
+            (ConstraintsRequest { tags: many, ..none() }, "tag"),
+            (ConstraintsRequest { bytes_per_day: Some(0), ..none() }, "bytes_per_day"),
+        ] {
+            assert_eq!(wrong.clone().checked().unwrap_err().field, field, "{wrong:?}");
+        }
+        let constraints = asked().checked().unwrap().whole();
+        let fleet = [agent("CN", "cernet", &["fast"])];
+        assert_eq!(constraints.unheard_of(&fleet), ["no agent has the country 'JP'", "no agent has the tag 'rack-2'"]);
+    }
+
+    #[test]
+    fn another_value_than_a_batch_has_is_named() {
+        let asked = asked().checked().unwrap();
+        assert_eq!(asked.differences(&asked.whole()), Vec::<String>::new());
+        assert_eq!(ConstraintsRequest::default().differences(&asked.whole()), Vec::<String>::new());
+        assert_eq!(
+            asked.differences(&Constraints::default()).join("; "),
+            "country no (CN, JP was asked for); carrier no (CERNET was asked for); tag no (fast, rack-2 was asked for); \
+             bytes_per_day none (1500000 was asked for); unmet wait (fail was asked for)"
+        );
+        let spelled = ConstraintsRequest { carriers: texts(&["cernet"]), ..ConstraintsRequest::default() };
+        assert_eq!(spelled.differences(&asked.whole()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        assert_eq!([0, 999, 1_000, 1_950_000, 64 << 30].map(in_words), ["0 B", "999 B", "1.0 kB", "1.9 MB", "68.7 GB"]);
+    }
+}

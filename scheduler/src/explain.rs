@@ -1,0 +1,260 @@
+//! Why a task has its agent, or has none: a sentence for people, from what was recorded.
+//!
+//! Pure. Nothing is computed anew: a choice is explained by what it was made from, as it was then.
+
+use crate::model::{Rtt, Strategy};
+
+/// How the note of a choice begins that was made because a waiting task went on to another agent.
+pub const WAITED: &str = "waited at ";
+/// How the note of a choice begins whose former agent was gone.
+pub const NEXT: &str = "the next candidate: ";
+
+/// A candidate of a recorded choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Considered {
+    /// The agent's name.
+    pub agent: String,
+    /// The predicted round trip.
+    pub predicted: Option<Rtt>,
+    /// The measured round trip.
+    pub measured: Option<Rtt>,
+    /// How full it was; `None` when it was away, or that was not recorded.
+    pub level: Option<i64>,
+}
+
+impl Considered {
+    /// Its distance, and how it is known.
+    fn distance(&self) -> Option<String> {
+        let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
+        said(self.measured, "measured").or_else(|| said(self.predicted, "predicted"))
+    }
+}
+
+/// A recorded choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// The name of the agent that was chosen.
+    pub agent: String,
+    /// The strategy that chose.
+    pub strategy: Strategy,
+    /// The batch's strategy.
+    pub asked: Strategy,
+    /// The seed of the draw.
+    pub seed: u64,
+    /// The candidates, best first.
+    pub candidates: Vec<Considered>,
+    /// Agents that might have had it: they took work, and nothing excluded them. `None` when that was not recorded.
+    pub available: Option<u32>,
+    /// Agents that constraints excluded.
+    pub excluded: usize,
+    /// Why the batch's strategy could not be followed.
+    pub fallback: Option<String>,
+    /// How it was followed.
+    pub note: Option<String>,
+}
+
+/// "chosen because ...".
+pub fn because(choice: &Recorded) -> String {
+    let note = choice.note.as_deref().filter(|note| !note.is_empty());
+    let moved = note.filter(|note| note.starts_with(WAITED) || note.starts_with(NEXT));
+    let mut text = match moved {
+        Some(note) if note.starts_with(NEXT) => format!("chosen because it is {note}"),
+        Some(note) => format!("chosen because the site {note}"),
+        None => format!("chosen because {}", drawn(choice)),
+    };
+    if let Some(rank) = moved.and_then(|_| ranked(choice)) {
+        text.push_str(&format!("; it is {rank}"));
+    }
+    if let Some(note) = note.filter(|_| moved.is_none()) {
+        text.push_str(&format!("; {note}"));
+    }
+    match choice.excluded {
+        0 => {}
+        1 => text.push_str("; 1 agent was excluded by the batch's constraints"),
+        count => text.push_str(&format!("; {count} agents were excluded by the batch's constraints")),
+    }
+    text
+}
+
+/// What the strategy did.
+fn drawn(choice: &Recorded) -> String {
+    let Recorded { strategy, asked, seed, .. } = choice;
+    let among = match choice.available {
+        Some(1) => "it was the only agent to choose from".to_owned(),
+        Some(count) => format!("it was drawn at random among {count} agents, with the seed {seed}"),
+        None => format!("it was drawn at random among all agents, with the seed {seed}"),
+    };
+    if let Some(fallback) = &choice.fallback {
+        return format!("{among}: {asked} could not be followed ({fallback})");
+    }
+    let Some(rank) = ranked(choice) else { return among };
+    match (strategy, choice.candidates.len()) {
+        (Strategy::Random, _) => among,
+        (Strategy::GnpTop1, 1) => format!("it is the nearest{}", of_it(choice)),
+        (Strategy::GnpConfirmed, _) => format!("of those that measured the site it is {rank}"),
+        (Strategy::GnpTop3, count) if count > 1 => {
+            format!("it was drawn among the {count} nearest, with the seed {seed}: it is {rank}")
+        }
+        (Strategy::Hash, _) => format!("the site's name hashes to it: it is {rank}"),
+        (Strategy::Kademlia, _) => format!("its identifier is nearest to the site's key by XOR: it is {rank}"),
+        (Strategy::Domain, _) => format!("the suffix of the site's name leads to it: it is {rank}"),
+        (Strategy::Geographic, _) => format!("it is among the nearest on the globe: it is {rank}"),
+        (Strategy::Prefix, _) => format!("its address has most in common with the site's: it is {rank}"),
+        (Strategy::GnpBalanced, count) if count > 1 => {
+            format!("it was drawn by room and nearness among the {count} nearest, with the seed {seed}: it is {rank}")
+        }
+        (Strategy::EarliestFinish, _) => format!("it was planned to end the crawl first: it is {rank}"),
+        (strategy, _) => format!("{strategy} chose among its candidates, with the seed {seed}: it is {rank}"),
+    }
+}
+
+/// "2nd of 3, 12.0 ms predicted"; `None` when it is not among the candidates.
+fn ranked(choice: &Recorded) -> Option<String> {
+    let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
+    let count = choice.candidates.len();
+    let place = if count == 1 { "the only candidate".to_owned() } else { format!("{} of {count}", ordinal(place)) };
+    Some(format!("{place}{}", of_it(choice)))
+}
+
+/// ", 12.0 ms predicted", or nothing.
+fn of_it(choice: &Recorded) -> String {
+    let it = choice.candidates.iter().find(|one| one.agent == choice.agent);
+    it.and_then(Considered::distance).map_or_else(String::new, |distance| format!(", {distance}"))
+}
+
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+/// Why a task has no agent, by its state and what is noted with it; `None` when it has one, or has ended.
+pub fn waits(state: &str, reason: Option<&str>) -> Option<String> {
+    let usually = match state {
+        "submitted" => "its turn to be measured has not come",
+        "measuring" => "it is being measured",
+        "located" => "an agent is about to be chosen",
+        _ => return None,
+    };
+    Some(format!("no agent yet: {}", reason.filter(|reason| !reason.is_empty()).unwrap_or(usually)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn considered(agent: &str, predicted: Option<f64>, measured: Option<f64>) -> Considered {
+        let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
+        Considered { agent: agent.into(), predicted: predicted.map(rtt), measured: measured.map(rtt), level: Some(-1) }
+    }
+
+    fn choice(strategy: Strategy) -> Recorded {
+        Recorded {
+            agent: "b".into(),
+            strategy,
+            asked: strategy,
+            seed: 7,
+            candidates: vec![
+                considered("a", Some(9.0), Some(10.0)),
+                considered("b", Some(12.0), None),
+                considered("c", None, Some(30.0)),
+            ],
+            available: Some(30),
+            excluded: 0,
+            fallback: None,
+            note: None,
+        }
+    }
+
+    #[test]
+    fn every_strategy_says_what_it_did() {
+        for strategy in Strategy::ALL {
+            let said = because(&choice(strategy));
+            assert!(said.starts_with("chosen because "), "{said}");
+        }
+        assert_eq!(
+            because(&choice(Strategy::GnpTop3)),
+            "chosen because it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted"
+        );
+        assert_eq!(
+            because(&choice(Strategy::GnpConfirmed)),
+            "chosen because of those that measured the site it is 2nd of 3, 12.0 ms predicted"
+        );
+        let alone = Recorded {
+            agent: "a".into(),
+            candidates: vec![considered("a", None, Some(10.0))],
+            ..choice(Strategy::GnpTop1)
+        };
+        assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
+        assert_eq!(
+            because(&choice(Strategy::Random)),
+            "chosen because it was drawn at random among 30 agents, with the seed 7"
+        );
+        let only = Recorded { available: Some(1), ..choice(Strategy::Random) };
+        assert_eq!(because(&only), "chosen because it was the only agent to choose from");
+    }
+
+    #[test]
+    fn what_was_not_as_usual_is_said() {
+        let fallback = Recorded {
+            strategy: Strategy::Random,
+            asked: Strategy::GnpTop3,
+            fallback: Some("no map".into()),
+            available: None,
+            ..choice(Strategy::Random)
+        };
+        assert_eq!(
+            because(&fallback),
+            "chosen because it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed (no map)"
+        );
+        let full =
+            Recorded { note: Some("1 of 3 candidates had no room".into()), excluded: 18, ..choice(Strategy::GnpTop3) };
+        assert_eq!(
+            because(&full),
+            "chosen because it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
+             1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints"
+        );
+        let moved = Recorded {
+            note: Some(format!("{WAITED}a, which was full; begins at once here")),
+            ..choice(Strategy::GnpTop3)
+        };
+        assert_eq!(
+            because(&moved),
+            "chosen because the site waited at a, which was full; begins at once here; it is 2nd of 3, 12.0 ms predicted"
+        );
+        let next = Recorded {
+            note: Some(format!("{NEXT}a, chosen before, did not begin it or gave it back")),
+            ..choice(Strategy::GnpTop3)
+        };
+        assert_eq!(
+            because(&next),
+            "chosen because it is the next candidate: a, chosen before, did not begin it or gave it back; \
+             it is 2nd of 3, 12.0 ms predicted"
+        );
+        let gone = Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) };
+        assert_eq!(
+            because(&gone),
+            "chosen because it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints"
+        );
+    }
+
+    #[test]
+    fn a_task_without_an_agent_says_what_it_waits_for() {
+        assert_eq!(waits("located", Some("no landmark")), Some("no agent yet: no landmark".into()));
+        assert_eq!(waits("submitted", None), Some("no agent yet: its turn to be measured has not come".into()));
+        for state in ["assigned", "leased", "done", "failed", "cancelled"] {
+            assert_eq!(waits(state, Some("x")), None);
+        }
+    }
+
+    #[test]
+    fn places_are_counted_as_people_do() {
+        let said: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112, 101].into_iter().map(ordinal).collect();
+        assert_eq!(said.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 112th 101st");
+    }
+}

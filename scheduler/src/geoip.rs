@@ -1,0 +1,212 @@
+//! Positions by address, from a file in the format MaxMind DB.
+//!
+//! The file is read once, whole, at start; a file that cannot help is refused then. What is wrong with one record of it costs one
+//! site its position, and nothing else.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use maxminddb::{Reader, WithinOptions, path};
+
+use crate::gnp::Position;
+
+/// The largest file that is read, in bytes: the largest that are sold have half of it.
+const MOST_BYTES: u64 = 1 << 30;
+/// Records among which one must have a position: a file of countries or carriers has none in any.
+const LOOKED_AT: usize = 10_000;
+
+/// Why a file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum GeoIpError {
+    /// It cannot be read.
+    #[error("read the positions by address in {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is not in the format MaxMind DB (.mmdb)")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: maxminddb::MaxMindDbError,
+    },
+    /// It is too large.
+    #[error("{path} has {bytes} bytes, at most {MOST_BYTES} are read")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It knows no positions.
+    #[error("{path} ({kind}) has no latitude and longitude: use a file of cities")]
+    NoPositions {
+        /// The file.
+        path: PathBuf,
+        /// What it says it is.
+        kind: String,
+    },
+}
+
+/// A file that was read.
+#[derive(Debug)]
+pub struct GeoIp {
+    reader: Reader<Vec<u8>>,
+}
+
+impl GeoIp {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is something else, or knows no positions.
+    pub fn open(path: &Path) -> Result<Self, GeoIpError> {
+        let read = |source| GeoIpError::Read { path: path.to_owned(), source };
+        let bytes = fs::metadata(path).map_err(read)?.len();
+        if bytes > MOST_BYTES {
+            return Err(GeoIpError::TooLarge { path: path.to_owned(), bytes });
+        }
+        let file = fs::read(path).map_err(read)?;
+        let reader =
+            Reader::from_source(file).map_err(|source| GeoIpError::Format { path: path.to_owned(), source })?;
+        let geoip = Self { reader };
+        if geoip.knows_positions() {
+            return Ok(geoip);
+        }
+        let kind = geoip.reader.metadata().database_type.escape_debug().take(100).collect();
+        Err(GeoIpError::NoPositions { path: path.to_owned(), kind })
+    }
+
+    fn knows_positions(&self) -> bool {
+        let Ok(networks) = self.reader.networks(WithinOptions::default()) else { return false };
+        networks.take(LOOKED_AT).flatten().any(|found| {
+            let latitude = found.decode_path::<f64>(&path!["location", "latitude"]);
+            latitude.is_ok_and(|latitude| latitude.is_some())
+        })
+    }
+
+    /// Where an address is; `None` when the file does not say, or not sensibly.
+    pub fn position(&self, address: IpAddr) -> Option<Position> {
+        let found = self.reader.lookup(address.to_canonical()).ok()?;
+        let degrees = |path: &[maxminddb::PathElement<'_>]| found.decode_path::<f64>(path).ok().flatten();
+        let (latitude, longitude) =
+            (degrees(&path!["location", "latitude"])?, degrees(&path!["location", "longitude"])?);
+        Position::try_new(latitude, longitude).ok()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A text, a fraction, a number of 16, 32 or 64 bits, a map or an empty list, as the format has them.
+    pub(crate) enum Field {
+        Text(&'static str),
+        Double(f64),
+        Short(u16),
+        Long(u32),
+        Wide(u64),
+        Map(Vec<(&'static str, Field)>),
+        Nothing,
+    }
+
+    impl Field {
+        fn write(&self, into: &mut Vec<u8>) {
+            let control = |kind: u8, size: usize| kind << 5 | u8::try_from(size).unwrap();
+            match self {
+                Self::Text(text) => {
+                    into.push(control(2, text.len()));
+                    into.extend(text.as_bytes());
+                }
+                Self::Double(number) => {
+                    into.push(control(3, 8));
+                    into.extend(number.to_be_bytes());
+                }
+                Self::Short(number) => {
+                    into.push(control(5, 2));
+                    into.extend(number.to_be_bytes());
+                }
+                Self::Long(number) => {
+                    into.push(control(6, 4));
+                    into.extend(number.to_be_bytes());
+                }
+                // Extended kinds: their number less seven stands in a second byte.
+                Self::Wide(number) => {
+                    into.extend([control(0, 8), 2]);
+                    into.extend(number.to_be_bytes());
+                }
+                Self::Nothing => into.extend([0, 4]),
+                Self::Map(fields) => {
+                    into.push(control(7, fields.len()));
+                    for (name, value) in fields {
+                        Self::Text(name).write(into);
+                        value.write(into);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A file that says the same of every IPv4 address below 128.0.0.0, and nothing of the others.
+    pub(crate) fn file(record: &Field) -> Vec<u8> {
+        // One node. Its left record points to the first datum, behind sixteen bytes; its right one, the number of nodes, to nothing.
+        let mut bytes = vec![0, 0, 17, 0, 0, 1];
+        bytes.extend([0; 16]);
+        record.write(&mut bytes);
+        bytes.extend(b"\xab\xcd\xefMaxMind.com");
+        let metadata = Field::Map(vec![
+            ("binary_format_major_version", Field::Short(2)),
+            ("binary_format_minor_version", Field::Short(0)),
+            ("build_epoch", Field::Wide(1)),
+            ("database_type", Field::Text("Test")),
+            ("description", Field::Map(Vec::new())),
+            ("ip_version", Field::Short(4)),
+            ("languages", Field::Nothing),
+            ("node_count", Field::Long(1)),
+            ("record_size", Field::Short(24)),
+        ]);
+        metadata.write(&mut bytes);
+        bytes
+    }
+
+    pub(crate) fn at(latitude: f64, longitude: f64) -> Field {
+        let location = vec![("latitude", Field::Double(latitude)), ("longitude", Field::Double(longitude))];
+        Field::Map(vec![("location", Field::Map(location))])
+    }
+
+    pub(crate) fn opened(bytes: &[u8]) -> Result<GeoIp, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), bytes).unwrap();
+        GeoIp::open(file.path()).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
+    }
+
+    #[test]
+    fn an_address_is_where_the_file_says() {
+        let geoip = opened(&file(&at(45.75, -126.5))).unwrap();
+        let place = Position::try_new(45.75, -126.5).unwrap();
+        assert_eq!(geoip.position([10, 1, 2, 3].into()), Some(place));
+        assert_eq!(geoip.position("::ffff:10.1.2.3".parse().unwrap()), Some(place));
+        assert_eq!(geoip.position([200, 1, 2, 3].into()), None);
+        assert_eq!(geoip.position("2001:db8::1".parse().unwrap()), None);
+        assert_eq!(opened(&file(&at(450.0, 0.0))).unwrap().position([10, 1, 2, 3].into()), None, "not on the globe");
+    }
+
+    #[test]
+    fn a_file_that_cannot_help_is_refused_by_name() {
+        let missing = GeoIp::open(Path::new("/nowhere/cities.mmdb")).unwrap_err().to_string();
+        assert_eq!(missing, "read the positions by address in /nowhere/cities.mmdb");
+        let whole = file(&at(1.0, 2.0));
+        for cut in [0, 5, whole.len() / 2] {
+            let error = opened(&whole[..cut]).unwrap_err();
+            assert!(error.contains("is not in the format MaxMind DB"), "{error}");
+        }
+        let country = Field::Map(vec![("country", Field::Text("CN"))]);
+        let error = opened(&file(&country)).unwrap_err();
+        assert!(error.ends_with("(Test) has no latitude and longitude: use a file of cities"), "{error}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Messages of explanations.
+
+use std::collections::HashMap;
+
+use landfall_proto::v1;
+
+use crate::constraints::Constraints;
+use crate::explain;
+use crate::model::BatchId;
+use crate::store::explain::{Choice, Task};
+
+use super::{rtt, timestamp};
+
+/// A site's tasks with their choices, newest first.
+pub(in crate::grpc) fn tasks(
+    tasks: Vec<Task>,
+    choices: &[Choice],
+    asked: &HashMap<BatchId, Constraints>,
+) -> Vec<v1::ExplainedTask> {
+    let one = |task: Task| {
+        let constraints = asked.get(&task.batch).cloned().unwrap_or_default();
+        let of_task = choices.iter().filter(|choice| choice.task == task.id);
+        v1::ExplainedTask {
+            waits: explain::waits(&task.state, task.reason.as_deref()).unwrap_or_default(),
+            choices: of_task.map(|choice| explained(choice, &constraints)).collect(),
+            batch: task.batch_name,
+            round: task.round,
+            state: task.state,
+            reason: task.reason.unwrap_or_default(),
+        }
+    };
+    tasks.into_iter().map(one).collect()
+}
+
+fn explained(choice: &Choice, constraints: &Constraints) -> v1::ExplainedChoice {
+    let recorded = &choice.recorded;
+    let candidates = recorded.candidates.iter().map(|one| v1::ExplainedCandidate {
+        agent: one.agent.clone(),
+        predicted: rtt(one.predicted),
+        measured: rtt(one.measured),
+        load_level: one.level,
+    });
+    let excluded = choice.excluded.iter().map(|(exclusion, agents)| v1::ExcludedAgents {
+        constraint: exclusion.to_string(),
+        why: constraints.sentence(exclusion),
+        agents: agents.clone(),
+    });
+    v1::ExplainedChoice {
+        assignment_id: choice.id.get(),
+        chosen_at: Some(timestamp(choice.at)),
+        newest: choice.newest,
+        agent: recorded.agent.clone(),
+        strategy: recorded.strategy.name().to_owned(),
+        seed: recorded.seed,
+        because: explain::because(recorded),
+        candidates: candidates.collect(),
+        available: recorded.available,
+        excluded: excluded.collect(),
+        fallback: recorded.fallback.clone().unwrap_or_default(),
+        note: recorded.note.clone().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,83 @@
+//! Crawling the same sites again and again: what the loop learns, without any further probe.
+//!
+//! Each strategy that goes by distance has a history of its own. In every crawl it chooses for every site with what all crawls before taught
+//! ([`crate::strategy::learned`]), and those that explore do so now and then; what a crawl sees is the true round trip of its pair.
+
+use std::time::Duration;
+
+use super::JudgedSite;
+use super::judged::Field;
+use crate::model::{Rtt, Strategy};
+use crate::strategy::learned::{Crawled, Lesson, Lessons, teach};
+use crate::strategy::{Candidate, Site, choose, explored};
+
+/// A day lies between crawls: enough that a crawl of a week ago counts half.
+const BETWEEN: Duration = Duration::from_secs(86_400);
+
+/// Plays every crawl of every contender and writes down what each was worth.
+pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
+    let fresh: Vec<Vec<Candidate>> =
+        sites.iter().map(|site| field.candidates(*site, &Lessons::default(), &[])).collect();
+    for strategy in field.strategies() {
+        // What `gnp-confirmed` has confirmed is probes' work.
+        let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
+        let history = if learns { play(field, sites, &fresh, *strategy) } else { Vec::new() };
+        for (index, judged) in judged.iter_mut().enumerate() {
+            judged.crawls.push(history.get(index).cloned().unwrap_or_default());
+        }
+    }
+}
+
+/// One contender's crawls: per site, the true round trip of each.
+fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
+    let mut truths = vec![Vec::new(); sites.len()];
+    let mut crawls: Vec<Vec<(usize, Crawled)>> = vec![Vec::new(); sites.len()];
+    let mut told: Vec<(usize, Lesson)> = Vec::new();
+    for crawl in 0..field.crawls() {
+        let lessons: Vec<Lesson> =
+            told.iter().map(|(at, lesson)| Lesson { weight: weight(crawl, *at), ..*lesson }).collect();
+        let lessons = Lessons::of(&lessons);
+        for (index, site) in sites.iter().enumerate() {
+            let own: Vec<Crawled> =
+                crawls[index].iter().map(|(at, seen)| Crawled { weight: weight(crawl, *at), ..*seen }).collect();
+            let mut candidates =
+                if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &lessons, &own) };
+            teach(&mut candidates, &lessons, None, &own);
+            let Some((taken, tried)) = take(strategy, &candidates, own.len(), field.crawl_seed(*site, crawl)) else {
+                continue;
+            };
+            let Some(truth) = field.truth(*site, taken.agent) else { continue };
+            truths[index].push(truth);
+            let Ok(rtt) = Rtt::try_from_millis_f64(truth) else { continue };
+            crawls[index].push((crawl, Crawled { agent: taken.agent, rtt, weight: 1.0 }));
+            let before = fresh[index].iter().find(|one| one.agent == taken.agent);
+            let known =
+                before.and_then(|one| one.measured.or(one.predicted).map(|known| (known, one.measured.is_some())));
+            if let Some((known, probed)) = known {
+                let lesson = Lesson {
+                    agent: taken.agent,
+                    network: None,
+                    known,
+                    probed,
+                    preferred: !tried,
+                    crawled: rtt,
+                    weight: 1.0,
+                };
+                told.push((crawl, lesson));
+            }
+        }
+    }
+    truths
+}
+
+/// Who gets a site: whom the strategy chooses, or whom it tries; and whether it tries.
+fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
+    let choice = choose(strategy, &Site::default(), candidates, seed)?;
+    let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;
+    let other = if strategy.explores() { explored(chosen, candidates, crawls, seed) } else { None };
+    Some((*other.unwrap_or(chosen), other.is_some()))
+}
+
+fn weight(now: usize, then: usize) -> f64 {
+    crate::strategy::learned::weight(BETWEEN * u32::try_from(now.saturating_sub(then)).unwrap_or(u32::MAX))
+}

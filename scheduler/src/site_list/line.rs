@@ -1,0 +1,72 @@
+//! One line of a site list: its comment, its columns, and where its site is.
+
+use crate::gnp::Position;
+
+use super::{InvalidName, SiteName, shown};
+
+/// Where the columns of a list are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Columns {
+    site: usize,
+    latitude: usize,
+    longitude: usize,
+}
+
+impl Columns {
+    /// What a header says; `None` when it is none.
+    pub(super) fn named(line: &str) -> Option<Self> {
+        let names: Vec<String> = line.split(',').map(|name| name.trim().to_ascii_lowercase()).collect();
+        let at = |wanted: &str| names.iter().position(|name| name == wanted);
+        Some(Self { site: at("site")?, latitude: at("latitude")?, longitude: at("longitude")? })
+    }
+}
+
+/// The site of a line that is not empty, and where it is, if that is said.
+pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, Option<Position>), InvalidName> {
+    let rejected = |reason: String| InvalidName { text: shown(line), reason };
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let columns = match columns {
+        Some(columns) => columns,
+        // A comma in a path is the URL's, and the path is dropped.
+        None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
+        None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
+        None => return Err(rejected("neither a name alone, nor a name, a latitude and a longitude".to_owned())),
+    };
+    let field = |place: usize| {
+        fields.get(place).copied().ok_or_else(|| rejected("it has fewer columns than the first line names".to_owned()))
+    };
+    let degrees = |text: &str| match text {
+        "" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| rejected(format!("'{}' is not a number of degrees", shown(text)))),
+    };
+    let (latitude, longitude) = (degrees(field(columns.latitude)?)?, degrees(field(columns.longitude)?)?);
+    let position = Position::from_parts(latitude, longitude).map_err(|problem| rejected(problem.to_string()))?;
+    Ok((field(columns.site)?.parse()?, position))
+}
+
+/// Whether a name goes on behind its authority, with more than a slash.
+fn has_path(name: &str) -> bool {
+    let rest = name.split_once("://").map_or(name, |(_, rest)| rest);
+    rest.split_once(['/', '?', '#']).is_some_and(|(_, path)| !path.is_empty())
+}
+
+/// What a line says beside comments; empty when nothing.
+pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
+    let text = std::str::from_utf8(line).map_err(|error| InvalidName {
+        text: shown(&String::from_utf8_lossy(line)),
+        reason: format!("not UTF-8 from byte {} of the line", error.valid_up_to() + 1),
+    })?;
+    Ok(without_comment(text).trim())
+}
+
+/// Cuts a comment: from a `#` that begins the line or follows white space. In `a.cn/#top` it belongs to the URL.
+fn without_comment(line: &str) -> &str {
+    let mut before = ' ';
+    for (at, character) in line.char_indices() {
+        if character == '#' && before.is_whitespace() {
+            return &line[..at];
+        }
+        before = character;
+    }
+    line
+}

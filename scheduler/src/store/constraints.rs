@@ -1,0 +1,237 @@
+//! Constraints of batches: what each asks of its agents, what agents have fetched for it, and who was excluded.
+//!
+//! Invariant: constraints are stored with a batch's first submission, and never change. What becomes of tasks that nobody may crawl is
+//! `unmet`'s.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sqlx::PgConnection;
+
+use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
+use crate::model::{AgentId, BatchId, SiteId, Strategy};
+
+use super::{Error, unsigned};
+
+/// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
+    let whole = asked.whole();
+    if whole != Constraints::default() {
+        sqlx::query!(
+            r#"
+            insert into batch_constraints (batch_id, countries, carriers, tags, bytes_per_day, unmet)
+            select $1, $2, $3, $4, $5, $6
+            -- A submission adds a task at least: without one the batch is being made.
+            where not exists (select from tasks where batch_id = $1)
+            on conflict (batch_id) do nothing
+            "#,
+            batch.get(),
+            &whole.countries,
+            &whole.carriers,
+            &whole.tags,
+            whole.bytes_per_day.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
+            whole.unmet.name(),
+        )
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+}
+
+/// The constraints of those of these batches that have some.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select batch_id, countries, carriers, tags, bytes_per_day, unmet from batch_constraints where batch_id = any($1)
+        "#,
+        &raw(batches),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let quota = row.bytes_per_day.map(|bytes| unsigned("batch_constraints", "bytes_per_day", bytes));
+            let unmet = row.unmet.parse().map_err(|_| Error::inconsistent("batch_constraints", "unmet", &row.unmet))?;
+            let constraints = Constraints {
+                countries: row.countries,
+                carriers: row.carriers,
+                tags: row.tags,
+                bytes_per_day: quota.transpose()?,
+                unmet,
+            };
+            Ok((BatchId::new(row.batch_id), constraints))
+        })
+        .collect()
+}
+
+fn raw(batches: &[BatchId]) -> Vec<i64> {
+    batches.iter().map(|batch| batch.get()).collect()
+}
+
+/// What constraints look at in the agents that are enrolled, be they away.
+///
+/// # Errors
+/// When the database fails.
+pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
+    let rows =
+        sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").fetch_all(conn).await?;
+    let traits = rows
+        .into_iter()
+        .map(|row| (AgentId::new(row.id), Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
+    Ok(traits.collect())
+}
+
+/// Sets what the operator calls an agent.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
+    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).execute(conn).await?;
+    Ok(())
+}
+
+/// An agent's tags, its row locked until the transaction ends; `None` when there is none of this name, or it was removed.
+///
+/// # Errors
+/// When the database fails.
+pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
+    let row =
+        sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
+            .fetch_optional(conn)
+            .await?;
+    Ok(row.map(|row| (AgentId::new(row.id), row.tags)))
+}
+
+/// What agents have fetched for these batches in the last 24 hours and are about to, and what a site of each is expected to cost: the mean
+/// of those fetched in that time, or all that its policy allows while there is none. Agents that have nothing of a batch are absent.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn spending(
+    conn: &mut PgConnection,
+    batches: &[BatchId],
+) -> Result<(HashMap<(BatchId, AgentId), Spending>, HashMap<BatchId, u64>), Error> {
+    let fetched = sqlx::query!(
+        r#"
+        select t.batch_id, o.agent_id,
+               -- An agent may report any number; the sum of a few need not fit.
+               least(sum(o.bytes), 9223372036854775807)::bigint as "bytes!", count(*) filter (where o.bytes > 0) as "crawls!"
+        from agents a
+        join outcomes o on o.agent_id = a.id and o.accepted_at > now() - interval '24 hours'
+        join tasks t on t.id = o.task_id
+        where t.batch_id = any($1)
+        group by t.batch_id, o.agent_id
+        "#,
+        &raw(batches),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let under_way = sqlx::query!(
+        r#"
+        select t.batch_id as "batch_id!", t.agent_id as "agent_id!", count(*) as "tasks!"
+        from tasks t where t.batch_id = any($1) and t.state = 'assigned' and t.agent_id is not null
+        group by t.batch_id, t.agent_id
+        union all
+        select t.batch_id, l.agent_id, count(*)
+        from leases l join tasks t on t.id = l.task_id
+        where l.state = 'active' and t.batch_id = any($1)
+        group by t.batch_id, l.agent_id
+        "#,
+        &raw(batches),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let most =
+        sqlx::query!("select id, max_bytes from batches where id = any($1)", &raw(batches)).fetch_all(conn).await?;
+    let mut expected = HashMap::new();
+    for row in most {
+        let of_batch = fetched.iter().filter(|sum| sum.batch_id == row.id);
+        let (bytes, crawls) =
+            of_batch.fold((0_i128, 0_i128), |all, sum| (all.0 + i128::from(sum.bytes), all.1 + i128::from(sum.crawls)));
+        let mean = bytes.checked_div(crawls).and_then(|mean| u64::try_from(mean).ok());
+        expected.insert(BatchId::new(row.id), mean.unwrap_or(unsigned("batches", "max_bytes", row.max_bytes)?));
+    }
+    let mut spending: HashMap<(BatchId, AgentId), Spending> = HashMap::new();
+    for row in fetched {
+        let one = spending.entry((BatchId::new(row.batch_id), AgentId::new(row.agent_id))).or_default();
+        one.fetched = unsigned("outcomes", "bytes", row.bytes)?;
+    }
+    for row in under_way {
+        let one = spending.entry((BatchId::new(row.batch_id), AgentId::new(row.agent_id))).or_default();
+        one.under_way = one.under_way.saturating_add(unsigned("tasks", "count", row.tasks)?);
+    }
+    for ((batch, _), one) in &mut spending {
+        one.expected = expected.get(batch).copied().unwrap_or_default();
+    }
+    Ok((spending, expected))
+}
+
+/// Those of the sites that batches of a strategy with constraints wait to be chosen for, with all such batches; sites that another batch
+/// of it without constraints waits for are absent.
+///
+/// # Errors
+/// When the database fails.
+pub async fn located_for(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    strategy: Strategy,
+) -> Result<HashMap<SiteId, Vec<BatchId>>, Error> {
+    let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select t.site_id, array_agg(distinct t.batch_id) as "batches!"
+        from tasks t join batches b on b.id = t.batch_id
+        left join batch_constraints c on c.batch_id = b.id
+        where t.site_id = any($1) and t.state = 'located' and b.strategy = $2
+        group by t.site_id
+        having bool_and(c.batch_id is not null)
+        "#,
+        &sites,
+        strategy.name(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let batches = |raw: Vec<i64>| raw.into_iter().map(BatchId::new).collect();
+    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), batches(row.batches))).collect())
+}
+
+/// Stores who is excluded from a batch, and returns under which number; what is as it was last keeps its number.
+///
+/// # Errors
+/// When the database fails.
+pub async fn remember(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    excluded: &BTreeMap<AgentId, Exclusion>,
+) -> Result<i64, Error> {
+    let (agents, causes): (Vec<i64>, Vec<String>) =
+        excluded.iter().map(|(agent, exclusion)| (agent.get(), exclusion.to_string())).unzip();
+    let known = sqlx::query_scalar!(
+        r#"
+        select newest.id from (
+            select id, agents, causes from exclusions where batch_id = $1 order by id desc limit 1
+        ) newest
+        where newest.agents = $2 and newest.causes = $3
+        "#,
+        batch.get(),
+        &agents,
+        &causes,
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let made = sqlx::query_scalar!(
+        "insert into exclusions (batch_id, agents, causes) values ($1, $2, $3) returning id",
+        batch.get(),
+        &agents,
+        &causes,
+    );
+    Ok(made.fetch_one(conn).await?)
+}

@@ -1,0 +1,188 @@
+//! Explanations: what was recorded of every choice of an agent for a site's tasks.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::constraints::Exclusion;
+use crate::explain::{Considered, Recorded};
+use crate::model::{AssignmentId, BatchId, Strategy, TaskId};
+
+use super::sites::Site;
+use super::{Error, round_trip, unsigned};
+
+/// Tasks and choices of one site that are explained at once, the newest.
+const MOST: i64 = 100;
+
+/// A task of the site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// The task.
+    pub id: TaskId,
+    /// Its batch.
+    pub batch: BatchId,
+    /// The batch's name.
+    pub batch_name: String,
+    /// The round, from 1.
+    pub round: u32,
+    /// The state's name.
+    pub state: String,
+    /// Why it waits, failed or was cancelled.
+    pub reason: Option<String>,
+}
+
+/// A choice for one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// Its number.
+    pub id: AssignmentId,
+    /// The task.
+    pub task: TaskId,
+    /// When it was made.
+    pub at: DateTime<Utc>,
+    /// Whether the task has this agent now, or had it when it ended.
+    pub newest: bool,
+    /// What was recorded.
+    pub recorded: Recorded,
+    /// The agents that constraints excluded, by what excluded them.
+    pub excluded: BTreeMap<Exclusion, Vec<String>>,
+}
+
+/// The site's tasks, of one batch or of all, newest first; of one choice where that is asked about.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn tasks(
+    conn: &mut PgConnection,
+    site: &Site,
+    batch: Option<BatchId>,
+    at: Option<AssignmentId>,
+) -> Result<Vec<Task>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, t.batch_id, b.name, t.round, t.state::text as "state!", t.reason
+        from tasks t join batches b on b.id = t.batch_id
+        where t.site_id = any($1) and ($2::bigint is null or t.batch_id = $2)
+          and ($3::bigint is null or t.id = (select c.task_id from assignments c where c.id = $3))
+        order by t.id desc
+        limit $4
+        "#,
+        &site.ids(),
+        batch.map(BatchId::get),
+        at.map(AssignmentId::get),
+        MOST,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Task {
+                id: TaskId::new(row.id),
+                batch: BatchId::new(row.batch_id),
+                batch_name: row.name,
+                round: unsigned("tasks", "round", row.round)?,
+                state: row.state,
+                reason: row.reason,
+            })
+        })
+        .collect()
+}
+
+/// The choices for these tasks, newest first, or the one asked about.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
+    let ids: Vec<i64> = tasks.iter().map(|task| task.id.get()).collect();
+    let rows = sqlx::query_as!(
+        Row,
+        r#"
+        select c.id, c.task_id, c.created_at, coalesce(t.assignment_id = c.id, false) as "newest!", a.name as agent, c.strategy,
+               b.strategy as asked, c.seed, c.fallback_reason, c.note, c.available,
+               (select coalesce(array_agg(n.name order by l.place), '{}')
+                from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
+               c.predicted_us as "predicted_us!: Vec<Option<i64>>", c.measured_us as "measured_us!: Vec<Option<i64>>",
+               coalesce(c.levels, '{}') as "levels!: Vec<Option<i64>>",
+               (select coalesce(array_agg(n.name order by l.place), '{}')
+                from unnest(x.agents) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "excluded!",
+               coalesce(x.causes, '{}') as "causes!"
+        from assignments c
+        join tasks t on t.id = c.task_id
+        join batches b on b.id = t.batch_id
+        join agents a on a.id = c.agent_id
+        left join exclusions x on x.id = c.exclusions_id
+        where c.task_id = any($1) and ($2::bigint is null or c.id = $2)
+        order by c.id desc
+        limit $3
+        "#,
+        &ids,
+        at.map(AssignmentId::get),
+        MOST,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter().map(Choice::try_from).collect()
+}
+
+struct Row {
+    id: i64,
+    task_id: i64,
+    created_at: DateTime<Utc>,
+    newest: bool,
+    agent: String,
+    strategy: String,
+    asked: String,
+    seed: i64,
+    fallback_reason: Option<String>,
+    note: Option<String>,
+    available: Option<i32>,
+    candidates: Vec<String>,
+    predicted_us: Vec<Option<i64>>,
+    measured_us: Vec<Option<i64>>,
+    levels: Vec<Option<i64>>,
+    excluded: Vec<String>,
+    causes: Vec<String>,
+}
+
+impl TryFrom<Row> for Choice {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        let strategy = |table, stored: &str| -> Result<Strategy, Error> {
+            stored.parse().map_err(|_| Error::inconsistent(table, "strategy", &stored))
+        };
+        let at = |numbers: &[Option<i64>], place: usize| numbers.get(place).copied().flatten();
+        let considered = |(place, agent)| {
+            Ok(Considered {
+                agent,
+                predicted: round_trip("assignments", "predicted_us", at(&row.predicted_us, place))?,
+                measured: round_trip("assignments", "measured_us", at(&row.measured_us, place))?,
+                level: at(&row.levels, place),
+            })
+        };
+        let mut excluded: BTreeMap<Exclusion, Vec<String>> = BTreeMap::new();
+        for (agent, cause) in row.excluded.iter().zip(&row.causes) {
+            let cause = cause.parse().map_err(|_| Error::inconsistent("exclusions", "causes", cause))?;
+            excluded.entry(cause).or_default().push(agent.clone());
+        }
+        Ok(Self {
+            id: AssignmentId::new(row.id),
+            task: TaskId::new(row.task_id),
+            at: row.created_at,
+            newest: row.newest,
+            recorded: Recorded {
+                strategy: strategy("assignments", &row.strategy)?,
+                asked: strategy("batches", &row.asked)?,
+                agent: row.agent,
+                seed: row.seed.cast_unsigned(),
+                candidates: row.candidates.into_iter().enumerate().map(considered).collect::<Result<_, Error>>()?,
+                available: row.available.map(|count| unsigned("assignments", "available", count)).transpose()?,
+                excluded: row.excluded.len(),
+                fallback: row.fallback_reason,
+                note: row.note,
+            },
+            excluded,
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! What is known of sites and agents beyond distances: where they stand, and what crawls of them were like.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::gnp::Position;
+use crate::model::{AgentId, SiteId, TaskId};
+use crate::site_list::SiteName;
+use crate::strategy::learned::{Crawled, Lesson, Network, weight};
+use crate::strategy::{Crawl, Site, Work};
+
+use super::measurements::raw_sites;
+use super::{Error, known_round_trip, position, unsigned};
+
+/// Newest crawls of an agent that teach how fast it is.
+const CRAWLS_LEARNED: i64 = 40;
+/// Newest crawls of a site that are remembered: as many as agents are worth trying.
+const CRAWLS_OF_A_SITE: i64 = 10;
+/// After this time a crawl counts half: networks change over days, not over minutes.
+const HALF_LIFE: Duration = Duration::from_secs(86_400);
+
+/// What is known of one task's site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SiteFacts {
+    /// Its host.
+    pub host: String,
+    /// The address a prober saw it at.
+    pub address: Option<IpAddr>,
+    /// Where it stands.
+    pub position: Option<Position>,
+    /// Pages and bytes of its last crawl; `None` before one ended.
+    pub size: Option<(u32, u64)>,
+    /// Time between two requests, as its batch has it.
+    pub interval: Duration,
+}
+
+impl SiteFacts {
+    /// As strategies want it; a site of unknown size counts as one of the `usual`.
+    pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
+        let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
+        let work = Some(Work { pages, bytes, interval: self.interval });
+        Site { host: &self.host, address: self.address, position: self.position, work }
+    }
+}
+
+/// What is known of the sites of these tasks.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
+    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select t.id, coalesce(s.origin, s.name) as "name!", host(s.address) as address, s.latitude, s.longitude, b.request_interval_ms,
+               last.pages as "pages?", last.bytes as "bytes?"
+        from tasks t
+        join sites s on s.id = t.site_id
+        join batches b on b.id = t.batch_id
+        left join lateral (
+            select o.pages, o.bytes from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last on true
+        where t.id = any($1)
+        "#,
+        &tasks,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let host = match row.name.parse::<SiteName>() {
+                Ok(name) => name.host().to_owned(),
+                Err(_) => row.name,
+            };
+            let size = match (row.pages, row.bytes) {
+                (Some(pages), Some(bytes)) => {
+                    Some((unsigned("outcomes", "pages", pages)?, unsigned("outcomes", "bytes", bytes)?))
+                }
+                _ => None,
+            };
+            let interval = Duration::from_millis(unsigned("batches", "request_interval_ms", row.request_interval_ms)?);
+            let address = row.address.and_then(|address| address.parse().ok());
+            let position = position("sites", row.latitude, row.longitude)?;
+            Ok((TaskId::new(row.id), SiteFacts { host, address, position, size, interval }))
+        })
+        .collect()
+}
+
+/// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
+/// round trip or fetched nothing are left out.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
+    let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select newest.agent_id as "agent_id!", newest.pages as "pages!", newest.bytes as "bytes!", newest.duration_ms as "duration_ms!",
+               newest.rtt_us as "rtt_us!", b.request_interval_ms,
+               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
+        from unnest($1::bigint[]) as one (agent_id)
+        cross join lateral (
+            select o.* from outcomes o where o.agent_id = one.agent_id order by o.accepted_at desc limit $2
+        ) newest
+        join tasks t on t.id = newest.task_id
+        join batches b on b.id = t.batch_id
+        where newest.kind in ('complete', 'truncated') and newest.rtt_us is not null and newest.pages > 0
+        order by newest.agent_id, newest.accepted_at desc
+        "#,
+        &agents,
+        CRAWLS_LEARNED,
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut crawls: HashMap<AgentId, Vec<Crawl>> = HashMap::new();
+    for row in rows {
+        let interval = unsigned("batches", "request_interval_ms", row.request_interval_ms)?;
+        let crawl = Crawl {
+            work: Work {
+                pages: unsigned("outcomes", "pages", row.pages)?,
+                bytes: unsigned("outcomes", "bytes", row.bytes)?,
+                interval: Duration::from_millis(interval),
+            },
+            rtt: known_round_trip("outcomes", "rtt_us", row.rtt_us)?,
+            took: Duration::from_millis(unsigned("outcomes", "duration_ms", row.duration_ms)?),
+            weight: 0.5_f64.powf(row.age_s / HALF_LIFE.as_secs_f64()),
+        };
+        crawls.entry(AgentId::new(row.agent_id)).or_default().push(crawl);
+    }
+    Ok(crawls)
+}
+
+/// What crawls said of one site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CrawledSite {
+    /// Where it stands.
+    pub network: Option<Network>,
+    /// Its newest crawls, the newest first.
+    pub crawls: Vec<Crawled>,
+}
+
+/// The network of each of these sites, and its newest crawls.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, CrawledSite>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select s.id, host(s.address) as address, newest.agent_id as "agent_id?", newest.rtt_us,
+               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as age_s
+        from sites s
+        left join lateral (
+            select o.agent_id, o.rtt_us, o.accepted_at from tasks t join outcomes o on o.task_id = t.id
+            where t.site_id = s.id and o.rtt_us is not null
+              and o.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+            order by o.accepted_at desc
+            limit $2
+        ) newest on true
+        where s.id = any($1)
+        order by s.id, newest.accepted_at desc
+        "#,
+        &raw_sites(sites),
+        CRAWLS_OF_A_SITE,
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut crawled: HashMap<SiteId, CrawledSite> = HashMap::new();
+    for row in rows {
+        let of_it = crawled.entry(SiteId::new(row.id)).or_default();
+        of_it.network = network(row.address);
+        if let (Some(agent), Some(rtt), Some(age_s)) = (row.agent_id, row.rtt_us, row.age_s) {
+            let rtt = known_round_trip("outcomes", "rtt_us", rtt)?;
+            of_it.crawls.push(Crawled { agent: AgentId::new(agent), rtt, weight: weight(age(age_s)) });
+        }
+    }
+    Ok(crawled)
+}
+
+/// What the newest crawls of the agents that are there say of the map. Those whose round trip nobody had predicted say nothing.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select newest.agent_id as "agent_id!", newest.rtt_us as "rtt_us!", host(s.address) as address,
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
+               (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as probed_us,
+               c.strategy in ('gnp-top1', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish') and coalesce(c.note, '') not like 'explores%'
+                   as "preferred!",
+               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
+        from sessions here
+        cross join lateral (
+            select o.* from outcomes o where o.agent_id = here.agent_id order by o.accepted_at desc limit $1
+        ) newest
+        join tasks t on t.id = newest.task_id
+        join sites s on s.id = t.site_id
+        join assignments c on c.id = t.assignment_id and c.agent_id = newest.agent_id
+        where here.state = 'active' and newest.rtt_us is not null
+          and here.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+        "#,
+        CRAWLS_LEARNED,
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut lessons = Vec::new();
+    for row in rows {
+        let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
+        lessons.push(Lesson {
+            agent: AgentId::new(row.agent_id),
+            network: network(row.address),
+            known: known_round_trip("assignments", "predicted_us", known)?,
+            probed: row.probed_us.is_some(),
+            preferred: row.preferred,
+            crawled: known_round_trip("outcomes", "rtt_us", row.rtt_us)?,
+            weight: weight(age(row.age_s)),
+        });
+    }
+    Ok(lessons)
+}
+
+fn network(address: Option<String>) -> Option<Network> {
+    address?.parse::<IpAddr>().ok().map(Network::from)
+}
+
+fn age(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+/// The mean pages and bytes of crawls: what a site of unknown size is taken for. `None` where there are none.
+pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
+    let all = || crawls.values().flatten().map(|crawl| crawl.work);
+    let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;
+    let pages = all().map(|work| u64::from(work.pages)).sum::<u64>() / count;
+    let bytes = all().fold(0_u64, |sum, work| sum.saturating_add(work.bytes)) / count;
+    Some((u32::try_from(pages).unwrap_or(u32::MAX), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::gnp::trust::Kind;
+    use crate::model::LeaseToken;
+    use crate::store::outcomes::{Ending, Report};
+    use crate::store::quarantines;
+    use crate::store::{fixtures, leases};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let session = fixtures::session(&mut conn, agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
+        let site = fixtures::site(&mut conn, "www.a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        let fresh = of_tasks(&mut conn, &[task]).await.expect("read");
+        assert_eq!((fresh[&task].host.as_str(), fresh[&task].size), ("www.a.cn", None));
+        let token: LeaseToken = leases::grant(&mut conn, agent, session).await.expect("grant")[0].token;
+        let report = Report {
+            task,
+            token,
+            ending: Ending::Complete,
+            pages: 7,
+            bytes: 9_000,
+            errors: 0,
+            started_at: chrono::DateTime::UNIX_EPOCH,
+            duration: Duration::from_secs(3),
+            rtt: crate::model::Rtt::try_from_micros(20_000).ok(),
+            message: String::new(),
+            refetched: 0,
+            trapped: 0,
+        };
+        fixtures::record(&mut conn, agent, &report).await.expect("record");
+        assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
+        let seen = crawled(&mut conn, &[site]).await.expect("read");
+        assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
+        assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
+        assert!(quarantines::hold(&mut conn, agent, Kind::Asymmetry, "it lies").await.expect("quarantine"));
+        assert!(crawled(&mut conn, &[site]).await.expect("read")[&site].crawls.is_empty());
+        assert!(lessons(&mut conn).await.expect("read").is_empty());
+    }
+}

@@ -1,0 +1,277 @@
+//! What crawls teach of the way between agents and sites.
+//!
+//! A crawl's round trip is evidence, not truth: one is noisy, and an old one is stale. So what is believed of a pair is the mean of the
+//! logarithms of the map's prediction (or the probes' measurement) and of its crawls, each weighed by how sure it is: a prediction by its
+//! own spread, a crawl by [`CRAWL_SPREAD`] and less the older it is (conjugate normal means: Gelman et al., "Bayesian data analysis", 2013,
+//! 2.5). One crawl never counts for everything, as the prediction never counts for nothing.
+//!
+//! What the map gets wrong of an agent's crawled sites it probably gets wrong of its other sites too, most of all of those next to them: the
+//! mean log ratio of an agent's crawls, and of its crawls of one network, correct its other predictions, drawn towards nothing by
+//! `PRIOR_LESSONS` lessons that say "no error". What pages take longer than probes is common to all, and taken out first.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::model::{AgentId, Rtt};
+
+use super::{Candidate, Spread};
+
+/// How sure one crawl is of a pair's round trip, as a standard deviation of its logarithm: medians over a crawl's pages repeat within some
+/// ten per cent, and servers differ from day to day.
+pub const CRAWL_SPREAD: f64 = 0.1;
+/// How sure a prediction is whose spread is not known: the 90th percentile of errors in measured networks (docs/gnp.md).
+pub const UNKNOWN_SPREAD: f64 = 0.3;
+/// How sure probes are: they are many, and warm.
+pub const PROBE_SPREAD: f64 = 0.05;
+/// Spreads below are not believed: no map is that sure.
+const LEAST_SPREAD: f64 = 0.03;
+/// Lessons without an error that stand against those an agent or a network has taught.
+const PRIOR_LESSONS: f64 = 5.0;
+/// No lesson is believed beyond this log ratio: a factor of four is a broken crawl, or another site.
+const MOST: f64 = 1.4;
+/// After this time a crawl counts half: routes change over weeks.
+pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
+
+/// A network: what an address has in common with its neighbours, 24 bits of IPv4 and 48 of IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network(u64);
+
+impl From<IpAddr> for Network {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => Self(u64::from(v4.to_bits() >> 8)),
+            IpAddr::V6(v6) => Self(1 << 63 | u64::try_from(v6.to_bits() >> 80).unwrap_or(0)),
+        }
+    }
+}
+
+/// What one crawl says of the map.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lesson {
+    /// Who crawled.
+    pub agent: AgentId,
+    /// The site's network, where its address is known.
+    pub network: Option<Network>,
+    /// The round trip that was known before.
+    pub known: Rtt,
+    /// Whether probes had measured that; else it was predicted.
+    pub probed: bool,
+    /// Whether the agent got the site by its prediction: then the prediction errs towards near, as a rule, and says nothing of the agent.
+    pub preferred: bool,
+    /// The one the crawl saw.
+    pub crawled: Rtt,
+    /// How much it counts: 1 now, and less the older it is ([`weight`]).
+    pub weight: f64,
+}
+
+/// How much a crawl of this age counts.
+pub fn weight(age: Duration) -> f64 {
+    0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
+}
+
+/// What all lessons come to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lessons {
+    /// What pages take longer than probes, as a log ratio.
+    bias: f64,
+    by_agent: HashMap<AgentId, f64>,
+    by_network: HashMap<(AgentId, Network), f64>,
+}
+
+/// The weighted sum of log ratios, and the weights.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum(f64, f64);
+
+impl Sum {
+    fn add(&mut self, ratio: f64, weight: f64) {
+        self.0 += ratio * weight;
+        self.1 += weight;
+    }
+
+    fn shrunk(self) -> f64 {
+        self.0 / (self.1 + PRIOR_LESSONS)
+    }
+}
+
+impl Lessons {
+    /// Sums up. What pages take longer is told by pairs that probes had measured alone.
+    pub fn of(lessons: &[Lesson]) -> Self {
+        let told = |lesson: &Lesson| ln(lesson.crawled) - ln(lesson.known);
+        let bias = shrunk_median(lessons.iter().filter(|lesson| lesson.probed).map(told).collect());
+        let ratio = |lesson: &Lesson| (told(lesson) - bias).clamp(-MOST, MOST);
+        let mut agents: HashMap<AgentId, Sum> = HashMap::new();
+        let of_the_map = || lessons.iter().filter(|lesson| !lesson.probed && !lesson.preferred);
+        for lesson in of_the_map() {
+            agents.entry(lesson.agent).or_default().add(ratio(lesson), lesson.weight);
+        }
+        let by_agent: HashMap<AgentId, f64> = agents.into_iter().map(|(agent, sum)| (agent, sum.shrunk())).collect();
+        let mut networks: HashMap<(AgentId, Network), Sum> = HashMap::new();
+        for lesson in of_the_map() {
+            let Some(network) = lesson.network else { continue };
+            let of_agent = by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
+            // What the agent's own correction leaves.
+            networks.entry((lesson.agent, network)).or_default().add(ratio(lesson) - of_agent, lesson.weight);
+        }
+        let by_network = networks.into_iter().map(|(key, sum)| (key, sum.shrunk())).collect();
+        Self { bias, by_agent, by_network }
+    }
+
+    /// A prediction, corrected by what the agent's crawls taught, and those in the site's network most.
+    pub fn corrected(&self, agent: AgentId, network: Option<Network>, predicted: Rtt) -> Rtt {
+        let of_agent = self.by_agent.get(&agent).copied().unwrap_or(0.0);
+        let of_network = network.and_then(|network| self.by_network.get(&(agent, network))).copied().unwrap_or(0.0);
+        round_trip(ln(predicted) + of_agent + of_network, predicted)
+    }
+
+    /// What probes would have seen where a crawl saw this: without what pages take longer.
+    pub fn probed(&self, crawled: Rtt) -> Rtt {
+        round_trip(ln(crawled) - self.bias, crawled)
+    }
+}
+
+/// A crawl of one site: who, what round trip it saw, and how much it counts ([`weight`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Crawled {
+    /// Who crawled.
+    pub agent: AgentId,
+    /// The median round trip over its pages.
+    pub rtt: Rtt,
+    /// How much it counts.
+    pub weight: f64,
+}
+
+/// What crawls of a site measured of it, one round trip an agent that is not among those that `measured` it: the map places the site by
+/// these as well, so that an agent which proved farther than predicted moves its neighbours away too.
+pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls: &[Crawled]) -> Vec<(AgentId, Rtt)> {
+    let mut by_crawls: Vec<(AgentId, Rtt)> = Vec::new();
+    for crawl in crawls {
+        let known = |all: &[(AgentId, Rtt)]| all.iter().any(|(agent, _)| *agent == crawl.agent);
+        if !known(measured) && !known(&by_crawls) {
+            by_crawls.push((crawl.agent, lessons.probed(crawl.rtt)));
+        }
+    }
+    by_crawls
+}
+
+/// Puts what crawls taught into the candidates for one site: a pair that was crawled has a measured distance, other predictions are
+/// corrected. `crawls` are those of this site, `network` is where it stands.
+pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, network: Option<Network>, crawls: &[Crawled]) {
+    for one in candidates {
+        let own: Vec<(Rtt, f64)> = crawls
+            .iter()
+            .filter(|crawl| crawl.agent == one.agent)
+            .map(|crawl| (lessons.probed(crawl.rtt), crawl.weight))
+            .collect();
+        let corrected = |rtt: Option<Rtt>| rtt.map(|rtt| lessons.corrected(one.agent, network, rtt));
+        let spread = one.spread.map_or(UNKNOWN_SPREAD, Spread::ratio);
+        if let Some((last, _)) = own.first() {
+            let prior =
+                one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
+            one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
+        }
+        // The prediction stays the map's: with it goes what the next lesson is compared with.
+        one.expected = corrected(one.expected.or(one.predicted));
+    }
+}
+
+/// The median, drawn towards nothing; a median, since a few crawls of slow servers say nothing of the others.
+fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_unstable_by(f64::total_cmp);
+    let count = f64::from(u32::try_from(ratios.len()).unwrap_or(u32::MAX));
+    ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_LESSONS)
+}
+
+/// What is believed of a pair: `prior` is what the map or the probes say, this sure; `crawls` what its crawls saw
+/// ([`Lessons::probed`]), and how much each counts.
+pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
+    let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
+    let (mut sum, mut total) = (precision * ln(prior), precision);
+    for (rtt, weight) in crawls {
+        let precision = weight.clamp(0.0, 1.0) / (CRAWL_SPREAD * CRAWL_SPREAD);
+        sum += precision * ln(*rtt);
+        total += precision;
+    }
+    round_trip(sum / total, prior)
+}
+
+fn ln(rtt: Rtt) -> f64 {
+    rtt.as_millis_f64().ln()
+}
+
+fn round_trip(log: f64, otherwise: Rtt) -> Rtt {
+    Rtt::try_from_millis_f64(log.exp()).unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop, prop_assert, proptest};
+
+    use super::*;
+
+    fn rtt(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    fn lesson(agent: i64, net: u8, known: f64, crawled: f64) -> Lesson {
+        let network = Some(Network::from(IpAddr::from([10, 0, net, 7])));
+        let (known, crawled) = (rtt(known), rtt(crawled));
+        Lesson { agent: AgentId::new(agent), network, known, probed: false, preferred: false, crawled, weight: 1.0 }
+    }
+
+    #[test]
+    fn a_crawl_outweighs_an_unsure_prediction_and_not_a_sure_one_and_age_takes_from_it() {
+        let after = |spread, crawls: &[(Rtt, f64)]| believed(rtt(10.0), spread, crawls).as_millis_f64();
+        assert!((after(0.3, &[]) - 10.0).abs() < 1e-3);
+        // Nine tenths of the way between logarithms.
+        assert!((after(0.3, &[(rtt(20.0), 1.0)]) - 18.66).abs() < 0.05);
+        assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
+        assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
+        assert!(after(0.1, &[(rtt(20.0), 1.0); 9]) > 18.0, "many agree");
+        assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_agents_error_is_learned_slowly_and_its_network_first() {
+        let one = Lessons::of(&[lesson(1, 1, 10.0, 20.0), lesson(2, 2, 10.0, 10.0), lesson(3, 3, 10.0, 10.0)]);
+        let corrected = |lessons: &Lessons, agent: i64, net: u8| {
+            let network = Some(Network::from(IpAddr::from([10, 0, net, 200])));
+            lessons.corrected(AgentId::new(agent), network, rtt(10.0)).as_millis_f64()
+        };
+        assert!(
+            (10.5..12.5).contains(&corrected(&one, 1, 9)),
+            "one lesson moves it by a sixth: {}",
+            corrected(&one, 1, 9)
+        );
+        assert!(corrected(&one, 1, 1) > corrected(&one, 1, 9));
+        assert!((corrected(&one, 2, 9) - 10.0).abs() < 0.01);
+        let mut many = vec![lesson(1, 1, 10.0, 20.0); 50];
+        many.extend(vec![lesson(2, 2, 10.0, 10.0); 60]);
+        let many = Lessons::of(&many);
+        assert!(corrected(&many, 1, 9) > 18.0);
+    }
+
+    #[test]
+    fn what_all_pages_take_longer_corrects_nobody() {
+        let lesson = |i: i64| Lesson { probed: i % 2 == 0, ..lesson(i % 10, 1, 10.0, 15.0) };
+        let lessons = Lessons::of(&(0..100).map(lesson).collect::<Vec<Lesson>>());
+        let corrected = lessons.corrected(AgentId::new(1), None, rtt(10.0)).as_millis_f64();
+        assert!((corrected - 10.0).abs() < 0.5, "{corrected}");
+        assert!((lessons.probed(rtt(15.0)).as_millis_f64() - 10.0).abs() < 0.5);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_believed_lies_between_what_was_said(
+            prior in 0.1..1000.0_f64,
+            spread in 0.0..3.0_f64,
+            crawls in prop::collection::vec((0.1..1000.0_f64, 0.0..1.0_f64), 0..10),
+        ) {
+            let told: Vec<(Rtt, f64)> = crawls.iter().map(|(millis, weight)| (rtt(*millis), *weight)).collect();
+            let believed = believed(rtt(prior), spread, &told).as_millis_f64();
+            let all = || crawls.iter().map(|crawl| crawl.0).chain([prior]);
+            prop_assert!(believed <= all().fold(0.0, f64::max) + 0.002);
+            prop_assert!(believed >= all().fold(f64::INFINITY, f64::min) - 0.002);
+        }
+    }
+}

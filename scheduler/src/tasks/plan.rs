@@ -1,0 +1,331 @@
+//! Plans the tasks of `earliest-finish` together: which agent takes which, and in what order.
+//!
+//! Only what would begin within [`schedule::AHEAD`] is assigned by a plan. The rest stays located and is planned anew in the next
+//! pass, with what the crawls taught that ended meanwhile: so the last sites of a batch go where they end soonest, and no queue is
+//! long where a prediction was wrong. The plan itself is `strategy::schedule`, pure.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
+use crate::store::assignments::{self, Ground, Pool, Waiting};
+use crate::store::facts::{self, SiteFacts};
+use crate::store::loads::{self, Available, Held};
+use crate::store::{parkings, quarantines};
+use crate::strategy::schedule::{self, Job, Planned};
+use crate::strategy::{self, Candidate, Choice, Speed, explored};
+
+use super::admission::Admission;
+use super::assign::{draw_seed, park_broken};
+use super::duty::OnDuty;
+use super::fleet::{PASSING, explain_nobody};
+use super::known::Known;
+use super::refined::{Current, Maps};
+
+/// Tasks planned together: bounds a pass to a second, as the distances of a site take half a millisecond. Of a larger batch the oldest
+/// are planned first.
+const WINDOW: i64 = 500;
+/// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
+const LISTED: usize = 3;
+/// Why a task that was planned waits.
+const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
+
+/// One pass.
+///
+/// # Errors
+/// When the database fails; what was not committed is planned in the next pass.
+pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let confirmed_within = scheduler.config.measure.site_max_age;
+    let waiting = assignments::waiting(&mut tx, Pool::Together, confirmed_within, WINDOW);
+    let waiting = waiting.await.context("read tasks to plan")?;
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    if agents.is_empty() {
+        explain_nobody(&mut tx).await.context("explain waiting tasks")?;
+        tx.commit().await.context("commit reasons")?;
+        return Ok(());
+    }
+    let waiting = park_broken(&mut tx, waiting).await?;
+    let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+    let sight = Sight::read(&mut tx, &scheduler.maps, waiting, agents, map).await?;
+    let cap = scheduler.config.politeness.crawls_at_address;
+    let chosen = sight.carry_out(&mut tx, &mut admission, cap).await?;
+    assignments::explain_planned(&mut tx, PLANNED).await.context("explain planned tasks")?;
+    tx.commit().await.context("commit planned tasks")?;
+    tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
+    scheduler.wakes.wake_agents(chosen);
+    Ok(())
+}
+
+/// What a plan is made from.
+struct Sight {
+    waiting: Vec<Waiting>,
+    facts: HashMap<TaskId, SiteFacts>,
+    /// Pages and bytes of a site of unknown size.
+    usual: Option<(u32, u64)>,
+    /// The agents as candidates, for each of the waiting.
+    candidates: Vec<Vec<Candidate>>,
+    /// Crawls of each one's site that are remembered.
+    crawls: Vec<usize>,
+    /// When each agent's slots are free, in the order of the candidates.
+    frees: Vec<Vec<Duration>>,
+    /// Why distances are not trusted.
+    alarm: Option<String>,
+}
+
+/// A task whose agent is decided.
+struct Decided<'a> {
+    task: &'a Waiting,
+    choice: Choice,
+    /// How long the crawl is predicted to take.
+    takes: Option<Duration>,
+}
+
+impl Sight {
+    async fn read(
+        conn: &mut PgConnection,
+        maps: &Maps,
+        waiting: Vec<Waiting>,
+        agents: Vec<Available>,
+        map: Option<Arc<Current>>,
+    ) -> anyhow::Result<Self> {
+        let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
+        let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+        let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+        let known = Known::read(conn, maps, &sites, &agents, map).await?;
+        let facts = facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
+        let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
+        let held = loads::held(conn).await.context("read what the agents hold")?;
+        let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
+        let speed = |agent: AgentId| Speed::default().learned(crawls.get(&agent).map_or(&[][..], Vec::as_slice));
+        let speeds: HashMap<AgentId, Speed> = ids.iter().map(|agent| (*agent, speed(*agent))).collect();
+        let candidates = waiting.iter().map(|task| {
+            let mut candidates = known.candidates(task.site, &agents);
+            candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
+            candidates
+        });
+        let candidates = candidates.collect();
+        let frees = agents.iter().map(|agent| frees(agent, &held)).collect();
+        let usual = facts::usual(&crawls);
+        let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
+        Ok(Self { waiting, facts, usual, candidates, crawls, frees, alarm })
+    }
+
+    /// Records what is decided; returns the agents that got something. What is decided and finds its address full is parked; what waits for
+    /// a slot has no place at its address yet.
+    async fn carry_out(
+        &self,
+        conn: &mut PgConnection,
+        admission: &mut Admission,
+        cap: u32,
+    ) -> anyhow::Result<BTreeSet<AgentId>> {
+        let decided = self.decided(admission);
+        let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
+        let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
+        let mut chosen = BTreeSet::new();
+        for Decided { task, choice, takes } in decided.iter().filter(|decided| !parked.contains(&decided.task.task)) {
+            // What kept the site from being measured says more than that no distance is known.
+            let unmeasured =
+                task.reason.as_ref().filter(|reason| **reason != PLANNED && !PASSING.contains(&reason.as_str()));
+            let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
+            let fallback = self.alarm.as_ref().or(fallback);
+            // A quota may have been used up by what was decided before.
+            if !admission.admits(task.batch, choice.agent) {
+                continue;
+            }
+            let exclusions = admission.exclusions(conn, task.batch).await?;
+            let admitted =
+                |all: &Vec<Candidate>| all.iter().filter(|one| admission.admits(task.batch, one.agent)).count();
+            let ground = Ground { available: self.candidates.first().map_or(0, admitted), exclusions };
+            assignments::insert(conn, task.task, draw_seed(task), choice, fallback.map(String::as_str), ground)
+                .await
+                .context("record an assignment")?;
+            if let Some(takes) = takes {
+                assignments::expect(conn, task.task, *takes).await.context("note how long the crawl takes")?;
+            }
+            admission.took(task.batch, choice.agent);
+            chosen.insert(choice.agent);
+        }
+        let nobody =
+            |task: &&Waiting, among: &[Candidate]| !among.iter().any(|one| admission.admits(task.batch, one.agent));
+        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
+        for (task, _) in self.waiting.iter().zip(&self.candidates).filter(|(task, among)| nobody(task, among)) {
+            if decided.iter().all(|decided| decided.task.task != task.task) {
+                unmet.entry(task.batch).or_default().push(task.task);
+            }
+        }
+        admission.set_aside(conn, &unmet).await?;
+        Ok(chosen)
+    }
+
+    /// What the plan decides now: what would begin soon, and what no distance is known of.
+    fn decided(&self, admission: &Admission) -> Vec<Decided<'_>> {
+        let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
+        let mut decided = Vec::new();
+        for ((task, among), job) in self.waiting.iter().zip(&self.candidates).zip(&jobs) {
+            let among: Vec<Candidate> =
+                among.iter().filter(|one| admission.admits(task.batch, one.agent)).copied().collect();
+            if job.takes.iter().all(Option::is_none)
+                && let Some(choice) = self.draw(task, &among)
+            {
+                decided.push(Decided { task, choice, takes: None });
+            }
+        }
+        for planned in schedule::plan(&jobs, &self.frees) {
+            if planned.begins <= schedule::AHEAD
+                && let Some(choice) = self.choice(&planned, &jobs[planned.job])
+            {
+                let takes = Some(planned.ends.saturating_sub(planned.begins));
+                decided.push(Decided { task: &self.waiting[planned.job], choice, takes });
+            }
+        }
+        decided
+    }
+
+    /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
+    /// batch excludes.
+    fn job(&self, index: usize, admission: &Admission) -> Job {
+        let candidates = &self.candidates[index];
+        let batch = self.waiting[index].batch;
+        let facts = self.facts.get(&self.waiting[index].task);
+        let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default();
+        let farthest: Option<Rtt> =
+            candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
+        let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
+        let seed = draw_seed(&self.waiting[index]);
+        // Now and then a site is only for the agent that might be nearer.
+        let tried = nearest
+            .and_then(|nearest| explored(nearest, candidates, self.crawls[index], seed))
+            .map(|tried| tried.agent);
+        let tried = tried.filter(|tried| admission.admits(batch, *tried));
+        let takes = |one: &Candidate| {
+            let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
+            let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
+            may.then(|| work.takes(distance, one.speed))
+        };
+        Job { takes: candidates.iter().map(takes).collect() }
+    }
+
+    /// Any agent, as no distance is known or trusted.
+    fn draw(&self, task: &Waiting, among: &[Candidate]) -> Option<Choice> {
+        let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
+        let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
+        strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
+    }
+
+    /// The choice that a place in the plan is: its agent, and those that would have ended the crawl next.
+    fn choice(&self, planned: &Planned, job: &Job) -> Option<Choice> {
+        let candidates = &self.candidates[planned.job];
+        let taker = *candidates.get(planned.agent)?;
+        let ends = |agent: usize| {
+            let free = self.frees.get(agent)?.iter().min()?;
+            Some(free.saturating_add(job.takes.get(agent).copied().flatten()?))
+        };
+        let others = (0..candidates.len()).filter(|agent| *agent != planned.agent);
+        let mut others: Vec<(Duration, usize)> = others.filter_map(|agent| Some((ends(agent)?, agent))).collect();
+        others.sort_unstable();
+        others.truncate(LISTED - 1);
+        let listed = others.into_iter().filter_map(|(_, agent)| candidates.get(agent).copied());
+        let candidates = std::iter::once(taker).chain(listed).collect();
+        Some(Choice { agent: taker.agent, candidates, strategy: Strategy::EarliestFinish, fallback: None })
+    }
+}
+
+/// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.
+fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
+    let of_it = || held.iter().filter(|held| held.agent == agent.agent);
+    let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
+    let mut under_way: Vec<Duration> =
+        of_it().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
+    under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
+    let waiting: Vec<Duration> = of_it().filter(|held| held.under_way.is_none()).map(takes).collect();
+    schedule::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::super::assign::Assign;
+    use super::super::trial::Trial;
+    use super::*;
+    use crate::store::fixtures;
+
+    /// Located tasks of one batch.
+    async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
+        let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+        let mut tasks = Vec::new();
+        for index in 0..count {
+            let mut conn = trial.conn().await;
+            let site = fixtures::site(&mut conn, &format!("{index}.cn")).await;
+            tasks.push((fixtures::task(&mut conn, batch, site, "located").await, site));
+        }
+        tasks
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_begins_soon_is_assigned_and_the_rest_is_planned_again_when_a_slot_is_free(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let agents = trial.connect(2).await;
+        let tasks = located(&trial, 6).await;
+        for (_, site) in &tasks {
+            trial.measured(*site, &[(agents[0].0, Some(10)), (agents[1].0, Some(200))]).await;
+        }
+        let assign = Assign::new(trial.plan());
+        assign.run_once().await.expect("a pass");
+        // Two slots each.
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
+        assert_eq!(trial.count("select count(distinct agent_id) from tasks where state = 'assigned'").await, 2);
+        assert_eq!(
+            trial.count("select count(*) from assignments where crawl_ms > 0 and fallback_reason is null").await,
+            4
+        );
+        let waits = "select count(*) from tasks where state = 'located' and reason like 'planned: waits%'";
+        assert_eq!(trial.count(waits).await, 2);
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count(waits).await, 2, "nothing has changed");
+        trial
+            .execute(
+                "update tasks set state = 'cancelled' where id = (select min(id) from tasks where state = 'assigned')",
+            )
+            .await;
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count(waits).await, 1);
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned' and reason is not null").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_nearer_agent_takes_more_where_distance_counts(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let agents = trial.connect(2).await;
+        trial.execute("update agents set capacity = 10").await;
+        let tasks = located(&trial, 8).await;
+        trial.execute("update batches set request_interval_ms = 0").await;
+        for (_, site) in &tasks {
+            trial.measured(*site, &[(agents[0].0, Some(200)), (agents[1].0, Some(10))]).await;
+        }
+        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        let near = trial
+            .count("select count(*) from tasks where state = 'assigned' and agent_id = (select max(id) from agents)");
+        assert_eq!(near.await, 8, "it has room for all, and a tenth of the distance");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn without_any_distance_an_agent_is_drawn_and_it_says_why(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        trial.connect(2).await;
+        located(&trial, 3).await;
+        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        let drawn = "select count(*) from assignments where strategy = 'random' and fallback_reason like 'no agent%'";
+        assert_eq!(trial.count(drawn).await, 3);
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 3);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a decision costs: one site, a thousand agents that are all there, each strategy.
+//!
+//! The candidates are given, in the order of their agents, with everything any strategy goes by: reading and predicting is not
+//! deciding. Strategies take turns in five runs; medians are printed. `earliest-finish` decides for one site by itself here; its plan of
+//! many sites is timed beside, per site.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use landfall_scheduler::gnp::{Direction, Position};
+use landfall_scheduler::model::{AgentId, Rtt, Strategy};
+use landfall_scheduler::strategy::schedule::{Job, plan};
+use landfall_scheduler::strategy::{Candidate, Home, Site, Speed, Spread, Work, choose};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::Line;
+use super::speed::median;
+
+const AGENTS: i64 = 1_000;
+const SITES: u32 = 500;
+const RUNS: usize = 5;
+const SLOTS: u32 = 8;
+/// Issue: a decision must not be felt beside the round trip it saves.
+const MOST_MICROS: f64 = 20.0;
+
+/// Runs the section.
+pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+    let candidates = fleet();
+    let hosts: Vec<String> = (0..SITES).map(|number| format!("www.site{number}.com.cn")).collect();
+    let position = Position::try_new(39.9, 116.4)?;
+    let work = Work { pages: 30, bytes: 600_000, interval: Duration::from_millis(250) };
+    let site =
+        |host| Site { host, address: Some(IpAddr::from([10, 77, 3, 9])), position: Some(position), work: Some(work) };
+    let mut runs = Strategy::ALL.map(|strategy| (strategy, Vec::new()));
+    let mut plans = Vec::new();
+    for _ in 0..RUNS {
+        for (strategy, micros) in &mut runs {
+            let began = Instant::now();
+            for (seed, host) in (0..).zip(&hosts) {
+                std::hint::black_box(choose(*strategy, &site(host), &candidates, seed));
+            }
+            micros.push(began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES));
+        }
+        plans.push(planned(&candidates, work));
+    }
+    let mut lines: Vec<Line> = runs
+        .into_iter()
+        .map(|(strategy, micros)| Line::at_most(format!("{strategy}: us a site"), median(micros), MOST_MICROS))
+        .collect();
+    lines.push(Line::plain(
+        format!("earliest-finish, {SITES} sites planned at once: us a site"),
+        format!("{:.1}", median(plans)),
+    ));
+    Ok(lines)
+}
+
+/// A plan of as many sites: how long each takes at each agent, and when slots are free.
+fn planned(candidates: &[Candidate], work: Work) -> f64 {
+    let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
+    let began = Instant::now();
+    let job = |_| Job { takes: candidates.iter().map(|one| Some(work.takes(one.distance()?, one.speed))).collect() };
+    std::hint::black_box(plan(&(0..SITES).map(job).collect::<Vec<Job>>(), &frees));
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
+}
+
+fn fleet() -> Vec<Candidate> {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    (1..=AGENTS)
+        .map(|number| {
+            let millis = rng.random_range(1.0..300.0);
+            let degrees = (rng.random_range(-80.0..80.0), rng.random_range(-180.0..180.0));
+            Candidate {
+                predicted: Rtt::try_from_millis_f64(millis).ok(),
+                expected: Rtt::try_from_millis_f64(millis * 1.1).ok(),
+                spread: Some(Spread::new(0.2)),
+                load: rng.random_range(0..SLOTS + 2),
+                speed: Speed::new(rng.random_range(0.8..1.5), Some(500_000.0)),
+                home: Home {
+                    country: Some(if rng.random_bool(0.5) { *b"CN" } else { *b"JP" }),
+                    direction: Position::try_new(degrees.0, degrees.1).ok().map(Direction::from),
+                    address: Some(IpAddr::from([10, rng.random(), rng.random(), 1])),
+                },
+                ..Candidate::new(AgentId::new(number), SLOTS)
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,85 @@
+//! A cluster frozen at one moment, and begun again from there: every run from the same map, the same measurements, and nothing learned
+//! in another run.
+//!
+//! Frozen is what lies on disks, all processes having ended: the schedulers' data directories with their database, and the agents'
+//! folders. What processes had in memory (robots.txt, names) is gone, for every run alike.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+
+use super::Cluster;
+use crate::witness;
+use crate::world::World;
+
+const SNAPSHOT: &str = "snapshot";
+const AGENTS: &str = "agents";
+
+impl Cluster {
+    /// Ends every process and keeps what they left. The cluster does nothing until it is begun again.
+    ///
+    /// # Errors
+    /// When a process does not end, several schedulers share a database, or the files cannot be copied.
+    pub async fn freeze(&mut self) -> anyhow::Result<()> {
+        ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
+        self.halt().await?;
+        let snapshot = self.folder().join(SNAPSHOT);
+        std::fs::create_dir(&snapshot).with_context(|| format!("make {}", snapshot.display()))?;
+        for name in self.frozen() {
+            copy(self.folder().join(&name), snapshot.join(&name)).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins again from where the cluster was frozen, in another world with the same nodes on the same addresses, with agents of
+    /// so many slots.
+    ///
+    /// # Errors
+    /// When the world has other addresses, or something does not start.
+    pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
+        let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
+        let (now, then) = (addresses(&world), addresses(&self.world));
+        if now != then {
+            world.stop().await;
+            anyhow::bail!(
+                "the emulated network has other addresses than before ({now:?}, {then:?}): is another lab running?"
+            );
+        }
+        self.world = world;
+        let snapshot = self.folder().join(SNAPSHOT);
+        for name in self.frozen() {
+            let live = self.folder().join(&name);
+            if live.exists() {
+                std::fs::remove_dir_all(&live).with_context(|| format!("clear {}", live.display()))?;
+            }
+            copy(snapshot.join(&name), live).await?;
+        }
+        for scheduler in &mut self.schedulers {
+            scheduler.begin_again().await?;
+        }
+        self.pool = witness::connect(self.schedulers[0].data_dir()).await?;
+        self.agents.clear();
+        for index in 0..self.world.scenario().agents.len() {
+            self.configure_agent(index, |config| {
+                config.insert("capacity".to_owned(), i64::from(capacity).into());
+                Ok(())
+            })?;
+        }
+        self.start_agents().await
+    }
+
+    /// The names of the frozen folders.
+    fn frozen(&self) -> Vec<PathBuf> {
+        let schedulers = self.schedulers.iter().filter_map(|node| node.data_dir().file_name());
+        schedulers.map(PathBuf::from).chain([PathBuf::from(AGENTS)]).collect()
+    }
+}
+
+/// Copies a folder with owners and modes: the private Postgres of root runs as another user.
+async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
+    let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).output().await.context("run cp")?;
+    let said = String::from_utf8_lossy(&copied.stderr);
+    ensure!(copied.status.success(), "copy {} to {}: {}", from.display(), to.display(), said.trim());
+    Ok(())
+}
