@@ -1,11 +1,11 @@
 # What a person runs. `make help` lists it. CI runs `.ci/run`, which runs `make test`.
 #
-# ARGS="..." is passed on by `demo` and `bench`. CARGO_TARGET_DIR is honoured.
+# ARGS="..." is passed on by `demo`, `chaos`, `balance`, `paper` and `bench`. CARGO_TARGET_DIR is honoured.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos balance check fmt lint doc bench sqlx-prepare sqlx-check clean
+.PHONY: help setup demo test chaos balance paper check fmt lint doc bench sqlx-prepare sqlx-check clean
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -62,6 +62,10 @@ doc:
 balance: setup ## Crawl a batch with agents of unequal rates, five times, and compare its time with the least possible
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab balance $(ARGS)
+
+paper: setup ## Redo the paper's experiments, and say how long that takes; ARGS="--quick" for one seed and the base cells
+	$(OFFLINE) cargo build --release --workspace
+	$(TARGET)/release/lab paper $(ARGS)
 
 bench: ## Print every figure that has a target beside it; ARGS="--only NAME" for one section
 	$(OFFLINE) cargo build --release --workspace

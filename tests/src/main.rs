@@ -13,6 +13,8 @@ use landfall_lab::chaos::prepare::have_private_mounts;
 use landfall_lab::chaos::rejudge::{JudgeArgs, rejudge};
 use landfall_lab::chaos::{ChaosArgs, chaos};
 use landfall_lab::demo::{DemoArgs, demo};
+use landfall_lab::paper::{PaperArgs, paper};
+use landfall_lab::sweep::{SweepArgs, sweep};
 use landfall_lab::with_postgres::with_postgres;
 
 /// The emulated network in which Landfall is proved.
@@ -44,6 +46,10 @@ enum Command {
     Bench(BenchArgs),
     /// Crawl a batch with agents of unequal rates, and compare its time with the least possible
     Balance(BalanceArgs),
+    /// Redo the paper's experiments with real agents, print and plot them beside its numbers
+    Paper(PaperArgs),
+    /// Simulate the paper's experiment over the full product of its factors
+    Sweep(SweepArgs),
     /// Serve sites that benchmarks crawl, until the standard input ends
     #[command(hide = true)]
     BenchSite(Served),
@@ -92,6 +98,8 @@ fn main() -> ExitCode {
             }
             Command::Bench(args) => bench(&args).map(|()| ExitCode::SUCCESS),
             Command::Balance(args) => balance(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Paper(args) => paper(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Sweep(args) => sweep(&args).map(|()| ExitCode::SUCCESS),
             Command::BenchSite(served) => serve(served).await.map(|()| ExitCode::SUCCESS),
             Command::BenchCrowd(args) => crowd(args).await.map(|()| ExitCode::SUCCESS),
             Command::Measured { command } => {

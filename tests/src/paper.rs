@@ -1,0 +1,466 @@
+//! `lab paper`: the paper's experiments redone. Tables 1 and 2 from `simulate`; Figures 2 and 3 from real agents in the lab.
+//!
+//! The paper's layout runs over the base cell and all those with one factor changed, the other layouts at the base cell; every
+//! strategy, every seed (`tests/experiments.toml`). A cell whose timing proves nothing is run once more, and then printed as void. What
+//! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep` simulates of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use landfall_scheduler::model::Strategy;
+use serde::Serialize;
+
+use self::figures::{figure2, figure3};
+use self::stage::{Came, Stage};
+use self::tables::Tables;
+use crate::cluster::Binaries;
+use crate::figures::float;
+use crate::process::interrupted;
+use crate::sweep::crawls::Ended;
+use crate::sweep::grid::{self, Row};
+use crate::sweep::kept::{self, Kept};
+use crate::sweep::settings::{Cell, EXPERIMENTS, Ground, Point, Settings};
+use crate::sweep::{DATA, Field, Format, cell};
+
+mod figures;
+mod page;
+pub mod stage;
+mod tables;
+
+/// Ours must reach this of the best of the others in every cell of the lab.
+const LEAST_SHARE: f64 = 0.90;
+/// What a survey and the beginning and end of a cell take; for telling how long a run will.
+const SURVEY: Duration = Duration::from_secs(100);
+const AROUND_A_CELL: Duration = Duration::from_secs(14);
+/// Simulations of each cell that are compared with the lab's one run: whom a strategy draws makes a cell some percent faster or slower.
+const DRAWS: u64 = 9;
+/// Within this of the lab's the simulation is to be.
+const AGREEMENT: f64 = 0.10;
+
+/// What may be typed after `lab paper`.
+#[derive(Debug, Clone, Args)]
+pub struct PaperArgs {
+    /// Where the measured round trips are
+    #[arg(long, value_name = "DIR", default_value = DATA)]
+    data: PathBuf,
+    /// The file of finished cells, from which a run goes on [default: paper/cells.jsonl beside the build]
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Runs every cell anew
+    #[arg(long)]
+    fresh: bool,
+    /// One seed, and the base cells alone
+    #[arg(long)]
+    quick: bool,
+    /// Only this layout
+    #[arg(long, value_name = "NAME")]
+    layout: Option<String>,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+}
+
+/// A finished cell.
+#[derive(Debug, Clone, PartialEq)]
+struct Played {
+    cell: Cell,
+    came: Came,
+}
+
+impl Played {
+    fn row(&self) -> Row {
+        Row {
+            cell: self.cell.clone(),
+            mb_per_min: self.came.growth.mb_per_min,
+            makespan_s: self.came.makespan_s,
+            void: self.came.void.is_some(),
+            source: None,
+        }
+    }
+}
+
+/// The simulation's figures over the lab's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Compared {
+    growth: f64,
+    makespan: f64,
+}
+
+/// What the simulation says of a cell.
+#[derive(Debug, Clone, Copy)]
+struct Simulated {
+    mb_per_min: f64,
+    makespan_s: f64,
+    /// Agents that crawled anything, and the most sites of one.
+    busy: f64,
+    most: f64,
+}
+
+impl Compared {
+    fn of(simulated: Simulated, came: &Came) -> Self {
+        Self { growth: simulated.mb_per_min / came.growth.mb_per_min, makespan: simulated.makespan_s / came.makespan_s }
+    }
+
+    fn agrees(self) -> bool {
+        (self.growth - 1.0).abs() <= AGREEMENT
+    }
+}
+
+/// One cell that is to be run, and what the simulation says of it.
+#[derive(Debug, Clone)]
+struct Planned {
+    cell: Cell,
+    strategy: Strategy,
+    simulated: Simulated,
+}
+
+/// Everything of one layout and seed.
+struct Sitting<'a> {
+    ground: &'a Ground,
+    seed: u64,
+    cells: Vec<Planned>,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Printed<'a> {
+    table1: &'a [tables::Accuracy],
+    table2: &'a [tables::Accuracy],
+    figure2: &'a figures::Figure2,
+    figure3: &'a figures::Figure3,
+    grid: &'a [Row],
+}
+
+/// Runs what is not finished, and prints everything.
+///
+/// # Errors
+/// When something broke; a void cell and a missed target are printed, and no error.
+pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
+    let settings = Settings::committed()?;
+    let (strategies, to_come) = settings.strategies();
+    let (mut grounds, missing) = settings.grounds(&args.data)?;
+    missing.iter().for_each(|line| eprintln!("{line}"));
+    to_come.iter().for_each(|name| eprintln!("{name} is left out: it is not there yet"));
+    if let Some(only) = &args.layout {
+        grounds.retain(|ground| ground.name == *only);
+        if grounds.is_empty() {
+            bail!("there is no layout '{only}' here");
+        }
+    }
+    let mut kept = open(&args)?;
+    let sittings = plan(&settings, &grounds, &strategies, args.quick)?;
+    announce(&sittings, &kept);
+    for sitting in &sittings {
+        tokio::select! {
+            done = sit(&settings, sitting, &mut kept) => done?,
+            () = interrupted() => bail!("interrupted; what is finished is kept, and the next run goes on from there"),
+        }
+    }
+    eprintln!("tables 1 and 2");
+    let tables = Tables::of(&settings, &grounds)?;
+    print(&args, &settings, &sittings, &kept, &tables)
+}
+
+fn open(args: &PaperArgs) -> anyhow::Result<Kept<Came>> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let Binaries { landfall, agent } = Binaries::find()?;
+    let file = args.resume.clone().map_or_else(|| kept::default_file("paper", "cells.jsonl"), Ok)?;
+    if args.fresh && file.exists() {
+        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    }
+    Kept::open(&file, &kept::key(EXPERIMENTS, &[&own, &landfall, &agent])?)
+}
+
+/// All cells, each with its simulation.
+fn plan<'a>(
+    settings: &'a Settings,
+    grounds: &'a [Ground],
+    strategies: &[Strategy],
+    quick: bool,
+) -> anyhow::Result<Vec<Sitting<'a>>> {
+    let seeds = if quick { &settings.seeds[..1] } else { &settings.seeds[..] };
+    let mut sittings = Vec::new();
+    for &seed in seeds {
+        for ground in grounds {
+            let points: Vec<Point> =
+                if ground.matrix().is_some() || quick { vec![settings.base] } else { settings.one_at_a_time() };
+            let mut field = Field::new(settings, ground, seed)?;
+            let mut cells = Vec::new();
+            for point in points {
+                for &strategy in strategies {
+                    let simulated = simulate(settings, &mut field, point, strategy)?;
+                    cells.push(Planned { cell: cell(ground, point, strategy, seed), strategy, simulated });
+                }
+            }
+            sittings.push(Sitting { ground, seed, cells });
+        }
+    }
+    Ok(sittings)
+}
+
+/// The medians of a cell's [`DRAWS`].
+fn simulate(settings: &Settings, field: &mut Field<'_>, point: Point, strategy: Strategy) -> anyhow::Result<Simulated> {
+    let ended: Vec<Ended> =
+        (0..DRAWS).map(|draw| field.simulate(point, strategy, draw)).collect::<anyhow::Result<_>>()?;
+    let middle = |of: &dyn Fn(&Ended) -> f64| {
+        grid::median(ended.iter().map(of).collect()).context("a cell is simulated at least once")
+    };
+    Ok(Simulated {
+        mb_per_min: middle(&|ended| ended.growth(settings.growth_share).mb_per_min)?,
+        makespan_s: middle(&|ended| ended.makespan.as_secs_f64())?,
+        busy: middle(&|ended| busy(&ended.per_agent).0)?,
+        most: middle(&|ended| busy(&ended.per_agent).1)?,
+    })
+}
+
+/// How many agents crawled anything, and the most sites of one.
+fn busy(per_agent: &[usize]) -> (f64, f64) {
+    let count = per_agent.iter().filter(|sites| **sites > 0).count();
+    (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
+}
+
+/// Says how long it will take.
+fn announce(sittings: &[Sitting<'_>], kept: &Kept<Came>) {
+    let mut takes = Duration::ZERO;
+    let (mut open, mut all) = (0, 0);
+    for sitting in sittings {
+        let left: Vec<&Planned> = sitting.cells.iter().filter(|one| kept.find(&one.cell).is_none()).collect();
+        all += sitting.cells.len();
+        open += left.len();
+        if !left.is_empty() {
+            takes += SURVEY;
+        }
+        takes +=
+            left.iter().map(|one| AROUND_A_CELL + Duration::from_secs_f64(one.simulated.makespan_s)).sum::<Duration>();
+    }
+    eprintln!(
+        "{open} of {all} cells are to be run, in about {} minutes; nothing else should run meanwhile",
+        takes.as_secs().div_ceil(60)
+    );
+}
+
+/// Runs what is not finished of one layout and seed.
+async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) -> anyhow::Result<()> {
+    if sitting.cells.iter().all(|one| kept.find(&one.cell).is_some()) {
+        return Ok(());
+    }
+    let Sitting { ground, seed, cells } = sitting;
+    let began = Instant::now();
+    let mut stage = Stage::survey(settings, ground, *seed)
+        .await
+        .with_context(|| format!("survey {} with seed {seed}", ground.name))?;
+    eprintln!("{} seed {seed}: surveyed in {:.0} s", ground.name, began.elapsed().as_secs_f64());
+    for planned in cells {
+        if kept.find(&planned.cell).is_some() {
+            continue;
+        }
+        let (point, strategy) = (planned.cell.point, planned.strategy);
+        let said = || format!("crawl {}", serde_json::to_string(&planned.cell).unwrap_or_default());
+        let began = Instant::now();
+        let mut came = stage.play(point, strategy).await.with_context(said)?;
+        if let Some(reason) = &came.void {
+            eprintln!("void, and run once more: {reason}");
+            came = stage.play(point, strategy).await.with_context(said)?;
+        }
+        let told = line(&planned.cell, &came, planned.simulated);
+        eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
+        kept.keep(planned.cell.clone(), came)?;
+    }
+    stage.end().await
+}
+
+/// One cell for people.
+fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
+    let (compared, (busy, most)) = (Compared::of(simulated, came), busy(&came.per_agent));
+    let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
+    let rate = per_site_rps.0.map_or("unthrottled".to_owned(), |rate| format!("{rate}/s"));
+    let machine = came.machine;
+    let void = came.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
+    format!(
+        "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s; simulated {:.3} and {:.3} of that; \
+         {busy} agents, {most} sites at most (simulated {} and {}); \
+         {:.0} requests/s, {:.0} % idle, late {:.1} ms, lease {:.1} ms, outcome {:.1} ms, request {:.2} ms, begun {:.0} ms{void}",
+        cell.layout,
+        cell.seed,
+        cell.strategy,
+        came.growth.mb_per_min,
+        came.makespan_s,
+        compared.growth,
+        compared.makespan,
+        simulated.busy,
+        simulated.most,
+        machine.requests_per_s,
+        machine.idle * 100.0,
+        machine.late_ms,
+        machine.lease_ms,
+        machine.outcome_ms,
+        machine.request_ms,
+        machine.begin_ms,
+    )
+}
+
+fn print(
+    args: &PaperArgs,
+    settings: &Settings,
+    sittings: &[Sitting<'_>],
+    kept: &Kept<Came>,
+    tables: &Tables,
+) -> anyhow::Result<()> {
+    let (mut played, mut compared) = (Vec::new(), Vec::new());
+    for planned in sittings.iter().flat_map(|sitting| &sitting.cells) {
+        let Some(came) = kept.find(&planned.cell) else { continue };
+        compared.push(Compared::of(planned.simulated, came));
+        played.push(Played { cell: planned.cell.clone(), came: came.clone() });
+    }
+    let rows: Vec<Row> = played.iter().map(Played::row).collect();
+    let (figure2, figure3) = (figure2(&played), figure3(&played, settings.base));
+    let groups = grid::groups(&rows);
+    let mut verdict = grid::verdict(&groups, LEAST_SHARE);
+    verdict.extend(agreement(&played, &compared));
+    let file = kept::default_file("paper", "report.html")?;
+    let page = page::page(&page::Page {
+        base: settings.base,
+        played: &played,
+        compared: &compared,
+        tables,
+        figure2: &figure2,
+        figure3: &figure3,
+        verdict: &verdict,
+    });
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
+    if args.format == Format::Json {
+        let Tables { table1, table2 } = tables;
+        let printed = Printed { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
+        println!("{}", serde_json::to_string(&printed).context("write the experiments as JSON")?);
+        return Ok(());
+    }
+    println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
+    for planned in sittings.iter().flat_map(|sitting| &sitting.cells) {
+        if let Some(came) = kept.find(&planned.cell) {
+            println!("{}", line(&planned.cell, came, planned.simulated));
+        }
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for row in &rows {
+        if !names.contains(&row.cell.strategy.as_str()) {
+            names.push(&row.cell.strategy);
+        }
+    }
+    println!("\nMedians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
+    verdict.iter().for_each(|line| println!("{line}"));
+    println!("open {}", file.display());
+    Ok(())
+}
+
+/// How far the simulation is from the lab, over the cells that are not void.
+fn agreement(played: &[Played], compared: &[Compared]) -> Vec<String> {
+    let sound = played.iter().zip(compared).filter(|(one, _)| one.came.void.is_none());
+    let mut by_strategy: BTreeMap<&str, Vec<Compared>> = BTreeMap::new();
+    sound.for_each(|(one, compared)| by_strategy.entry(&one.cell.strategy).or_default().push(*compared));
+    let line = |(strategy, all): (&&str, &Vec<Compared>)| {
+        let agree = all.iter().filter(|one| one.agrees()).count();
+        let median = |of: fn(&Compared) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
+        format!(
+            "{strategy}: simulated / lab, medians of {} cells: throughput {:.3}, makespan {:.3}; throughput within {:.0} % in {agree}",
+            all.len(),
+            median(|one| one.growth),
+            median(|one| one.makespan),
+            AGREEMENT * 100.0
+        )
+    };
+    by_strategy.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stage::Machine;
+    use super::*;
+    use crate::sweep::growth::Growth;
+
+    /// A base cell on the paper's layout, of two sites.
+    pub(super) fn played(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> Played {
+        let point = Settings::committed().unwrap().base;
+        let machine = Machine {
+            requests_per_s: 1.0,
+            idle: 1.0,
+            late_ms: 0.1,
+            lease_ms: 1.0,
+            outcome_ms: 1.0,
+            request_ms: 1.0,
+            begin_ms: 1.0,
+        };
+        Played {
+            cell: Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed },
+            came: Came {
+                makespan_s: 6000.0 / mb_per_min,
+                growth: Growth { mb_per_min, curve: vec![(1.0, 0.5), (60.0, 3.0)] },
+                sites: vec![(1_000_000, 60.0), (2_000_000, 30.0)],
+                per_agent: vec![1, 1],
+                void: void.map(str::to_owned),
+                machine,
+            },
+        }
+    }
+
+    #[test]
+    fn the_json_is_the_issues() {
+        let cells = [played("random", 1, 100.0, None), played("gnp-top3", 1, 136.1, Some("late"))];
+        let rows: Vec<Row> = cells.iter().map(Played::row).collect();
+        let (figure2, figure3) = (figure2(&cells), figure3(&cells, cells[0].cell.point));
+        let printed = Printed { table1: &[], table2: &[], figure2: &figure2, figure3: &figure3, grid: &rows };
+        let json: serde_json::Value = serde_json::to_value(&printed).unwrap();
+        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["figure2", "figure3", "grid", "table1", "table2"]);
+        assert_eq!(json["figure2"]["paper"]["random"]["mb_per_min"], 100.0);
+        assert_eq!(json["figure2"]["paper"]["random"]["makespan_s"], 60.0);
+        let names: Vec<&String> = json["grid"][1].as_object().unwrap().keys().collect();
+        let wanted = [
+            "access_mbit",
+            "layout",
+            "loss",
+            "makespan_s",
+            "mb_per_min",
+            "page_kb",
+            "per_site_rps",
+            "seed",
+            "strategy",
+            "void",
+        ];
+        assert_eq!(names, wanted);
+        assert_eq!(json["grid"][1]["void"], true);
+    }
+
+    #[test]
+    fn void_cells_say_nothing_of_the_simulation() {
+        let cells = [played("random", 1, 100.0, None), played("random", 2, 100.0, Some("late"))];
+        let simulated = Simulated { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
+        let compared: Vec<Compared> = cells.iter().map(|one| Compared::of(simulated, &one.came)).collect();
+        let said = agreement(&cells, &compared);
+        assert_eq!(
+            said,
+            [
+                "random: simulated / lab, medians of 1 cells: throughput 1.120, makespan 1.000; throughput within 10 % in 0"
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_layout_that_is_not_there_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = PaperArgs {
+            data: PathBuf::from("/nowhere"),
+            resume: Some(folder.path().join("cells.jsonl")),
+            fresh: false,
+            quick: true,
+            layout: Some("planetlab".to_owned()),
+            format: Format::Table,
+        };
+        assert_eq!(paper(args).await.unwrap_err().to_string(), "there is no layout 'planetlab' here");
+    }
+}

@@ -1,0 +1,249 @@
+//! `lab sweep`: the paper's experiment in virtual time, over the full product of the factors.
+//!
+//! A discrete-event simulation with the lab's transfer model and the scheduler's own strategy code (`sweep/crawls`, `sweep/fleet`). The
+//! settings are `tests/experiments.toml`; `lab paper` runs the same cells with real agents, and compares.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use clap::Args;
+use landfall_scheduler::model::Strategy;
+use serde::{Deserialize, Serialize};
+
+use self::crawls::{Batch, Ended};
+use self::grid::Row;
+use self::kept::Kept;
+use self::settings::{Cell, EXPERIMENTS, Ground, Point, Settings, Slots};
+use self::survey::Survey;
+use crate::scenario::Scenario;
+use crate::web::{Asked, SiteWeb};
+
+pub mod crawls;
+pub mod fleet;
+pub mod grid;
+pub mod growth;
+pub mod kept;
+pub mod settings;
+pub mod survey;
+
+/// Where the measured round trips are, beside the repository.
+pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+/// Ours must reach this of the best of the others in every cell.
+const LEAST_SHARE: f64 = 0.97;
+
+/// How an experiment is printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Tables for people.
+    #[default]
+    Table,
+    /// One object.
+    Json,
+}
+
+/// What may be typed after `lab sweep`.
+#[derive(Debug, Clone, Args)]
+pub struct SweepArgs {
+    /// Where the measured round trips are
+    #[arg(long, value_name = "DIR", default_value = DATA)]
+    data: PathBuf,
+    /// The file of finished cells, from which a run goes on [default: sweep/cells.jsonl beside the build]
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Runs every cell anew
+    #[arg(long)]
+    fresh: bool,
+    /// One seed, and only one factor changed at a time
+    #[arg(long)]
+    quick: bool,
+    /// Slots of every agent in every cell instead of the settings', to see what they do; the output says so
+    #[arg(long, value_name = "N")]
+    slots: Option<NonZeroU32>,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Cells simulated at once
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: u16,
+}
+
+/// What a simulated cell came to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Came {
+    mb_per_min: f64,
+    makespan_s: f64,
+    requests_per_s: f64,
+}
+
+/// A layout and a seed, and everything that is the same for all of its cells.
+pub struct Field<'a> {
+    settings: &'a Settings,
+    ground: &'a Ground,
+    seed: u64,
+    survey: Survey,
+    /// What crawls ask for, by the size of pages.
+    requests: BTreeMap<u32, Vec<Vec<Asked>>>,
+}
+
+impl<'a> Field<'a> {
+    /// Surveys a layout.
+    ///
+    /// # Errors
+    /// When it cannot be drawn or mapped.
+    pub fn new(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
+        let scenario = settings.scenario(ground, seed, settings.base)?;
+        let survey = Survey::of(&scenario, settings.landmarks)?;
+        Ok(Self { settings, ground, seed, survey, requests: BTreeMap::new() })
+    }
+
+    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which agents are drawn and packets lost otherwise.
+    ///
+    /// # Errors
+    /// When it cannot be drawn, or nobody can be chosen.
+    pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<Ended> {
+        let scenario = self.settings.scenario(self.ground, self.seed, point)?;
+        let depth = self.settings.web.max_depth;
+        let requests = self.requests.entry(point.page_kb).or_insert_with(|| requests(&scenario, depth));
+        crawls::run(Batch {
+            scenario: &scenario,
+            survey: &self.survey,
+            requests,
+            strategy,
+            slots: self.settings.slots(point.per_site_rps),
+            interval: Duration::from_secs_f64(point.per_site_rps.interval_s()),
+            sizes: None,
+            seed: self.seed ^ draw.rotate_left(32),
+        })
+    }
+}
+
+fn requests(scenario: &Scenario, max_depth: u32) -> Vec<Vec<Asked>> {
+    let sites = 0..scenario.sites.len();
+    sites.map(|site| SiteWeb::draw(&scenario.web, scenario.seed, site).requests(max_depth)).collect()
+}
+
+/// Simulates every cell and prints it.
+///
+/// # Errors
+/// When the settings or a matrix cannot be read, or a cell cannot be simulated.
+pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut settings = Settings::committed()?;
+    let mut key = EXPERIMENTS.to_owned();
+    if let Some(slots) = args.slots {
+        eprintln!("{slots} slots an agent in every cell: these are not the settings'");
+        settings.slots = Slots { unthrottled: slots, throttled: slots };
+        key.push_str(&format!("\n# slots {slots}"));
+    }
+    let (strategies, to_come) = settings.strategies();
+    let (grounds, missing) = settings.grounds(&args.data)?;
+    for line in
+        missing.iter().cloned().chain(to_come.iter().map(|name| format!("{name} is left out: it is not there yet")))
+    {
+        eprintln!("{line}");
+    }
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let file = args.resume.clone().map_or_else(|| kept::default_file("sweep", "cells.jsonl"), Ok)?;
+    if args.fresh && file.exists() {
+        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+    }
+    let kept = Mutex::new(Kept::open(&file, &kept::key(&key, &[&own])?)?);
+    let points = if args.quick { settings.one_at_a_time() } else { settings.product() };
+    let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
+    let fields: Vec<(&Ground, u64)> =
+        grounds.iter().flat_map(|ground| seeds.iter().map(move |seed| (ground, *seed))).collect();
+    let next = AtomicUsize::new(0);
+    let work = || -> anyhow::Result<()> {
+        while let Some((ground, seed)) = fields.get(next.fetch_add(1, Ordering::Relaxed)) {
+            simulate_field(&settings, ground, *seed, &points, &strategies, &kept)
+                .with_context(|| format!("simulate {} with seed {seed}", ground.name))?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| -> anyhow::Result<()> {
+        let workers: Vec<_> = (0..args.threads).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })?;
+    let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let rows = rows(&grounds, &points, &strategies, seeds, &kept);
+    print(&rows, &strategies, args.format)?;
+    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), file.display());
+    Ok(())
+}
+
+/// Simulates what is not finished of a layout and a seed.
+fn simulate_field(
+    settings: &Settings,
+    ground: &Ground,
+    seed: u64,
+    points: &[Point],
+    strategies: &[Strategy],
+    kept: &Mutex<Kept<Came>>,
+) -> anyhow::Result<()> {
+    let kept = || kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut field = None;
+    for &point in points {
+        for &strategy in strategies {
+            let cell = cell(ground, point, strategy, seed);
+            if kept().find(&cell).is_some() {
+                continue;
+            }
+            let field = match &mut field {
+                Some(field) => field,
+                None => field.insert(Field::new(settings, ground, seed)?),
+            };
+            let ended = field.simulate(point, strategy, 0)?;
+            let makespan_s = ended.makespan.as_secs_f64();
+            let came = Came {
+                mb_per_min: ended.growth(settings.growth_share).mb_per_min,
+                makespan_s,
+                requests_per_s: crate::figures::float(ended.requests) / makespan_s,
+            };
+            kept().keep(cell, came)?;
+        }
+    }
+    Ok(())
+}
+
+/// A cell of the grid.
+pub fn cell(ground: &Ground, point: Point, strategy: Strategy, seed: u64) -> Cell {
+    Cell { layout: ground.name.clone(), point, strategy: strategy.name().to_owned(), seed }
+}
+
+fn rows(grounds: &[Ground], points: &[Point], strategies: &[Strategy], seeds: &[u64], kept: &Kept<Came>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for ground in grounds {
+        for &point in points {
+            for &strategy in strategies {
+                for &seed in seeds {
+                    let cell = cell(ground, point, strategy, seed);
+                    let Some(came) = kept.find(&cell) else { continue };
+                    let source = Some("sweep".to_owned());
+                    let Came { mb_per_min, makespan_s, .. } = *came;
+                    rows.push(Row { cell, mb_per_min, makespan_s, void: false, source });
+                }
+            }
+        }
+    }
+    rows
+}
+
+fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        println!("{}", serde_json::to_string(&serde_json::json!({ "grid": rows })).context("write the grid as JSON")?);
+        return Ok(());
+    }
+    let groups = grid::groups(rows);
+    let names: Vec<&str> = strategies.iter().map(|strategy| strategy.name()).collect();
+    println!("Medians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
+    grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! The grid: a row a cell, medians over seeds, and what they come to beside random's. Pure.
+
+use comfy_table::Table;
+use serde::{Deserialize, Serialize};
+
+use super::settings::{Cell, Point};
+
+/// What must be reached over the unthrottled cells of a layout, in throughput against random's: the paper's own.
+const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
+/// The strategy that must know when distance matters, and those it must not fall behind.
+const OURS: &str = "earliest-finish";
+const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
+
+/// One cell, and what it came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which.
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// Megabytes a minute, as the settings define it.
+    pub mb_per_min: f64,
+    /// From the first lease to the last outcome, in seconds.
+    pub makespan_s: f64,
+    /// Whether its timing proves nothing.
+    pub void: bool,
+    /// What made it, where that is not the lab.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// A strategy in a cell, over seeds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    /// Its name.
+    pub strategy: String,
+    /// The median.
+    pub mb_per_min: f64,
+    /// The median.
+    pub makespan_s: f64,
+}
+
+/// A cell of one layout, over seeds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Group {
+    /// The layout.
+    pub layout: String,
+    /// Where it stands.
+    pub point: Point,
+    /// The strategies.
+    pub standings: Vec<Standing>,
+}
+
+impl Group {
+    /// A strategy's figures.
+    pub fn of(&self, strategy: &str) -> Option<&Standing> {
+        self.standings.iter().find(|standing| standing.strategy == strategy)
+    }
+
+    /// A strategy's throughput over random's.
+    pub fn growth_ratio(&self, strategy: &str) -> Option<f64> {
+        Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
+    }
+
+    /// A strategy's makespan over random's.
+    fn makespan_ratio(&self, strategy: &str) -> Option<f64> {
+        Some(self.of(strategy)?.makespan_s / self.of("random")?.makespan_s)
+    }
+}
+
+/// The middle of the values, or the mean of the two middle ones; `None` of nothing.
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    values.get(values.len() / 2 - 1).map(|lower| f64::midpoint(*lower, upper))
+}
+
+/// The rows by layout and point, in the order in which they come; void ones are left out.
+pub fn groups(rows: &[Row]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for row in rows {
+        let Cell { layout, point, strategy, .. } = &row.cell;
+        let place = groups.iter().position(|group| group.layout == *layout && group.point == *point);
+        let place = place.unwrap_or_else(|| {
+            groups.push(Group { layout: layout.clone(), point: *point, standings: Vec::new() });
+            groups.len() - 1
+        });
+        if groups[place].of(strategy).is_some() {
+            continue;
+        }
+        let same = |other: &&Row| {
+            let Cell { layout: at, point: other_point, strategy: by, .. } = &other.cell;
+            at == layout && other_point == point && by == strategy && !other.void
+        };
+        let of = |figure: fn(&Row) -> f64| median(rows.iter().filter(same).map(figure).collect());
+        if let Some((mb_per_min, makespan_s)) = of(|row| row.mb_per_min).zip(of(|row| row.makespan_s)) {
+            groups[place].standings.push(Standing { strategy: strategy.clone(), mb_per_min, makespan_s });
+        }
+    }
+    groups
+}
+
+/// A table of all cells: each strategy's medians, and in brackets what they are of random's.
+pub fn table(groups: &[Group], strategies: &[&str]) -> String {
+    let mut table = Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
+    let growth = strategies.iter().map(|name| format!("{name}\nMB/min"));
+    let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
+    table.set_header(fixed.into_iter().chain(growth).chain(makespan));
+    for group in groups {
+        let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
+        let rate = per_site_rps.0.map_or("unthrottled".to_owned(), |rate| rate.to_string());
+        let mut row =
+            vec![group.layout.clone(), format!("x{loss}"), page_kb.to_string(), rate, access_mbit.to_string()];
+        let shown = |value: Option<f64>, ratio: Option<f64>| match value.zip(ratio) {
+            Some((value, ratio)) => format!("{value:.1} ({ratio:.2})"),
+            None => value.map_or("void".to_owned(), |value| format!("{value:.1}")),
+        };
+        row.extend(
+            strategies
+                .iter()
+                .map(|name| shown(group.of(name).map(|standing| standing.mb_per_min), group.growth_ratio(name))),
+        );
+        row.extend(
+            strategies
+                .iter()
+                .map(|name| shown(group.of(name).map(|standing| standing.makespan_s), group.makespan_ratio(name))),
+        );
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+/// What the grid comes to, in sentences; `least` is what ours must reach of the best of the others in every cell.
+pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
+    layouts.dedup();
+    let said = |met: bool| if met { "met" } else { "MISSED" };
+    for layout in layouts {
+        let unthrottled =
+            || groups.iter().filter(move |group| group.layout == layout && group.point.per_site_rps.is_unthrottled());
+        for (strategy, target) in TARGETS {
+            let ratios: Vec<f64> = unthrottled().filter_map(|group| group.growth_ratio(strategy)).collect();
+            let (count, middle) = (ratios.len(), median(ratios));
+            let Some(middle) = middle else { continue };
+            let verdict = said(middle >= target);
+            lines.push(format!(
+                "{layout}: {strategy} / random, median of {count} unthrottled cells: {middle:.3}; target >= {target:.3}: {verdict}"
+            ));
+        }
+    }
+    let shares: Vec<(f64, &Group)> = groups.iter().filter_map(|group| Some((share(group)?, group))).collect();
+    if let Some((worst, group)) = shares.iter().min_by(|one, other| one.0.total_cmp(&other.0)) {
+        let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
+        lines.push(format!(
+            "{OURS} / the best of {}: least in {} cells {worst:.3} ({} loss x{loss}, {page_kb} KB, {} requests/s, {access_mbit} \
+             Mbit/s); target >= {least:.2}: {}",
+            OTHERS.join(", "),
+            shares.len(),
+            group.layout,
+            per_site_rps.0.map_or("unthrottled".to_owned(), |rate| rate.to_string()),
+            said(*worst >= least)
+        ));
+    }
+    lines
+}
+
+/// Ours of the best of the others.
+fn share(group: &Group) -> Option<f64> {
+    let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
+    Some(group.of(OURS)?.mb_per_min / best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+
+    fn row(strategy: &str, seed: u64, mb_per_min: f64, void: bool) -> Row {
+        let point = Settings::committed().unwrap().base;
+        let cell = Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed };
+        Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, void, source: None }
+    }
+
+    #[test]
+    fn figures_are_medians_of_what_is_not_void() {
+        let rows = [
+            row("random", 1, 100.0, false),
+            row("random", 2, 200.0, false),
+            row("random", 3, 900.0, true),
+            row("gnp-top3", 1, 300.0, false),
+            row("gnp-top3", 2, 1.0, true),
+        ];
+        let groups = groups(&rows);
+        assert_eq!(groups.len(), 1);
+        assert_eq!(groups[0].of("random").map(|one| one.mb_per_min), Some(150.0));
+        assert_eq!(groups[0].growth_ratio("gnp-top3"), Some(2.0));
+        assert_eq!(groups[0].growth_ratio("gnp-top1"), None);
+        let printed = table(&groups, &["random", "gnp-top1", "gnp-top3"]);
+        assert!(printed.contains("300.0 (2.00)") && printed.contains("void"), "{printed}");
+        let verdict = verdict(&groups, 0.9);
+        assert_eq!(verdict, ["paper: gnp-top3 / random, median of 1 unthrottled cells: 2.000; target >= 1.361: met"]);
+    }
+
+    #[test]
+    fn ours_is_held_against_the_best_of_the_others_in_each_cell() {
+        let rows =
+            [row("random", 1, 100.0, false), row("gnp-top3", 1, 80.0, false), row("earliest-finish", 1, 89.0, false)];
+        let said = verdict(&groups(&rows), 0.9);
+        assert!(said[1].contains("least in 1 cells 0.890") && said[1].ends_with("MISSED"), "{said:?}");
+    }
+
+    #[test]
+    fn a_row_is_written_with_the_issues_names() {
+        let mut row = row("random", 1, 200.0, false);
+        let expected = r#"{"layout":"paper","loss":1.0,"page_kb":20,"per_site_rps":null,"access_mbit":20.0,"strategy":"random","seed":1,"mb_per_min":200.0,"makespan_s":5.0,"void":false}"#;
+        assert_eq!(serde_json::to_string(&row).unwrap(), expected);
+        row.source = Some("sweep".to_owned());
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(text.ends_with(r#""void":false,"source":"sweep"}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
+    }
+}

@@ -1,0 +1,152 @@
+//! Cells that are finished, in a file: a line of JSON each, so that a run that was interrupted goes on where it was.
+//!
+//! A line counts only under its key: a digest of the settings and of the programs that made it. Lines of others stay where they are.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{File, OpenOptions};
+use std::hash::{Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::settings::Cell;
+
+/// The finished cells of one kind of run.
+#[derive(Debug)]
+pub struct Kept<T> {
+    file: PathBuf,
+    out: File,
+    key: String,
+    cells: Vec<(Cell, T)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line<T> {
+    key: String,
+    cell: Cell,
+    came_to: T,
+}
+
+impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
+    /// Opens a file, or begins one, and reads what it has under this key.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        }
+        let read = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
+        };
+        // A line that is cut, or of a former format, is a cell that was not finished.
+        let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
+        let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.came_to)).collect();
+        let mut out = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(file)
+            .with_context(|| format!("open {}", file.display()))?;
+        if !read.is_empty() && !read.ends_with('\n') {
+            out.write_all(b"\n").with_context(|| format!("write {}", file.display()))?;
+        }
+        Ok(Self { file: file.to_owned(), out, key: key.to_owned(), cells })
+    }
+
+    /// What a cell came to, if it is finished.
+    pub fn find(&self, cell: &Cell) -> Option<&T> {
+        self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, came_to)| came_to)
+    }
+
+    /// Keeps what a cell came to.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&mut self, cell: Cell, came_to: T) -> anyhow::Result<()> {
+        let line = Line { key: self.key.clone(), cell, came_to };
+        let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;
+        text.push('\n');
+        self.out.write_all(text.as_bytes()).with_context(|| format!("write {}", self.file.display()))?;
+        self.cells.push((line.cell, line.came_to));
+        Ok(())
+    }
+}
+
+/// The key of a run: of these settings, by these programs.
+///
+/// # Errors
+/// When one of the programs cannot be read.
+pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    settings.hash(&mut hasher);
+    for program in programs {
+        std::fs::read(program).with_context(|| format!("read {}", program.display()))?.hash(&mut hasher);
+    }
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+/// A file in a folder of its own beside the folder of the lab's executable.
+///
+/// # Errors
+/// When the executable has no such place.
+pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("find the lab's own executable")?;
+    let target = own.ancestors().nth(2).context("find the target directory")?;
+    Ok(target.join(folder).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+
+    fn cell(seed: u64) -> Cell {
+        let point = Settings::committed().unwrap().base;
+        Cell { layout: "paper".to_owned(), point, strategy: "random".to_owned(), seed }
+    }
+
+    #[test]
+    fn finished_cells_are_there_again_under_the_same_key_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sweep/cells.jsonl");
+        let mut kept = Kept::<f64>::open(&file, "a").unwrap();
+        assert_eq!(kept.find(&cell(1)), None);
+        kept.keep(cell(1), 198.8).unwrap();
+        assert_eq!(kept.find(&cell(1)), Some(&198.8));
+        drop(kept);
+        assert_eq!(Kept::<f64>::open(&file, "b").unwrap().find(&cell(1)), None);
+        let kept = Kept::<f64>::open(&file, "a").unwrap();
+        assert_eq!((kept.find(&cell(1)), kept.find(&cell(2))), (Some(&198.8), None));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_is_no_cell_and_spoils_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("cells.jsonl");
+        Kept::<f64>::open(&file, "a").unwrap().keep(cell(1), 1.0).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, format!("{text}{}", &text[..text.len() / 2])).unwrap();
+        let mut kept = Kept::<f64>::open(&file, "a").unwrap();
+        kept.keep(cell(2), 2.0).unwrap();
+        let kept = Kept::<f64>::open(&file, "a").unwrap();
+        assert_eq!((kept.find(&cell(1)), kept.find(&cell(2))), (Some(&1.0), Some(&2.0)));
+    }
+
+    #[test]
+    fn a_key_is_of_the_settings_and_the_programs() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        std::fs::write(&program, b"one").unwrap();
+        let one = key("x", &[&program]).unwrap();
+        assert_eq!(one, key("x", &[&program]).unwrap());
+        assert_ne!(one, key("y", &[&program]).unwrap());
+        std::fs::write(&program, b"two").unwrap();
+        assert_ne!(one, key("x", &[&program]).unwrap());
+        assert!(key("x", &[Path::new("/nowhere/lab")]).is_err());
+    }
+}

@@ -1,0 +1,48 @@
+//! A cell of the paper's experiments in the lab, twice from one frozen survey, beside the simulation of the same cell.
+
+use std::path::Path;
+
+use landfall_lab::paper::stage::Stage;
+use landfall_lab::sweep::Field;
+use landfall_lab::sweep::settings::{EXPERIMENTS, Settings};
+use landfall_scheduler::model::Strategy;
+
+/// Ten agents, twenty sites of few pages, at 20 requests a second each: the interval and not the machine bounds them.
+fn small() -> anyhow::Result<Settings> {
+    let changes = [
+        ("agents = 30", "agents = 10"),
+        ("sites = 203", "sites = 20"),
+        ("landmarks = 9", "landmarks = 4"),
+        ("mean_pages = 30.0", "mean_pages = 10.0"),
+        ("max_pages = 50", "max_pages = 14"),
+        ("per_site_rps = \"unthrottled\"", "per_site_rps = 20.0"),
+        ("per_site_rps = [\"unthrottled\", 4.0, 1.0]", "per_site_rps = [\"unthrottled\", 20.0]"),
+    ];
+    let text = changes.iter().fold(EXPERIMENTS.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1)
+    });
+    Settings::parse(&text)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
+    let settings = small().unwrap();
+    let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
+    let mut stage = Stage::survey(&settings, &grounds[0], 1).await.unwrap();
+    let mut field = Field::new(&settings, &grounds[0], 1).unwrap();
+    for strategy in [Strategy::GnpTop3, Strategy::Random] {
+        let simulated = field.simulate(settings.base, strategy, 0).unwrap();
+        let came = stage.play(settings.base, strategy).await.unwrap();
+        assert_eq!(came.sites.len(), settings.sites);
+        let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
+        let arrived = came.growth.curve.last().unwrap().1 * 1e6;
+        assert!((arrived - landfall_lab::figures::float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
+        let requests = came.machine.requests_per_s * came.makespan_s;
+        assert!((requests - landfall_lab::figures::float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
+        // Nobody is faster than the interval. How much slower depends on what else the machine does.
+        let least = simulated.makespan.as_secs_f64() * 0.8;
+        assert!(came.makespan_s > least && came.growth.mb_per_min > 0.0, "{came:?} and {least} s");
+    }
+    stage.end().await.unwrap();
+}
