@@ -103,7 +103,7 @@ fn drawn(choice: &Recorded) -> String {
         (Strategy::GnpBalanced, count) if count > 1 => {
             format!("it was drawn by room and nearness among the {count} nearest, with the seed {seed}: it is {rank}")
         }
-        (Strategy::EarliestFinish, _) => format!("it was planned to end the crawl first: it is {rank}"),
+        (Strategy::EarliestFinish, _) => format!("it was planned together with all sites that waited: it is {rank}"),
         (strategy, _) => format!("{strategy} chose among its candidates, with the seed {seed}: it is {rank}"),
     }
 }

@@ -192,7 +192,7 @@ fn plan<'a>(
             for point in points {
                 for &strategy in strategies {
                     let simulated = simulate(settings, &mut field, point, strategy)?;
-                    cells.push(Planned { cell: cell(ground, point, strategy, seed), strategy, simulated });
+                    cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, simulated });
                 }
             }
             sittings.push(Sitting { ground, seed, cells });

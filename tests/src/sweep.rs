@@ -29,6 +29,7 @@ pub mod fleet;
 pub mod grid;
 pub mod growth;
 pub mod kept;
+pub mod list;
 pub mod settings;
 pub mod survey;
 
@@ -36,6 +37,10 @@ pub mod survey;
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
 /// Ours must reach this of the best of the others in every cell.
 const LEAST_SHARE: f64 = 0.97;
+/// What stands for a strategy where ours crawls sites again: what crawls of them taught is known then, their sizes most of all.
+const AGAIN: &str = "earliest-finish, again";
+/// And for the list scheduler that knows every round trip, rate and size.
+const LIST: &str = "list, all known";
 
 /// How an experiment is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -107,17 +112,33 @@ impl<'a> Field<'a> {
     /// # Errors
     /// When it cannot be drawn, or nobody can be chosen.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<Ended> {
+        self.with(point, strategy, draw, crawls::run)
+    }
+
+    /// Simulates a crawl of the same sites after that, with what it taught.
+    fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Ended> {
+        let taught = self.simulate(point, strategy, 0)?.taught;
+        self.with(point, strategy, 1, |batch| crawls::run(Batch { before: Some(&taught), ..batch }))
+    }
+
+    fn with<T>(
+        &mut self,
+        point: Point,
+        strategy: Strategy,
+        draw: u64,
+        play: impl FnOnce(Batch<'_>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
         let scenario = self.settings.scenario(self.ground, self.seed, point)?;
         let depth = self.settings.web.max_depth;
         let requests = self.requests.entry(point.page_kb).or_insert_with(|| requests(&scenario, depth));
-        crawls::run(Batch {
+        play(Batch {
             scenario: &scenario,
             survey: &self.survey,
             requests,
             strategy,
             slots: self.settings.slots(point.per_site_rps),
             interval: Duration::from_secs_f64(point.per_site_rps.interval_s()),
-            sizes: None,
+            before: None,
             seed: self.seed ^ draw.rotate_left(32),
         })
     }
@@ -191,8 +212,8 @@ fn simulate_field(
     let kept = || kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut field = None;
     for &point in points {
-        for &strategy in strategies {
-            let cell = cell(ground, point, strategy, seed);
+        for player in players(strategies) {
+            let cell = cell(ground, point, player.name(), seed);
             if kept().find(&cell).is_some() {
                 continue;
             }
@@ -200,31 +221,67 @@ fn simulate_field(
                 Some(field) => field,
                 None => field.insert(Field::new(settings, ground, seed)?),
             };
-            let ended = field.simulate(point, strategy, 0)?;
-            let makespan_s = ended.makespan.as_secs_f64();
-            let came = Came {
-                mb_per_min: ended.growth(settings.growth_share).mb_per_min,
-                makespan_s,
-                requests_per_s: crate::figures::float(ended.requests) / makespan_s,
-            };
+            let came = player.play(field, point)?;
             kept().keep(cell, came)?;
         }
     }
     Ok(())
 }
 
+/// Who plays a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Player {
+    /// A strategy that crawls the sites for the first time.
+    First(Strategy),
+    /// Ours, which has crawled them before.
+    Again,
+    /// The list scheduler that knows everything.
+    List,
+}
+
+/// Everybody who plays each cell; the others only beside ours.
+fn players(strategies: &[Strategy]) -> Vec<Player> {
+    let ours = strategies.contains(&Strategy::EarliestFinish);
+    let others = [Player::Again, Player::List].into_iter().filter(|_| ours);
+    strategies.iter().copied().map(Player::First).chain(others).collect()
+}
+
+impl Player {
+    fn name(self) -> &'static str {
+        match self {
+            Self::First(strategy) => strategy.name(),
+            Self::Again => AGAIN,
+            Self::List => LIST,
+        }
+    }
+
+    fn play(self, field: &mut Field<'_>, point: Point) -> anyhow::Result<Came> {
+        let ended = match self {
+            Self::First(strategy) => field.simulate(point, strategy, 0)?,
+            Self::Again => field.again(point, Strategy::EarliestFinish)?,
+            Self::List => {
+                let makespan = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::makespan(&batch)))?;
+                return Ok(Came { mb_per_min: 0.0, makespan_s: makespan.as_secs_f64(), requests_per_s: 0.0 });
+            }
+        };
+        let makespan_s = ended.makespan.as_secs_f64();
+        let mb_per_min = ended.growth(field.settings.growth_share).mb_per_min;
+        Ok(Came { mb_per_min, makespan_s, requests_per_s: crate::figures::float(ended.requests) / makespan_s })
+    }
+}
+
 /// A cell of the grid.
-pub fn cell(ground: &Ground, point: Point, strategy: Strategy, seed: u64) -> Cell {
-    Cell { layout: ground.name.clone(), point, strategy: strategy.name().to_owned(), seed }
+pub fn cell(ground: &Ground, point: Point, strategy: &str, seed: u64) -> Cell {
+    Cell { layout: ground.name.clone(), point, strategy: strategy.to_owned(), seed }
 }
 
 fn rows(grounds: &[Ground], points: &[Point], strategies: &[Strategy], seeds: &[u64], kept: &Kept<Came>) -> Vec<Row> {
     let mut rows = Vec::new();
     for ground in grounds {
         for &point in points {
-            for &strategy in strategies {
+            for player in players(strategies) {
                 for &seed in seeds {
-                    let cell = cell(ground, point, strategy, seed);
+                    let cell = cell(ground, point, player.name(), seed);
                     let Some(came) = kept.find(&cell) else { continue };
                     let source = Some("sweep".to_owned());
                     let Came { mb_per_min, makespan_s, .. } = *came;
@@ -242,7 +299,7 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
         return Ok(());
     }
     let groups = grid::groups(rows);
-    let names: Vec<&str> = strategies.iter().map(|strategy| strategy.name()).collect();
+    let names: Vec<&str> = players(strategies).into_iter().map(Player::name).collect();
     println!("Medians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
     grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
     Ok(())

@@ -1,6 +1,6 @@
 //! `earliest-finish`: the agent that is predicted to end the crawl first: when it has a slot, and how long the crawl takes from there.
 //!
-//! For one site by itself; [`super::schedule`] does the same for many at once. An agent whose distance is not known counts as being as
+//! For one site by itself; [`super::schedule`] plans many at once. An agent whose distance is not known counts as being as
 //! far as the farthest that is: it might be nearer, but nothing says so.
 
 use crate::model::{AgentId, Rtt};

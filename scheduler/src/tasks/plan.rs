@@ -211,7 +211,8 @@ impl Sight {
             let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
             may.then(|| work.takes(distance, one.speed))
         };
-        Job { takes: candidates.iter().map(takes).collect() }
+        let sized = facts.is_some_and(|facts| facts.size.is_some());
+        Job { takes: candidates.iter().map(takes).collect(), sized }
     }
 
     /// Any agent, as no distance is known or trusted.
@@ -221,7 +222,7 @@ impl Sight {
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice that a place in the plan is: its agent, and those that would have ended the crawl next.
+    /// The choice that a place in the plan is: its agent, and those that would end the crawl first by themselves.
     fn choice(&self, planned: &Planned, job: &Job) -> Option<Choice> {
         let candidates = &self.candidates[planned.job];
         let taker = *candidates.get(planned.agent)?;

@@ -59,7 +59,10 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
 fn planned(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();
-    let job = |_| Job { takes: candidates.iter().map(|one| Some(work.takes(one.distance()?, one.speed))).collect() };
+    let job = |_| Job {
+        takes: candidates.iter().map(|one| Some(work.takes(one.distance()?, one.speed))).collect(),
+        sized: true,
+    };
     std::hint::black_box(plan(&(0..SITES).map(job).collect::<Vec<Job>>(), &frees));
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }

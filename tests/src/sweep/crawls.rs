@@ -13,7 +13,7 @@ use landfall_scheduler::model::{Rtt, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::fleet::{Fleet, Told};
+use super::fleet::{Fleet, Taught, Told};
 use super::growth::{Arrived, Growth};
 use super::survey::Survey;
 use crate::reno;
@@ -47,8 +47,8 @@ pub struct Batch<'a> {
     pub slots: u32,
     /// From one request to a site to the next, at least.
     pub interval: Duration,
-    /// Pages and bytes of each site, where it was crawled before.
-    pub sizes: Option<&'a [(u32, u64)]>,
+    /// What a crawl of the same sites taught before.
+    pub before: Option<&'a Taught>,
     /// Draws choices, losses and jitter.
     pub seed: u64,
 }
@@ -66,6 +66,8 @@ pub struct Ended {
     pub sites: Vec<(usize, Duration)>,
     /// Sites that each agent crawled, the most first.
     pub per_agent: Vec<usize>,
+    /// What it taught.
+    pub taught: Taught,
 }
 
 impl Ended {
@@ -96,14 +98,31 @@ struct Crawl {
     sent: Duration,
     took: Duration,
     /// The mean time to first byte, in seconds.
-    first_byte: f64,
+    mean_first_byte: f64,
 }
 
 impl Crawl {
+    /// How long the first byte of an answer takes; counts in their mean.
+    fn first_byte(
+        &mut self,
+        scenario: &Scenario,
+        (agent, site): (usize, usize),
+        request: usize,
+        thinking: Duration,
+        rng: &mut ChaCha8Rng,
+    ) -> Duration {
+        // Loopback connects in no time: the first request of a connection is charged for it.
+        let trips = if request == 0 { 2 } else { 1 };
+        let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
+        let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
+        self.mean_first_byte += NEWEST * (first_byte.as_secs_f64() - self.mean_first_byte);
+        first_byte
+    }
+
     /// The pause between requests to a site that has trouble to answer.
     fn trouble(&self) -> Duration {
-        if self.first_byte >= SLOW.as_secs_f64() {
-            Duration::from_secs_f64(2.0 * self.first_byte)
+        if self.mean_first_byte >= SLOW.as_secs_f64() {
+            Duration::from_secs_f64(2.0 * self.mean_first_byte)
         } else {
             Duration::ZERO
         }
@@ -136,7 +155,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
         batch.strategy,
         (agents, sites),
         batch.slots,
-        (batch.interval, batch.sizes),
+        (batch.interval, batch.before),
         batch.seed,
     )?;
     let mut run = Run {
@@ -171,7 +190,44 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
     let bytes = |site: &Vec<Asked>| site.iter().map(|asked| asked.bytes).sum();
     let took = run.crawls.iter().map(|crawl| crawl.took);
     let sites = batch.requests.iter().map(bytes).zip(took).collect();
-    Ok(Ended { arrived: run.arrived, makespan, requests: run.sent, sites, per_agent })
+    let taught = run.fleet.into_taught();
+    Ok(Ended { arrived: run.arrived, makespan, requests: run.sent, sites, per_agent, taught })
+}
+
+/// How long a slot of an agent is taken by a site's crawl that has the agent's access link to itself.
+pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
+    let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
+    let mut rested = now;
+    for (index, asked) in batch.requests[site].iter().enumerate() {
+        let sent = rested;
+        let first_byte = crawl.first_byte(batch.scenario, (agent, site), index, asked.thinking, rng);
+        now = pass(batch.scenario, (agent, site), asked.bytes, sent + first_byte, (&mut link, rng)) + REQUEST;
+        let last = index + 1 == batch.requests[site].len();
+        let interval = if last { batch.interval } else { batch.interval.max(crawl.trouble()) };
+        rested = now.max(sent + interval);
+    }
+    rested + OUTCOME
+}
+
+/// When the last byte of a body has passed the agent's access link. Bytes that find it free pass at once.
+fn pass(
+    scenario: &Scenario,
+    (agent, site): (usize, usize),
+    bytes: usize,
+    first_byte: Duration,
+    (free, rng): (&mut Duration, &mut ChaCha8Rng),
+) -> Duration {
+    let link = scenario.paths[agent][site];
+    let bytes_per_s = scenario.bytes_per_s(agent);
+    let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
+    let (mut round, mut last) = (first_byte, first_byte);
+    for bytes in reno::rounds(bytes, path, rng) {
+        let on_wire = Duration::from_secs_f64(crate::figures::float(bytes) / bytes_per_s);
+        last = round.max(*free);
+        *free = last + on_wire;
+        round += link.rtt();
+    }
+    last
 }
 
 impl Run<'_> {
@@ -194,14 +250,9 @@ impl Run<'_> {
         let Crawl { agent, request, .. } = self.crawls[site];
         self.crawls[site].sent = now;
         self.sent += 1;
-        let link = self.batch.scenario.paths[agent][site];
-        // Loopback connects in no time: the first request of a connection is charged for it.
-        let trips = if request == 0 { 2 } else { 1 };
-        let late = Duration::from_secs_f64(self.batch.scenario.jitter_ms * self.rng.random_range(0.0..1.0) / 1e3);
         let thinking = self.batch.requests[site][request].thinking;
-        let first_byte = link.rtt() * trips + late + thinking;
         let crawl = &mut self.crawls[site];
-        crawl.first_byte += NEWEST * (first_byte.as_secs_f64() - crawl.first_byte);
+        let first_byte = crawl.first_byte(self.batch.scenario, (agent, site), request, thinking, &mut self.rng);
         self.plan(now + first_byte, Event::FirstByte { site });
     }
 
@@ -209,7 +260,8 @@ impl Run<'_> {
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
         let asked = self.batch.requests[site][request];
-        let arrived = self.receive(agent, site, asked.bytes, now);
+        let link = (&mut self.links[agent], &mut self.rng);
+        let arrived = pass(self.batch.scenario, (agent, site), asked.bytes, now, link);
         self.arrived.push(Arrived { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
         let (next, interval) = (arrived + REQUEST, self.batch.interval);
         if request + 1 < self.batch.requests[site].len() {
@@ -222,21 +274,6 @@ impl Run<'_> {
             // It rests where a request of its own might come.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
         }
-    }
-
-    /// When the last byte of a body has passed the agent's access link. Bytes that find it free pass at once.
-    fn receive(&mut self, agent: usize, site: usize, bytes: usize, first_byte: Duration) -> Duration {
-        let link = self.batch.scenario.paths[agent][site];
-        let bytes_per_s = self.batch.scenario.bytes_per_s(agent);
-        let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
-        let (mut round, mut last) = (first_byte, first_byte);
-        for bytes in reno::rounds(bytes, path, &mut self.rng) {
-            let on_wire = Duration::from_secs_f64(crate::figures::float(bytes) / bytes_per_s);
-            last = round.max(self.links[agent]);
-            self.links[agent] = last + on_wire;
-            round += link.rtt();
-        }
-        last
     }
 
     fn outcome(&mut self, site: usize, now: Duration) {
@@ -272,7 +309,7 @@ impl Run<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use landfall_scheduler::strategy::Candidate;
 
     use super::super::survey::agent_id;
@@ -280,7 +317,7 @@ mod tests {
     use crate::scenario::{AgentNode, Link, SiteNode, WebRules};
 
     /// Agents on links of 2 MB/s; the round trip from agent to site is `rtt_ms[agent]`.
-    fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
+    pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
         let site = |machine| SiteNode { host: String::new(), city: String::new(), carrier: String::new(), machine };
@@ -298,7 +335,7 @@ mod tests {
         }
     }
 
-    fn survey(scenario: &Scenario) -> Survey {
+    pub(in super::super) fn survey(scenario: &Scenario) -> Survey {
         let one = |agent: usize| Candidate {
             measured: Rtt::try_from_millis_f64(scenario.paths[agent][0].rtt_ms).ok(),
             ..Candidate::new(agent_id(agent), 1)
@@ -306,17 +343,17 @@ mod tests {
         Survey::given(vec![(0..scenario.agents.len()).map(one).collect(); scenario.sites.len()])
     }
 
-    fn asked(bytes: &[usize]) -> Vec<Asked> {
+    pub(in super::super) fn asked(bytes: &[usize]) -> Vec<Asked> {
         bytes.iter().map(|&bytes| Asked { bytes, thinking: Duration::ZERO }).collect()
     }
 
     fn played(scenario: &Scenario, requests: &[Vec<Asked>], slots: u32, interval: Duration) -> Ended {
         let survey = survey(scenario);
         let strategy = Strategy::GnpTop1;
-        run(Batch { scenario, survey: &survey, requests, strategy, slots, interval, sizes: None, seed: 1 }).unwrap()
+        run(Batch { scenario, survey: &survey, requests, strategy, slots, interval, before: None, seed: 1 }).unwrap()
     }
 
-    fn ms(millis: u64) -> Duration {
+    pub(in super::super) fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
@@ -381,7 +418,7 @@ mod tests {
             strategy: Strategy::GnpTop3,
             slots: 1,
             interval: Duration::ZERO,
-            sizes: None,
+            before: None,
             seed: 3,
         };
         let ended = run(batch).unwrap();

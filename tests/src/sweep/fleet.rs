@@ -1,6 +1,7 @@
 //! The scheduler's side of a simulated batch: what waits where, what each agent holds, and its own strategy code, asked as its tasks
 //! ask it (`tasks/assign`, `tasks/balance`, `store/loads`). Pure.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::Context;
 use landfall_scheduler::model::{Rtt, Strategy};
 use landfall_scheduler::seed;
 use landfall_scheduler::strategy::balance::{self, Queued};
+use landfall_scheduler::strategy::learned::Crawled;
 use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
 
@@ -42,9 +44,10 @@ struct Holder {
 /// A fleet with a batch.
 #[derive(Debug)]
 pub struct Fleet<'a> {
-    survey: &'a Survey,
     slots: u32,
     agents: Vec<Holder>,
+    /// For each site, what is known of each agent's way to it, without load.
+    known: Vec<Cow<'a, [Candidate]>>,
     /// The newest choice of each site.
     chosen: BTreeMap<usize, Former>,
     /// Sites that are planned together and not assigned yet.
@@ -52,13 +55,24 @@ pub struct Fleet<'a> {
     /// How long each site's crawl was planned to take, and since when it is leased.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
-    /// Pages and bytes of each site, where a crawl before has told them.
-    sizes: Option<&'a [(u32, u64)]>,
+    /// What a crawl of the same sites taught before.
+    before: Option<&'a Taught>,
     interval: Duration,
+    /// What each site's crawl told, and whose it was.
+    ended: BTreeMap<usize, (usize, Told)>,
+}
+
+/// What a crawl of a batch taught, for a crawl of the same sites.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Taught {
+    /// What each site's crawl told, and whose it was.
+    sites: BTreeMap<usize, (usize, Told)>,
+    /// What each agent's newest crawls told.
+    agents: Vec<VecDeque<Told>>,
 }
 
 /// What a crawl that has ended tells of its agent.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told {
     /// Pages and bytes.
     pub size: (u32, u64),
@@ -78,20 +92,24 @@ impl<'a> Fleet<'a> {
         strategy: Strategy,
         (agents, sites): (usize, usize),
         slots: u32,
-        (interval, sizes): (Duration, Option<&'a [(u32, u64)]>),
+        (interval, before): (Duration, Option<&'a Taught>),
         seed: u64,
     ) -> anyhow::Result<Self> {
         let mut fleet = Self {
-            survey,
             slots,
+            known: (0..sites).map(|site| known(survey, site, before)).collect(),
             agents: vec![Holder::default(); agents],
             chosen: BTreeMap::new(),
             pool: BTreeSet::new(),
             expected: BTreeMap::new(),
             since: BTreeMap::new(),
-            sizes,
+            before,
             interval,
+            ended: BTreeMap::new(),
         };
+        if let Some(before) = before {
+            fleet.agents.iter_mut().zip(&before.agents).for_each(|(holder, told)| holder.told.clone_from(told));
+        }
         if strategy == Strategy::EarliestFinish {
             fleet.pool = (0..sites).collect();
             fleet.plan(Duration::ZERO);
@@ -117,11 +135,13 @@ impl<'a> Fleet<'a> {
         let usual = self.usual();
         let speeds: Vec<Speed> = self.agents.iter().map(|holder| self.speed(holder)).collect();
         let job = |site: &usize| {
-            let work = self.work(self.sizes.and_then(|sizes| sizes.get(*site)).copied().or(usual));
-            let candidates = self.survey.candidates(*site);
+            let former = self.before.and_then(|before| before.sites.get(site));
+            let work = self.work(former.map(|(_, told)| told.size).or(usual));
+            let candidates = &self.known[*site];
             let farthest = candidates.iter().filter_map(Candidate::distance).max();
             let takes = candidates.iter().zip(&speeds);
-            Job { takes: takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect() }
+            let takes = takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
+            Job { takes, sized: former.is_some() }
         };
         let jobs: Vec<Job> = sites.iter().map(job).collect();
         let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();
@@ -191,6 +211,7 @@ impl<'a> Fleet<'a> {
         let holder = &mut self.agents[agent];
         holder.leased = holder.leased.saturating_sub(1);
         holder.crawls.remove(&site);
+        self.ended.insert(site, (agent, told));
         holder.told.push_back(told);
         if holder.told.len() > CRAWLS_LEARNED {
             holder.told.pop_front();
@@ -199,6 +220,11 @@ impl<'a> Fleet<'a> {
         if holder.took.len() > CRAWLS_PACED {
             holder.took.pop_front();
         }
+    }
+
+    /// What it taught, when it has ended.
+    pub fn into_taught(self) -> Taught {
+        Taught { sites: self.ended, agents: self.agents.into_iter().map(|holder| holder.told).collect() }
     }
 
     /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
@@ -246,7 +272,7 @@ impl<'a> Fleet<'a> {
     /// The agents as candidates for a site.
     fn candidates(&self, site: usize) -> Vec<Candidate> {
         let now = self.plain();
-        let known = self.survey.candidates(site).iter().zip(&now);
+        let known = self.known[site].iter().zip(&now);
         known
             .map(|(known, now)| Candidate { load: now.load, capacity: now.capacity, pace: now.pace, ..*known })
             .collect()
@@ -269,6 +295,17 @@ impl<'a> Fleet<'a> {
     }
 }
 
+/// What is known of each agent's way to a site, a crawl before included.
+fn known<'a>(survey: &'a Survey, site: usize, before: Option<&Taught>) -> Cow<'a, [Candidate]> {
+    match before.and_then(|before| before.sites.get(&site)) {
+        Some((agent, told)) => {
+            let crawl = Crawled { agent: agent_id(*agent), rtt: told.rtt, weight: 1.0 };
+            Cow::Owned(survey.predicted(site, &[crawl]))
+        }
+        None => Cow::Borrowed(survey.candidates(site)),
+    }
+}
+
 /// A candidate as the scheduler records it.
 fn listed(candidate: &Candidate) -> Listed {
     Listed { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
@@ -278,7 +315,7 @@ fn listed(candidate: &Candidate) -> Listed {
 mod tests {
     use super::*;
 
-    const NO_SIZES: (Duration, Option<&[(u32, u64)]>) = (Duration::ZERO, None);
+    const NO_SIZES: (Duration, Option<&Taught>) = (Duration::ZERO, None);
 
     fn told(took: Duration) -> Told {
         Told { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }

@@ -6,6 +6,7 @@
 use anyhow::Context;
 use landfall_scheduler::gnp::{Ingredients, Mesh, Nominee, Place, Refined, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
+use landfall_scheduler::strategy::learned::{Crawled, Lessons, measured_by_crawls, teach};
 use landfall_scheduler::strategy::{Candidate, Spread};
 
 use crate::scenario::Scenario;
@@ -14,8 +15,13 @@ use crate::scenario::Scenario;
 const SEED: u64 = 1;
 
 /// What is known of every site.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Survey {
+    agents: usize,
+    /// What predicts; `None` where all is given.
+    map: Option<Refined>,
+    /// For each site the landmarks' round trips.
+    measured: Vec<Vec<(AgentId, Rtt)>>,
     /// For each site every agent, without load.
     known: Vec<Vec<Candidate>>,
 }
@@ -56,28 +62,44 @@ impl Survey {
         let elected = elect_held_out(&mesh, &nominees, landmarks, SEED).context("elect the landmarks")?;
         let landmarks: Vec<AgentId> = elected.into_iter().map(|elected| elected.agent).collect();
         let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), SEED).context("fit the map")?;
-        let known = (0..scenario.sites.len()).map(|site| {
+        let of_site = |site: usize| {
             let mut measured = Vec::with_capacity(landmarks.len());
             for &landmark in &landmarks {
                 let path = agent_index(landmark).and_then(|agent| scenario.paths.get(agent));
                 let link = path.and_then(|row| row.get(site)).context("a landmark's way to a site")?;
                 measured.push((landmark, rtt(link.rtt_ms)?));
             }
-            let place = map.locate(&measured).ok().map(Place::Cloud);
-            let one = |agent: usize| {
-                let agent = agent_id(agent);
-                let predicted = place.as_ref().and_then(|place| place.predict(agent));
-                Candidate {
-                    predicted: predicted.map(|predicted| predicted.rtt),
-                    expected: predicted.and_then(|predicted| predicted.expected),
-                    measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
-                    spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
-                    ..Candidate::new(agent, 1)
-                }
-            };
-            Ok((0..scenario.agents.len()).map(one).collect())
-        });
-        Ok(Self { known: known.collect::<anyhow::Result<_>>()? })
+            Ok(measured)
+        };
+        let measured = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<Vec<_>>>()?;
+        let mut survey = Self { agents: scenario.agents.len(), map: Some(map), measured, known: Vec::new() };
+        survey.known = (0..scenario.sites.len()).map(|site| survey.predicted(site, &[])).collect();
+        Ok(survey)
+    }
+
+    /// What is known of each agent's way to a site, after these crawls of it.
+    pub fn predicted(&self, site: usize, crawls: &[Crawled]) -> Vec<Candidate> {
+        let (Some(map), Some(measured)) = (&self.map, self.measured.get(site)) else {
+            return self.candidates(site).to_vec();
+        };
+        let placed_by = [measured, measured_by_crawls(&Lessons::default(), measured, crawls).as_slice()].concat();
+        let place = map.locate(&placed_by).ok().map(Place::Cloud);
+        let one = |agent: usize| {
+            let agent = agent_id(agent);
+            let predicted = place.as_ref().and_then(|place| place.predict(agent));
+            Candidate {
+                predicted: predicted.map(|predicted| predicted.rtt),
+                expected: predicted.and_then(|predicted| predicted.expected),
+                measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
+                spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
+                ..Candidate::new(agent, 1)
+            }
+        };
+        let mut candidates: Vec<Candidate> = (0..self.agents).map(one).collect();
+        if !crawls.is_empty() {
+            teach(&mut candidates, &Lessons::default(), None, crawls);
+        }
+        candidates
     }
 
     /// What is known of each agent's way to a site.
@@ -88,6 +110,6 @@ impl Survey {
     /// A survey of which nothing but these is known; for cases worked out by hand.
     #[cfg(test)]
     pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
-        Self { known }
+        Self { agents: known.first().map_or(0, Vec::len), map: None, measured: Vec::new(), known }
     }
 }
