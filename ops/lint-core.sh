@@ -27,6 +27,7 @@ core=(
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
     scheduler/src/seed.rs
+    scheduler/src/throughput.rs
     scheduler/src/site_list.rs
     scheduler/src/site_list
     agent/src/probe/weighted_mean.rs

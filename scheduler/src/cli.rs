@@ -36,6 +36,7 @@ mod site_tasks;
 mod sites;
 mod submit;
 mod tag;
+mod throughput;
 mod watch;
 
 /// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.

@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list` and `throughput` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -32,6 +32,7 @@ pub mod store;
 pub mod strategy;
 pub mod tasks;
 pub mod telemetry;
+pub mod throughput;
 pub mod tls;
 pub mod up;
 pub mod wake;

@@ -45,6 +45,7 @@ pub mod sites_origin;
 pub mod submissions;
 pub mod tasks;
 pub mod terms;
+pub mod throughput;
 pub mod unmet;
 pub mod verdicts;
 
@@ -137,6 +138,14 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
 /// When no connection can be had.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin().await?)
+}
+
+/// Begins a transaction that reads alone, and sees one moment however many statements it has.
+///
+/// # Errors
+/// When no connection can be had.
+pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
+    Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
 }
 
 /// Begins a transaction that fails (class 55) when it has waited so long for a lock.

@@ -88,6 +88,12 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     assert!(again.contains("nothing changed"), "{again}");
     let report = cluster.operate(&["report", "assignments", "--batch", "autumn", "--format", "csv"]).await.unwrap();
     assert_eq!(report.lines().count(), 25, "a head and a row a site: {report}");
+    let grown = cluster.operate(&["report", "throughput", "--batch", "autumn", "--slices", "4"]).await.unwrap();
+    assert!(grown.starts_with("batch autumn: 24 of 24 sites crawled, in "), "{grown}");
+    let bytes: u64 = facts.tasks.iter().map(|task| u64::try_from(task.bytes).unwrap()).sum();
+    let grown = cluster.operate(&["report", "throughput", "--batch", "autumn", "--format", "csv"]).await.unwrap();
+    let last: Vec<&str> = grown.lines().last().unwrap().split(',').collect();
+    assert_eq!((grown.lines().count(), last[1], last[3]), (21, "24", bytes.to_string().as_str()), "{grown}");
     measurements_are_true(&cluster, &facts);
     cluster.stop().await.unwrap();
 }

@@ -14,6 +14,7 @@ use super::batch_changes;
 use super::client::Client;
 use super::constraints;
 use super::output::{self, Format, Row, ShowFormat};
+use super::throughput::EstimateShown;
 use super::watch;
 use crate::exit::print;
 
@@ -144,6 +145,8 @@ struct Shown {
     bytes: u64,
     waiting_for: String,
     next_recrawl: Option<String>,
+    /// None when every site has ended.
+    estimate: Option<EstimateShown>,
     endings: Vec<EndingRow>,
     constraints: constraints::Shown,
 }
@@ -186,6 +189,7 @@ impl From<ShowBatchResponse> for Shown {
             bytes: progress.bytes,
             waiting_for: progress.waiting_for,
             next_recrawl: output::time(progress.next_recrawl.as_ref()),
+            estimate: progress.estimate.as_ref().map(EstimateShown::from),
             endings: shown
                 .endings
                 .into_iter()
@@ -217,6 +221,9 @@ fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
     }
     if let Some(progress) = &shown.progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
+        if let Some(estimate) = &progress.estimate {
+            writeln!(text, "  left       {}", watch::left(estimate))?;
+        }
         if let Some(next) = output::time(progress.next_recrawl.as_ref()) {
             writeln!(text, "  next       recrawl due at {next}")?;
         }

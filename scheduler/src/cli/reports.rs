@@ -1,4 +1,4 @@
-//! `landfall report`: what was done, by task and by agent.
+//! `landfall report`: what was done, by task and by agent. Over time: `throughput`.
 
 use clap::Subcommand;
 use landfall_proto::v1::{self, AgentsReportRequest, AssignmentsRequest};
@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Format, Row};
+use super::throughput::ThroughputArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -29,13 +30,16 @@ pub(super) enum ReportCommand {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
+    /// How a batch grows, by agent and by strategy, and how long it will still take
+    Throughput(ThroughputArgs),
 }
 
 impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let client = Client::connect(connection).await?;
         match self {
+            Self::Throughput(args) => args.run(connection).await,
             Self::Assignments { batch, format } => {
+                let client = Client::connect(connection).await?;
                 let asked = client.reports().assignments(AssignmentsRequest { batch }).await;
                 let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
                 let mut rows: Vec<AssignmentRow> = Vec::new();
@@ -45,6 +49,7 @@ impl ReportCommand {
                 output::print_rows(&rows, format)
             }
             Self::Agents { batch, format } => {
+                let client = Client::connect(connection).await?;
                 let request = AgentsReportRequest { batch: batch.unwrap_or_default() };
                 let asked = client.reports().agents(request).await;
                 let agents = asked.map_err(|status| client.refusal(&status))?.into_inner().agents;

@@ -6,11 +6,11 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use landfall_proto::v1::{BatchProgress, WatchBatchRequest};
+use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::{Code, Status};
 
 use super::client::Client;
-use super::output::{bytes_cell, time};
+use super::output::{bytes_cell, counted, time};
 use crate::exit::print;
 
 /// How often a broken stream is opened again without a message in between.
@@ -52,9 +52,7 @@ async fn follow(
     let mut stream = client.sites().watch_batch(WatchBatchRequest { batch: batch.to_owned() }).await?.into_inner();
     while let Some(progress) = stream.message().await? {
         *reopened = 0;
-        if last.as_ref() != Some(&progress) {
-            display.show(&progress);
-        }
+        display.show(&progress, last.as_ref());
         *last = Some(progress);
     }
     // A scheduler that stops may end the stream in good order, and the batch is not done.
@@ -94,14 +92,16 @@ impl Display {
         Self::Bar(bar)
     }
 
-    fn show(&self, progress: &BatchProgress) {
+    fn show(&self, progress: &BatchProgress, last: Option<&BatchProgress>) {
         match self {
             Self::Bar(bar) => {
                 bar.set_length(total(progress));
                 bar.set_position(ended(progress));
-                bar.set_message(states(progress));
+                bar.set_message(line(progress));
             }
-            Self::Lines => eprintln!("{}/{} {}", ended(progress), total(progress), states(progress)),
+            // An estimate changes with every look: alone it is worth no line.
+            Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
+            Self::Lines => eprintln!("{}/{} {}", ended(progress), total(progress), line(progress)),
         }
     }
 
@@ -110,6 +110,36 @@ impl Display {
             bar.finish_and_clear();
         }
     }
+}
+
+fn unestimated(progress: &BatchProgress) -> BatchProgress {
+    BatchProgress { estimate: None, ..progress.clone() }
+}
+
+/// The states, and what is left.
+fn line(progress: &BatchProgress) -> String {
+    let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
+    left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
+}
+
+/// How long a batch will still take, for people; or why nobody can say.
+pub(super) fn left(estimate: &Estimate) -> String {
+    let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
+    let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
+    let parts: Vec<String> =
+        about.into_iter().chain((!estimate.note.is_empty()).then(|| estimate.note.clone())).collect();
+    parts.join("; ")
+}
+
+/// A length of time no finer than an estimate is: whole seconds, above an hour whole minutes, above a day whole hours.
+fn rough(time: Duration) -> String {
+    let unit = match time.as_secs() {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        _ => 3_600,
+    };
+    let units = time.as_secs().div_ceil(unit).max(1);
+    humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
 }
 
 /// The states that hold anything.
@@ -162,6 +192,22 @@ mod tests {
         };
         assert_eq!((ended(&progress), total(&progress)), (2, 5));
         assert_eq!(states(&progress), "3 measuring, 1 complete, 1 truncated, 12 pages, 3.4 kB; no agent is connected");
+    }
+
+    #[test]
+    fn what_is_left_is_said_roughly_and_with_what_is_not_in_it() {
+        let estimate = |seconds, note: &str| Estimate {
+            left: Some(prost_types::Duration { seconds, nanos: 1 }),
+            sites: 20,
+            held: 0,
+            note: note.to_owned(),
+        };
+        assert_eq!(left(&estimate(0, "")), "about 1s left for 20 sites");
+        assert_eq!(left(&estimate(130, "so; and so")), "about 2m 10s left for 20 sites; so; and so");
+        assert_eq!(left(&estimate(2 * 86_400 + 61, "")), "about 2days 1h left for 20 sites");
+        let none = Estimate { note: "no estimate yet: nothing has ended".to_owned(), ..Estimate::default() };
+        let progress = BatchProgress { leased: 1, estimate: Some(none), ..BatchProgress::default() };
+        assert_eq!(line(&progress), "1 leased, 0 pages, 0 B; no estimate yet: nothing has ended");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub(super) mod fleet;
 pub(super) mod policies;
 pub(super) mod reports;
 pub(super) mod sites;
+pub(super) mod throughput;
 
 /// The longest free text an operator may give, in characters.
 const MAX_TEXT: usize = 100;

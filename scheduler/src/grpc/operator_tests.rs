@@ -228,6 +228,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         fleet.set_contact_url(v1::SetContactUrlRequest::default()).await.map(|_| ()),
         reports.assignments(v1::AssignmentsRequest { batch: batch() }).await.map(|_| ()),
         reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
+        reports.throughput(v1::ThroughputRequest::default()).await.map(|_| ()),
         desk.events().events(v1::EventsRequest::default()).await.map(|_| ()),
     ]
     .map(|answer| answer.expect_err("refused").code());
@@ -613,6 +614,45 @@ async fn a_report_has_every_task_once_in_order(pool: PgPool) {
         assert_eq!(agents.len(), 2);
         assert_eq!((agents[0].complete, agents[0].assigned, agents[0].pages), (complete, 1, 7));
         assert_eq!((agents[1].complete, agents[1].mean_rtt), (0, None));
+    }
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn throughput_is_reported_by_slice_agent_and_strategy(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
+    let ask = async |batch: &str, round, slices| {
+        let request = v1::ThroughputRequest { batch: batch.into(), round, slices };
+        desk.reports().throughput(request).await.map(tonic::Response::into_inner)
+    };
+    let before = ask("autumn", None, None).await.expect("reported");
+    assert_eq!((before.sites, before.begun_at, before.growth.len()), (2, None, 0));
+    let said = before.estimate.expect("an estimate");
+    assert_eq!((said.left, said.sites, said.note.as_str()), (None, 2, "no estimate yet: nothing has ended"));
+
+    let (near, session) = desk.agents(2).await[0];
+    choose(&desk, near, session).await;
+    desk.run("update leases set granted_at = now() - interval '1 minute'").await;
+    let report = ask("autumn", Some(1), Some(4)).await.expect("reported");
+    assert_eq!((report.crawled, report.pages, report.bytes, report.growth.len()), (1, 7, 7000, 4));
+    assert_eq!(report.growth.last().map(|slice| (slice.sites, slice.bytes)), Some((1, 7000)));
+    let agents: Vec<(&str, &str, Option<f64>)> =
+        report.agents.iter().map(|row| (row.agent.as_str(), row.city.as_str(), row.share)).collect();
+    assert_eq!(agents, [("agent0", "agent0", Some(1.0))]);
+    let strategies: Vec<(&str, u64)> = report.strategies.iter().map(|row| (row.strategy.as_str(), row.sites)).collect();
+    assert_eq!(strategies, [("gnp-top3", 1)]);
+    assert!(report.estimate.and_then(|estimate| estimate.left).is_some());
+    let shown =
+        desk.sites().show_batch(v1::ShowBatchRequest { batch: "autumn".into() }).await.expect("shown").into_inner();
+    assert!(shown.progress.and_then(|progress| progress.estimate).is_some_and(|estimate| estimate.sites == 1));
+
+    for (batch, round, slices, code, message) in [
+        ("winter", None, None, Code::NotFound, "no batch is called 'winter'"),
+        ("autumn", Some(2), None, Code::NotFound, "batch autumn has no round 2: its newest is 1"),
+        ("autumn", None, Some(501), Code::InvalidArgument, "slices: 501 is not 1 to 500"),
+    ] {
+        let refused = ask(batch, round, slices).await.expect_err("refused");
+        assert_eq!((refused.code(), refused.message()), (code, message));
     }
 }
 

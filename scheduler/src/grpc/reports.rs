@@ -11,8 +11,10 @@ use tonic::{Request, Response, Status};
 use crate::Scheduler;
 use crate::model::BatchId;
 use crate::store::reports::{self, AssignmentRow, Key};
+use crate::store::throughput::{self, Grown, Scope};
 use crate::store::{self, batches};
 
+use super::convert::throughput as convert;
 use super::{auth, status};
 
 /// The largest message taken.
@@ -55,6 +57,28 @@ impl ReportService for ReportDesk {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agents = reports::agents(&mut conn, batch).await.map_err(status::from_store)?;
         Ok(Response::new(v1::AgentsReportResponse { agents: agents.into_iter().map(Into::into).collect() }))
+    }
+
+    async fn throughput(
+        &self,
+        request: Request<v1::ThroughputRequest>,
+    ) -> Result<Response<v1::ThroughputResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let asked = convert::asked(request.into_inner()).map_err(status::from_field)?;
+        let batch = self.batch(asked.batch.clone()).await?;
+        let scope = Scope { batch, round: asked.round };
+        // One moment for all of them: the slices are of the crawls that are summed up.
+        let mut tx = store::begin_snapshot(&self.scheduler.pool).await.map_err(status::from_store)?;
+        if let Some(round) = asked.round {
+            let newest = throughput::newest_round(&mut tx, batch).await.map_err(status::from_store)?;
+            if newest.is_none_or(|newest| round > newest) {
+                let batch = asked.batch;
+                return Err(status::from_unknown(status::Unknown::Round { batch, round, newest }));
+            }
+        }
+        let report = Grown::read(&mut tx, scope, asked.slices).await.map_err(status::from_store)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        Ok(Response::new(report.into()))
     }
 }
 

@@ -38,6 +38,16 @@ pub enum Unknown {
         /// The site.
         site: String,
     },
+    /// A round of a batch.
+    #[error("batch {batch} has no round {round}: {}", newest.map_or("it has no site".to_owned(), |newest| format!("its newest is {newest}")))]
+    Round {
+        /// The batch.
+        batch: String,
+        /// What was asked for.
+        round: u32,
+        /// The newest there is.
+        newest: Option<u32>,
+    },
     /// A choice for a site.
     #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
     Choice {

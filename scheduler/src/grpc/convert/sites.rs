@@ -226,6 +226,7 @@ impl From<Progress> for v1::BatchProgress {
             bytes: progress.bytes,
             waiting_for: progress.waiting_for.unwrap_or_default(),
             next_recrawl: progress.next_recrawl.map(timestamp),
+            estimate: progress.estimate.map(Into::into),
         }
     }
 }

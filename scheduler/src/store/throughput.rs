@@ -1,0 +1,634 @@
+//! Throughput: what a batch's crawls came to over time, by agent, by strategy and of late.
+//!
+//! When a crawl was under way is the view `crawls`' to say. Whatever the number of crawls and of slices, each crawl costs a bounded number of rows.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, Rtt};
+use crate::throughput::{Amount, Recent, Remaining, Slice, Total};
+
+use super::{Error, round_trip, unsigned};
+
+/// Fewer crawls than these say little: the window of late goes back to so many of them, if there are.
+const FEWEST_RECENT: i64 = 10;
+
+/// Which tasks are reported on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scope {
+    /// Of this batch.
+    pub batch: BatchId,
+    /// Of this round; `None`: each site's newest.
+    pub round: Option<u32>,
+}
+
+impl Scope {
+    /// The newest rounds of a batch.
+    pub const fn newest(batch: BatchId) -> Self {
+        Self { batch, round: None }
+    }
+
+    fn stored(self) -> Option<i32> {
+        self.round.map(|round| i32::try_from(round).unwrap_or(i32::MAX))
+    }
+}
+
+/// Where the tasks stand.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    /// The database's clock.
+    pub now: DateTime<Utc>,
+    /// How many they are.
+    pub tasks: u64,
+    /// Of these, those that ended without an outcome.
+    pub uncrawled: u64,
+    /// What has not ended.
+    pub remaining: Remaining,
+    /// The first grant of a lease that is active; `None` where none is.
+    pub crawling_since: Option<DateTime<Utc>>,
+    /// Pages of crawls under way, as far as they have said.
+    pub crawling_pages: u64,
+}
+
+/// Counts tasks by where they stand.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
+    let row = sqlx::query!(
+        r#"
+        select now() as "now!", count(*) as "tasks!",
+               count(*) filter (where t.state in ('done', 'failed', 'cancelled') and o.task_id is null) as "uncrawled!",
+               count(*) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
+               count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!",
+               -- Nothing that passes by itself: an address or a pause does.
+               count(*) filter (
+                   where (t.state in ('submitted', 'measuring') and t.reason is not null)
+                      or (t.state = 'located' and t.parked and (u.task_id is not null or p.cause = 'breaker'))
+               ) as "held!",
+               count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,
+               coalesce(avg(extract(epoch from now() - l.granted_at)), 0)::float8 as "crawling_for!",
+               coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!",
+               greatest(coalesce(extract(epoch from max(p.until) - now()), 0), 0)::float8 as "paused_for!",
+               exists (select from sessions where state = 'active') as "connected!"
+        from tasks t
+        left join outcomes o on o.task_id = t.id
+        left join leases l on l.task_id = t.id and l.state = 'active' and t.state = 'leased'
+        left join checkpoints c on c.task_id = t.id
+        left join parkings p on p.task_id = t.id and t.state = 'located'
+        left join unmet_tasks u on u.task_id = t.id
+        where t.batch_id = $1 and case when $2::integer is null then t.retried_at is null else t.round = $2 end
+        "#,
+        scope.batch.get(),
+        scope.stored(),
+    )
+    .fetch_one(conn)
+    .await?;
+    let count = |value| unsigned::<i64, u64>("tasks", "count", value);
+    let (open, held, crawling) = (count(row.open)?, count(row.held)?, count(row.crawling)?);
+    Ok(Standing {
+        now: row.now,
+        tasks: count(row.tasks)?,
+        uncrawled: count(row.uncrawled)?,
+        remaining: Remaining {
+            waiting: open.saturating_sub(held).saturating_sub(crawling),
+            unassigned: count(row.unassigned)?.saturating_sub(held),
+            held,
+            crawling,
+            crawling_for: length(row.crawling_for),
+            paused_for: length(row.paused_for),
+            connected: row.connected,
+        },
+        crawling_since: row.crawling_since,
+        crawling_pages: unsigned("checkpoints", "pages", row.crawling_pages)?,
+    })
+}
+
+/// The newest round of any site of a batch; `None` when the batch has no site.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
+    let newest =
+        sqlx::query_scalar!("select max(round) from tasks where batch_id = $1", batch.get()).fetch_one(conn).await?;
+    newest.map(|round| unsigned("tasks", "round", round)).transpose()
+}
+
+/// What some of the crawls that have ended came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    /// How many, their pages and bytes.
+    pub total: Total,
+    /// How long each agent had at least one of them under way, added up over agents.
+    pub busy: Duration,
+    /// Their length, added up.
+    pub crawling: Duration,
+    /// The mean of their median round trips.
+    pub mean_rtt: Option<Rtt>,
+}
+
+/// All crawls that have ended, and the same by agent and by strategy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Crawls {
+    /// All of them.
+    pub all: Part,
+    /// When the first began and the last ended; `None` where there is none.
+    pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
+    /// By the agent that crawled, by name.
+    pub agents: Vec<(Agent, Part)>,
+    /// By the strategy of the newest assignment, by name.
+    pub strategies: Vec<(String, Part)>,
+}
+
+/// An agent, as a report names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agent {
+    /// The name.
+    pub name: String,
+    /// The city.
+    pub city: String,
+    /// The carrier.
+    pub carrier: String,
+}
+
+/// Sums up the crawls that have ended.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with crawled as (
+            select c.agent_id, a.strategy, c.pages, c.bytes, c.rtt_us, c.begun, c.ended
+            from crawls c left join assignments a on a.id = c.assignment_id
+            where c.batch_id = $1 and case when $2::integer is null then c.newest_round else c.round = $2 end
+        ), alone as (
+            -- What of a crawl comes after every crawl of its agent that began before it.
+            select *, greatest(begun, max(ended) over (
+                partition by agent_id order by begun, ended rows between unbounded preceding and 1 preceding
+            )) as alone_from
+            from crawled
+        ), grouped as (
+            select agent_id, strategy, grouping(agent_id, strategy) as by, count(*) as sites, sum(pages)::bigint as pages,
+                   -- An agent may report any number; the sum of a few need not fit.
+                   least(coalesce(sum(bytes), 0), 9223372036854775807)::bigint as bytes,
+                   ceil(avg(rtt_us))::bigint as mean_rtt_us,
+                   sum(extract(epoch from ended - begun))::float8 as crawling,
+                   sum(greatest(extract(epoch from ended - alone_from), 0))::float8 as busy,
+                   min(begun) as begun, max(ended) as ended
+            from alone
+            group by grouping sets ((), (agent_id), (strategy))
+        )
+        select g.by as "by!", a.name as "agent?", a.city as "city?", a.carrier as "carrier?", g.strategy as "strategy?",
+               g.sites as "sites!", coalesce(g.pages, 0) as "pages!", g.bytes as "bytes!", g.mean_rtt_us,
+               coalesce(g.crawling, 0) as "crawling!", coalesce(g.busy, 0) as "busy!", g.begun, g.ended
+        from grouped g left join agents a on a.id = g.agent_id
+        order by g.by, a.name, g.strategy
+        "#,
+        scope.batch.get(),
+        scope.stored(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut crawls = Crawls::default();
+    for row in rows {
+        let part = Part {
+            total: Total {
+                sites: unsigned("outcomes", "count", row.sites)?,
+                pages: unsigned("outcomes", "pages", row.pages)?,
+                bytes: unsigned("outcomes", "bytes", row.bytes)?,
+            },
+            busy: length(row.busy),
+            crawling: length(row.crawling),
+            mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
+        };
+        // A bit is set for each column that a row is not grouped by.
+        match (row.by, row.agent, row.city, row.carrier) {
+            (0b01, Some(name), Some(city), Some(carrier)) => crawls.agents.push((Agent { name, city, carrier }, part)),
+            (0b10, ..) => crawls.strategies.push((row.strategy.unwrap_or_default(), part)),
+            _ => (crawls.all, crawls.time) = (part, row.begun.zip(row.ended)),
+        }
+    }
+    Ok(crawls)
+}
+
+/// What crawls brought in each of so many slices of a time.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn slices(
+    conn: &mut PgConnection,
+    scope: Scope,
+    from: DateTime<Utc>,
+    span: Duration,
+    slices: u16,
+) -> Result<Vec<Slice>, Error> {
+    let width = (span.as_secs_f64() / f64::from(slices.max(1))).max(f64::MIN_POSITIVE);
+    let rows = sqlx::query!(
+        r#"
+        with crawled as (
+            select pages::float8 as pages, bytes::float8 as bytes,
+                   extract(epoch from begun - $3)::float8 / $4 as begun, extract(epoch from ended - $3)::float8 / $4 as ended
+            from crawls
+            where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
+        ), placed as (
+            select pages, bytes, begun, ended,
+                   least(greatest(floor(begun), 0), $5::integer - 1)::integer as first,
+                   least(greatest(floor(ended), 0), $5::integer - 1)::integer as last
+            from crawled
+        ), shares as (
+            -- Of each crawl what lies in its first slice and in its last, and by how much those between have more: a rise behind the first
+            -- and a fall at the last.
+            select slice, pages, bytes, part, step, is_end
+            from placed cross join lateral (
+                values (first, case when first = last then 1.0 else (first + 1 - begun) / (ended - begun) end, 0.0, 0),
+                       (last, case when first = last then 0.0 else (ended - last) / (ended - begun) end, 0.0, 1),
+                       (first + 1, 0.0, case when first < last then 1.0 / (ended - begun) else 0.0 end, 0),
+                       (last, 0.0, case when first < last then -1.0 / (ended - begun) else 0.0 end, 0)
+            ) as share (slice, part, step, is_end)
+        )
+        select slice as "slice!", sum(is_end)::bigint as "ended!",
+               sum(part * pages) as "pages!", sum(part * bytes) as "bytes!",
+               sum(step * pages) as "pages_step!", sum(step * bytes) as "bytes_step!"
+        from shares
+        where slice < $5
+        group by slice
+        "#,
+        scope.batch.get(),
+        scope.stored(),
+        from,
+        width,
+        i32::from(slices),
+    )
+    .fetch_all(conn)
+    .await?;
+    let mut filled = vec![Slice::default(); usize::from(slices)];
+    for row in rows {
+        let slice: usize = unsigned("outcomes", "slice", row.slice)?;
+        if let Some(slice) = filled.get_mut(slice) {
+            *slice = Slice {
+                ended: unsigned("outcomes", "count", row.ended)?,
+                part: Amount { pages: row.pages, bytes: row.bytes },
+                step: Amount { pages: row.pages_step, bytes: row.bytes_step },
+            };
+        }
+    }
+    Ok(filled)
+}
+
+/// What crawls came to of late: in the last quarter of the time since the first one began, or since the first of the ten that ended last
+/// did, if that is longer ago. And how many began of late: in that quarter, or since the tenth newest began.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Error> {
+    let row = sqlx::query!(
+        r#"
+        with crawled as (
+            select begun, ended from crawls
+            where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
+        ), beginnings as (
+            select begun from crawled
+            union all
+            select l.granted_at from tasks t join leases l on l.task_id = t.id and l.state = 'active'
+            where t.batch_id = $1 and t.state = 'leased'
+              and case when $2::integer is null then t.retried_at is null else t.round = $2 end
+        ), newest as (
+            select begun from crawled order by ended desc limit $3
+        ), newest_begun as (
+            select begun from beginnings order by begun desc limit $3
+        ), late as (
+            select least(quarter, (select min(begun) from newest)) as since, least(quarter, (select min(begun) from newest_begun)) as begun_since
+            from (select now() - (now() - min(begun)) / 4 as quarter from beginnings) elapsed
+        )
+        select greatest(coalesce(extract(epoch from now() - (select since from late)), 0), 0)::float8 as "window!",
+               greatest(coalesce(extract(epoch from now() - (select begun_since from late)), 0), 0)::float8 as "begun_window!",
+               (select count(*) from beginnings, late where begun >= begun_since) as "begun!",
+               count(*) as "ended!",
+               coalesce(sum(case
+                   when ended > begun then extract(epoch from ended - greatest(begun, since)) / extract(epoch from ended - begun)
+                   else 1
+               end), 0)::float8 as "done!",
+               coalesce(avg(extract(epoch from ended - begun)), 0)::float8 as "length!"
+        from crawled, late
+        where ended >= since
+        "#,
+        scope.batch.get(),
+        scope.stored(),
+        FEWEST_RECENT,
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(Recent {
+        window: length(row.window),
+        ended: unsigned("outcomes", "count", row.ended)?,
+        done: row.done,
+        length: length(row.length),
+        begun: unsigned("leases", "count", row.begun)?,
+        begun_window: length(row.begun_window),
+    })
+}
+
+/// How a batch grew, read in one go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Grown {
+    /// Where its tasks stand.
+    pub standing: Standing,
+    /// What has ended.
+    pub crawls: Crawls,
+    /// What crawls came to of late.
+    pub recent: Recent,
+    /// From the begin of the first crawl until now, or until the last has ended where none is to come; `None` while none has begun.
+    pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
+    /// The slices of that time; none while nothing has ended.
+    pub slices: Vec<Slice>,
+}
+
+impl Grown {
+    /// Reads it; in a transaction that sees one moment.
+    ///
+    /// # Errors
+    /// When the database fails or a row is inconsistent.
+    pub async fn read(conn: &mut PgConnection, scope: Scope, slices: u16) -> Result<Self, Error> {
+        let standing = standing(conn, scope).await?;
+        let crawls = crawls(conn, scope).await?;
+        let recent = recent(conn, scope).await?;
+        let begun = [crawls.time.map(|(begun, _)| begun), standing.crawling_since].into_iter().flatten().min();
+        let goes_on = standing.remaining.waiting > 0 || standing.remaining.crawling > 0;
+        let ended = crawls.time.map(|(_, ended)| ended).filter(|_| !goes_on).unwrap_or(standing.now);
+        let time = begun.map(|begun| (begun, ended.max(begun)));
+        let slices = match time {
+            Some((begun, ended)) if crawls.time.is_some() => {
+                self::slices(conn, scope, begun, (ended - begun).to_std().unwrap_or_default(), slices).await?
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self { standing, crawls, recent, time, slices })
+    }
+}
+
+/// A length of time in seconds that the database worked out; what is none is zero.
+fn length(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+    use sqlx::pool::PoolConnection;
+    use sqlx::postgres::Postgres;
+
+    use super::*;
+    use crate::model::{AgentId, SessionId};
+    use crate::store::{batches, fixtures};
+    use crate::throughput::{estimate, growth};
+
+    /// A batch an agent crawls; `begin` is an hour ago.
+    struct Scene {
+        conn: PoolConnection<Postgres>,
+        batch: BatchId,
+        sites: u32,
+    }
+
+    /// A crawl that has ended: seconds from `begin` to its grant and to the acceptance of its outcome, what the agent's clock says of
+    /// its begin, and what the agent says of its length.
+    struct Crawl {
+        granted: f64,
+        accepted: f64,
+        started: &'static str,
+        took_ms: i64,
+        bytes: i64,
+    }
+
+    /// One whose agent's clock is right.
+    fn crawl(granted: f64, accepted: f64, bytes: i64) -> Crawl {
+        #[expect(clippy::cast_possible_truncation, reason = "a test's own small numbers")]
+        let took_ms = ((accepted - granted) * 1e3) as i64;
+        Crawl { granted, accepted, started: "-infinity", took_ms, bytes }
+    }
+
+    impl Scene {
+        async fn new(pool: &PgPool) -> Self {
+            let mut conn = pool.acquire().await.expect("connect");
+            let batch = fixtures::batch(&mut conn, "autumn", "gnp-top3").await;
+            Self { conn, batch, sites: 0 }
+        }
+
+        async fn agent(&mut self, name: &str) -> (AgentId, SessionId) {
+            let agent = fixtures::agent(&mut self.conn, name).await;
+            (agent, fixtures::session(&mut self.conn, agent).await)
+        }
+
+        async fn execute(&mut self, sql: &'static str) {
+            sqlx::query(sql).execute(&mut *self.conn).await.expect(sql);
+        }
+
+        /// A site that is being crawled since so many seconds after `begin`.
+        async fn lease(&mut self, (agent, session): (AgentId, SessionId), granted: f64) -> i64 {
+            self.sites += 1;
+            let site = fixtures::site(&mut self.conn, &format!("s{}.cn", self.sites)).await;
+            let task = fixtures::assigned(&mut self.conn, self.batch, site, agent).await.get();
+            sqlx::query(
+                "insert into leases (task_id, token, site_id, agent_id, session_id, granted_at)
+                 values ($1, 1, $2, $3, $4, date_trunc('minute', now()) - interval '1 hour' + $5 * interval '1 s')",
+            )
+            .bind(task)
+            .bind(site.get())
+            .bind(agent.get())
+            .bind(session.get())
+            .bind(granted)
+            .execute(&mut *self.conn)
+            .await
+            .expect("lease");
+            sqlx::query("update tasks set state = 'leased', token = 1 where id = $1")
+                .bind(task)
+                .execute(&mut *self.conn)
+                .await
+                .expect("leased");
+            task
+        }
+
+        async fn crawled(&mut self, agent: (AgentId, SessionId), crawl: Crawl) {
+            let task = self.lease(agent, crawl.granted).await;
+            sqlx::query(
+                "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us, accepted_at)
+                 select task_id, token, agent_id, 'complete', 10, $2, 0, $3::timestamptz, $4, 20000,
+                        granted_at + $5 * interval '1 s'
+                 from leases where task_id = $1",
+            )
+            .bind(task)
+            .bind(crawl.bytes)
+            .bind(crawl.started)
+            .bind(crawl.took_ms)
+            .bind(crawl.accepted - crawl.granted)
+            .execute(&mut *self.conn)
+            .await
+            .expect("outcome");
+            sqlx::query("update leases set state = 'completed' where task_id = $1")
+                .bind(task)
+                .execute(&mut *self.conn)
+                .await
+                .expect("completed");
+            sqlx::query("update tasks set state = 'done' where id = $1")
+                .bind(task)
+                .execute(&mut *self.conn)
+                .await
+                .expect("done");
+        }
+
+        async fn read(&mut self, slices: u16) -> Grown {
+            Grown::read(&mut self.conn, Scope::newest(self.batch), slices).await.expect("read")
+        }
+    }
+
+    fn secs(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn bytes_are_spread_over_crawls_and_summed_by_agent_and_strategy(pool: PgPool) {
+        let mut scene = Scene::new(&pool).await;
+        let (a, b) = (scene.agent("a").await, scene.agent("b").await);
+        scene.crawled(a, crawl(0.0, 100.0, 10_000_000)).await;
+        scene.crawled(a, crawl(15.0, 25.0, 2_000_000)).await;
+        scene.crawled(b, crawl(90.0, 100.0, 500_000)).await;
+        scene.execute("update assignments set strategy = 'gnp-top3' where task_id = (select min(id) from tasks)").await;
+        let grown = scene.read(10).await;
+        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, grown.standing.remaining.crawling), (3, 0, 0));
+        let (begun, until) = grown.time.expect("a time");
+        assert_eq!((until - begun).num_seconds(), 100, "the end is the last crawl's: nothing is to come");
+        let all = grown.crawls.all;
+        assert_eq!(all.total, Total { sites: 3, pages: 30, bytes: 12_500_000 });
+        let megabytes: Vec<u64> =
+            growth(&grown.slices, secs(100.0), all.total).iter().map(|slice| slice.total.bytes / 100_000).collect();
+        assert_eq!(megabytes, [10, 30, 50, 60, 70, 80, 90, 100, 110, 125]);
+        let agents: Vec<(&str, u64, Duration, Duration)> = grown
+            .crawls
+            .agents
+            .iter()
+            .map(|(agent, part)| (agent.name.as_str(), part.total.sites, part.busy, part.crawling))
+            .collect();
+        assert_eq!(agents, [("a", 2, secs(100.0), secs(110.0)), ("b", 1, secs(10.0), secs(10.0))]);
+        let strategies: Vec<(&str, u64, Option<i64>)> = grown
+            .crawls
+            .strategies
+            .iter()
+            .map(|(name, part)| (name.as_str(), part.total.bytes, part.mean_rtt.map(Rtt::as_micros)))
+            .collect();
+        assert_eq!(strategies, [("gnp-top3", 10_000_000, Some(20_000)), ("random", 2_500_000, Some(20_000))]);
+        assert_eq!(estimate(&grown.standing.remaining, &grown.recent), None);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn whatever_an_agent_says_of_time_its_crawl_lies_within_its_lease(pool: PgPool) {
+        let mut scene = Scene::new(&pool).await;
+        let a = scene.agent("a").await;
+        let wrong = [
+            ("1970-01-01", i64::MAX),
+            ("2999-01-01", 0),
+            ("infinity", i64::MAX),
+            ("-infinity", 0),
+            ("2999-01-01", 4_000),
+        ];
+        for (started, took_ms) in wrong {
+            scene.crawled(a, Crawl { granted: 10.0, accepted: 20.0, started, took_ms, bytes: i64::MAX }).await;
+        }
+        let rows: Vec<(f64, f64)> = sqlx::query_as(
+            "select extract(epoch from begun - granted_at)::float8, extract(epoch from ended - granted_at)::float8
+             from crawls join leases using (task_id) order by task_id",
+        )
+        .fetch_all(&mut *scene.conn)
+        .await
+        .expect("crawls");
+        assert_eq!(rows, [(0.0, 10.0), (10.0, 10.0), (0.0, 10.0), (0.0, 0.0), (6.0, 10.0)]);
+        let grown = scene.read(7).await;
+        let bytes = u64::try_from(i64::MAX).expect("positive");
+        assert_eq!(grown.crawls.all.total, Total { sites: 5, pages: 50, bytes });
+        assert_eq!(
+            growth(&grown.slices, secs(10.0), grown.crawls.all.total).last().expect("a slice").total.bytes,
+            bytes
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_with_a_reason_is_told_from_what_goes_on(pool: PgPool) {
+        let mut scene = Scene::new(&pool).await;
+        let a = scene.agent("a").await;
+        assert_eq!(scene.read(5).await.time, None);
+        let batch = scene.batch;
+        for (host, state) in [
+            ("held", "submitted"),
+            ("unmet", "located"),
+            ("broken", "located"),
+            ("paused", "located"),
+            ("free", "submitted"),
+            ("gone", "cancelled"),
+        ] {
+            let site = fixtures::site(&mut scene.conn, host).await;
+            fixtures::task(&mut scene.conn, batch, site, state).await;
+        }
+        scene
+            .execute(
+                "update tasks set parked = state = 'located', reason = case when s.name <> 'free' then 'so' end
+                 from sites s where s.id = site_id",
+            )
+            .await;
+        scene.execute("insert into unmet_tasks (task_id, batch_id) select t.id, batch_id from tasks t join sites s on s.id = site_id where s.name = 'unmet'").await;
+        scene
+            .execute(
+                "insert into parkings (task_id, cause, until)
+                 select t.id, case when s.name = 'paused' then 'pause' else 'breaker' end,
+                        case when s.name = 'paused' then now() + interval '1 hour' end
+                 from tasks t join sites s on s.id = site_id where s.name in ('broken', 'paused')",
+            )
+            .await;
+        let grown = scene.read(5).await;
+        let Remaining { waiting, unassigned, held, crawling, paused_for, connected, .. } = grown.standing.remaining;
+        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, held, crawling), (6, 1, 3, 0));
+        assert_eq!((waiting, unassigned), (2, 2));
+        assert!(connected && paused_for > secs(3500.0) && paused_for <= secs(3600.0), "{paused_for:?}");
+
+        let leased = scene.lease(a, 3000.0).await;
+        sqlx::query("insert into checkpoints (task_id, token, pages, state) values ($1, 1, 42, '')")
+            .bind(leased)
+            .execute(&mut *scene.conn)
+            .await
+            .expect("a checkpoint");
+        let grown = scene.read(5).await;
+        assert_eq!((grown.standing.remaining.crawling, grown.standing.crawling_pages), (1, 42));
+        assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
+        let progress = batches::progress(&mut scene.conn, batch).await.expect("progress");
+        let said = progress.estimate.expect("an estimate");
+        assert_eq!((said.left, said.sites, said.held), (None, 3, 3));
+        assert!(said.note.starts_with("no estimate yet: nothing has ended; 3 sites wait"), "{}", said.note);
+
+        // Forty that came at once: the newest ten of them are a window all the same.
+        for _ in 0..40 {
+            scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
+        }
+        let recent = recent(&mut scene.conn, Scope::newest(batch)).await.expect("recent");
+        assert_eq!(recent.begun, 41, "a quarter of the time is not long enough for ten of them");
+        assert_eq!((recent.ended, recent.length), (40, secs(100.0)));
+        assert!((recent.done - 40.0).abs() < 1e-9 && recent.window > secs(600.0), "{recent:?}");
+        let left = batches::progress(&mut scene.conn, batch).await.expect("progress").estimate.and_then(|one| one.left);
+        assert!(left.is_some_and(|left| left > secs(3500.0)), "one site is left alone for an hour: {left:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_round_is_reported_by_itself(pool: PgPool) {
+        let mut scene = Scene::new(&pool).await;
+        let a = scene.agent("a").await;
+        scene.crawled(a, crawl(0.0, 10.0, 7)).await;
+        scene.execute("update tasks set retried_at = now()").await;
+        scene.execute("insert into tasks (batch_id, site_id, round) select batch_id, site_id, 2 from tasks").await;
+        let (mut sums, batch) = (Vec::new(), scene.batch);
+        for round in [None, Some(1), Some(2), Some(3), Some(u32::MAX)] {
+            let grown = Grown::read(&mut scene.conn, Scope { batch, round }, 3).await.expect("read");
+            sums.push((grown.standing.tasks, grown.crawls.all.total.bytes));
+        }
+        assert_eq!(sums, [(1, 0), (1, 7), (1, 0), (0, 0), (0, 0)]);
+        assert_eq!(newest_round(&mut scene.conn, batch).await.expect("a round"), Some(2));
+    }
+}
