@@ -18,11 +18,14 @@ core=(
     scheduler/src/gnp
     scheduler/src/strategy.rs
     scheduler/src/strategy
+    scheduler/src/simulate/distribution.rs
     scheduler/src/simulate/draw.rs
     scheduler/src/simulate/dump.rs
     scheduler/src/simulate/judged.rs
     scheduler/src/simulate/landmarks.rs
     scheduler/src/simulate/map.rs
+    scheduler/src/simulate/page.rs
+    scheduler/src/simulate/plot.rs
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs

@@ -6,22 +6,29 @@
 //! [`Settings`].
 
 mod crawls;
+mod distribution;
 mod draw;
 mod dump;
 mod judged;
 mod landmarks;
 mod map;
 mod matrix;
+pub mod nodes;
+mod page;
+mod plot;
 mod run;
 mod score;
 mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use distribution::Distributions;
 pub use draw::{Draw, DrawError};
 pub use dump::dump;
 pub use judged::{Judged, JudgedAgent, JudgedSite, Taken, play_drawing};
 pub use matrix::{Matrix, MatrixError};
+pub use nodes::{Node, NodesError};
+pub use page::{Page, page};
 pub use run::{SimulateError, judge, run};
-pub use score::{Estimate, Report, Standing};
+pub use score::{Estimate, LeftOut, Report, Standing};
 pub use settings::{Election, Settings, SettingsError, Tier, UnknownName, ingredient, judged};

@@ -210,3 +210,39 @@ fn the_version_and_the_help_are_there() {
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("--city"), "{}", ran.err);
 }
+
+#[test]
+fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
+    let home = home();
+    let row = |i: usize| (0..12).map(|j| (3 * i.abs_diff(j)).to_string()).collect::<Vec<_>>().join(",");
+    fs::write(home.path().join("m.csv"), (0..12).map(row).collect::<Vec<_>>().join("\n")).unwrap();
+    let node = |i: usize| format!("n{i}.cn,0,{i},CN,10.0.{i}.1\n");
+    let nodes: String = (0..12).map(node).collect();
+    let header = "name,latitude,longitude,country,address\n";
+    let asked = |rest: &[&'static str]| {
+        let few =
+            ["simulate", "--matrix", "m.csv", "--agents", "6", "--landmarks", "4", "--seeds", "1", "--tier", "plain"];
+        landfall(home.path(), &[&few[..], rest].concat())
+    };
+    fs::write(home.path().join("nodes.csv"), header.to_owned() + &nodes).unwrap();
+    let ran = asked(&["--nodes", "nodes.csv", "--html", "page.html"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("geographic") && !ran.out.contains("left out"), "{}", ran.out);
+    let page = fs::read_to_string(home.path().join("page.html")).unwrap();
+    assert!(page.ends_with("</html>") && page.contains("<td>prefix</td>"), "{page}");
+    let alone = asked(&[]);
+    assert!(alone.out.contains("left out: domain, which goes by names: --nodes FILE tells them"), "{}", alone.out);
+
+    for (text, sentence) in [
+        (format!("{header}{nodes}x,0\n"), "nodes.csv, line 14: 2 values where the header has 5 columns"),
+        (format!("{header}n0.cn,0,999,CN,\n"), "nodes.csv, line 2: longitude: '999' is none"),
+        (format!("{header}n0.cn,0,0,CN,\n"), "nodes.csv: nodes: 1 are told of where the matrix has 12"),
+    ] {
+        fs::write(home.path().join("nodes.csv"), text).unwrap();
+        let ran = asked(&["--nodes", "nodes.csv", "--html", "page.html"]);
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.contains(sentence), "{}", ran.err);
+    }
+    let ran = asked(&["--html", "missing/page.html"]);
+    assert!(ran.code != 0 && ran.err.contains("--html missing/page.html: write in its folder"), "{}", ran.err);
+}

@@ -2,8 +2,8 @@
 //!
 //! Needs no scheduler and no database. The figures are `simulate`'s; here they are asked for and printed.
 
-use std::fs::{self, Permissions};
-use std::io::IsTerminal;
+use std::fs::{self, File, Permissions};
+use std::io::{IsTerminal, Write as _};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ use super::output::{self, Row, millis_cell};
 use crate::exit::{print, sentence, usage};
 use crate::model::Strategy;
 use crate::simulate::{
-    Election, Estimate, Judged, Matrix, MatrixError, Report, Settings, SettingsError, SimulateError, Standing, Tier,
-    dump, ingredient, judge, judged,
+    Distributions, Election, Estimate, Matrix, MatrixError, Node, NodesError, Page, Report, Settings, SettingsError,
+    SimulateError, Standing, Tier, dump, ingredient, judge, judged, nodes, page,
 };
 
-/// What anybody may do with a dump, before the mask of whoever writes it.
-const DUMP_MODE: u32 = 0o666;
+/// What anybody may do with a file, before the mask of whoever writes it.
+const FILE_MODE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
@@ -51,7 +51,8 @@ pub(super) struct SimulateArgs {
     /// Sites of each seed, drawn among all [default: all]
     #[arg(long, value_name = "N")]
     sites: Option<usize>,
-    /// Strategies to compare: all but domain, geographic and prefix, which go by what stands in no matrix
+    /// Strategies to compare: all, but for domain, geographic and prefix, which go by what stands in no matrix, where --nodes
+    /// does not tell it
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
     /// The map that predicts: plain, refined
@@ -69,6 +70,13 @@ pub(super) struct SimulateArgs {
     /// How often each site is crawled, each time with what the crawls before taught
     #[arg(long, default_value_t = 1, value_name = "N")]
     crawls: usize,
+    /// What is known of the nodes besides round trips: CSV with a header of name, latitude, longitude, country and address, or
+    /// some of them; a line a node in the matrix's order
+    #[arg(long, value_name = "FILE")]
+    nodes: Option<PathBuf>,
+    /// Write a page with the table and plots to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// How to print
     #[arg(long, value_enum, default_value_t = SimulateFormat::Table)]
     format: SimulateFormat,
@@ -96,18 +104,25 @@ struct Answer<'a> {
 impl SimulateArgs {
     pub(super) fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         connection.refuse("this one needs no scheduler")?;
-        let settings = self.settings()?;
+        let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), nodes::read).map_err(|error| match error {
+            NodesError::Read { .. } => anyhow::Error::new(error),
+            nonsense => usage(nonsense.to_string()),
+        })?;
+        let settings = self.settings(nodes)?;
         let matrix = Matrix::read(&self.matrix).map_err(|error| match error {
             MatrixError::Read { .. } => anyhow::Error::new(error),
             nonsense => usage(nonsense.to_string()),
         })?;
         settings.check(&matrix).map_err(|error| match error {
             SettingsError::Draw(_) => usage(format!("{}: {error}", self.matrix.display())),
+            SettingsError::OtherNodes { .. } => {
+                usage(format!("{}: {error}", self.nodes.as_deref().unwrap_or(&self.matrix).display()))
+            }
             _ => usage(error.to_string()),
         })?;
-        if let Some(file) = &self.dump {
+        for (flag, file) in [("--dump", &self.dump), ("--html", &self.html)] {
             // Said before the work and not after it.
-            drop(dump_beside(file)?);
+            file.as_deref().map(|file| beside(flag, file)).transpose()?;
         }
         let bar = bar(settings.sites_in_all(matrix.nodes()));
         let judged = judge(&matrix, &settings, &|| bar.inc(1));
@@ -115,18 +130,25 @@ impl SimulateArgs {
         let judged = judged.map_err(refusal)?;
         let report = Report::of(matrix.nodes(), &settings, &judged);
         if let Some(file) = &self.dump {
-            write_dump(&judged, file)?;
+            write("--dump", file, |beside| Ok(dump(&judged, beside)?))?;
         }
         let name = self.matrix.display().to_string();
+        if let Some(file) = &self.html {
+            let told = self.nodes.as_deref().map(|nodes| nodes.display().to_string());
+            let distributions = &Distributions::of(&settings, &judged);
+            let (matrix, nodes, settings, report) = (name.as_str(), told.as_deref(), &settings, &report);
+            let text = page(&Page { matrix, nodes, settings, report, distributions });
+            write("--html", file, |mut beside| Ok(beside.write_all(text.as_bytes())?))?;
+        }
         match self.format {
             SimulateFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
             SimulateFormat::Table => print(&text(&name, &report)),
         }
     }
 
-    fn settings(&self) -> anyhow::Result<Settings> {
+    fn settings(&self, nodes: Vec<Node>) -> anyhow::Result<Settings> {
         let strategies = match self.strategy.as_slice() {
-            [all] if all == "all" => judged().collect(),
+            [all] if all == "all" => judged(&nodes).collect(),
             names => names
                 .iter()
                 .map(|name| name.parse::<Strategy>())
@@ -151,6 +173,7 @@ impl SimulateArgs {
             election: self.election.parse::<Election>().map_err(|unknown| usage(format!("--election: {unknown}")))?,
             confirm: self.confirm,
             crawls: self.crawls,
+            nodes,
             threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
     }
@@ -173,23 +196,23 @@ fn bar(sites: u64) -> ProgressBar {
     ProgressBar::new(sites).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// An empty file beside `file`, which will be renamed to it: a run that fails leaves no half a dump.
-fn dump_beside(file: &Path) -> anyhow::Result<NamedTempFile> {
+/// An empty file beside `file`, which will be renamed to it: a run that fails leaves no half a file.
+fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return Err(usage(format!("--dump {}: it exists and is no regular file", file.display())));
+        return Err(usage(format!("{flag} {}: it exists and is no regular file", file.display())));
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
-        .prefix(".landfall-dump-")
-        .permissions(Permissions::from_mode(DUMP_MODE))
+        .prefix(".landfall-simulate-")
+        .permissions(Permissions::from_mode(FILE_MODE))
         .tempfile_in(folder)
-        .with_context(|| format!("--dump {}: write in its folder", file.display()))
+        .with_context(|| format!("{flag} {}: write in its folder", file.display()))
 }
 
-fn write_dump(judged: &[Judged], file: &Path) -> anyhow::Result<()> {
-    let beside = dump_beside(file)?;
-    dump(judged, beside.as_file()).with_context(|| format!("--dump {}: write", file.display()))?;
-    beside.persist(file).with_context(|| format!("--dump {}: put the file in its place", file.display()))?;
+fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let beside = beside(flag, file)?;
+    fill(beside.as_file()).with_context(|| format!("{flag} {}: write", file.display()))?;
+    beside.persist(file).with_context(|| format!("{flag} {}: put the file in its place", file.display()))?;
     Ok(())
 }
 
@@ -219,7 +242,21 @@ fn text(matrix: &str, report: &Report) -> String {
     let mut rows =
         vec![yardstick("(nearest agent)", report.oracle_rtt_ms), yardstick("(any agent)", report.random_rtt_ms)];
     rows.extend_from_slice(&report.strategies);
-    head + &estimate_text(report) + "\n" + &output::table(&rows) + &learning(report)
+    head + &estimate_text(report) + "\n" + &output::table(&rows) + &left_out(report) + &learning(report)
+}
+
+/// Strategies that nobody could judge, and those that had nothing to go by for some sites.
+fn left_out(report: &Report) -> String {
+    let mut text = String::new();
+    for left in &report.left_out {
+        if let Some(lacks) = left.lacks {
+            text += &format!("left out: {}, which goes by {lacks}: --nodes FILE tells them\n", left.name);
+        }
+    }
+    for Standing { name, fallbacks, .. } in report.strategies.iter().filter(|standing| standing.fallbacks > 0) {
+        text += &format!("{name} had nothing to go by for {}, and drew\n", output::counted(*fallbacks as u64, "site"));
+    }
+    text
 }
 
 /// What each crawl of the same sites was worth; empty where they are crawled once.

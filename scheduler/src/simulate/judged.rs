@@ -7,12 +7,12 @@ use rand_chacha::ChaCha8Rng;
 use super::crawls::crawl_again;
 use super::landmarks::landmarks;
 use super::map::Map;
-use super::{Draw, Matrix, Settings, SettingsError, SimulateError};
+use super::{Draw, Matrix, Node, Settings, SettingsError, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
 use crate::seed;
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
-use crate::strategy::{Candidate, Site, Spread, choose};
+use crate::strategy::{Candidate, Home, Site, Spread, choose};
 
 /// What one seed showed.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +59,7 @@ pub struct JudgedAgent {
 }
 
 /// Whom a contender took for one site.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
@@ -67,6 +67,10 @@ pub struct Taken {
     pub truth: f64,
     /// What choosing it took: measurements by landmarks, and confirmations.
     pub probes: usize,
+    /// The true round trips to those it was drawn evenly among, milliseconds; of no draw that one.
+    pub among: Vec<f64>,
+    /// Whether the contender had nothing to go by, and drew instead.
+    pub fell_back: bool,
 }
 
 /// A drawing with everything that is the same for all of its sites.
@@ -164,10 +168,12 @@ impl Field<'_> {
     }
 
     fn candidate(&self, agent: usize, place: Option<&Place<'_>>, measured: &[(AgentId, Rtt)]) -> Candidate {
+        let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
         // Loads are left out: every site is chosen for as if it were the only one.
         Candidate {
+            home,
             predicted: predicted.map(|predicted| predicted.rtt),
             expected: predicted.and_then(|predicted| predicted.expected),
             measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
@@ -202,20 +208,24 @@ impl Field<'_> {
         probes: usize,
         seed: u64,
     ) -> Option<Taken> {
+        let node = self.draw.site_node(site);
+        let told = self.told(node);
         // A matrix has no names: the row stands for one.
-        let host = format!("{}.node.invalid", self.draw.site_node(site));
-        let choice = choose(strategy, &Site { host: &host, ..Site::default() }, candidates, seed)?;
+        let host = told.and_then(|node| node.name.clone()).unwrap_or_else(|| format!("{node}.node.invalid"));
+        let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
+        let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
         // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing. But what a
         // strategy falls back to is judged as it was drawn, since that is the agent of rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
-            (_, Strategy::GnpTop3) => choice.candidates.iter().collect(),
+            (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
             _ => chosen.collect(),
         };
         let truths: Vec<f64> =
             drawn_among.into_iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
-        Some(Taken { node: self.node(choice.agent)?, truth: super::score::mean(&truths)?, probes })
+        let (truth, fell_back) = (super::score::mean(&truths)?, choice.fallback.is_some());
+        Some(Taken { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
     /// The candidates for a site once crawls have taught something of it.
@@ -227,6 +237,11 @@ impl Field<'_> {
             .filter(|&agent| self.draw.truth(site, agent).is_some())
             .map(|agent| self.candidate(agent, place.as_ref(), &measured))
             .collect()
+    }
+
+    /// What is known of a node besides round trips.
+    fn told(&self, node: usize) -> Option<&Node> {
+        self.settings.nodes.get(node)
     }
 
     /// The contenders.
@@ -263,6 +278,11 @@ impl Field<'_> {
     pub(super) fn truth(&self, site: usize, id: AgentId) -> Option<f64> {
         self.draw.truth(site, self.draw.agent_of(id)?)
     }
+}
+
+/// Where an agent stands.
+fn home(node: &Node) -> Home {
+    Home { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
 /// The seed of one site's draws, unrelated between neighbouring sites and seeds.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::nodes::lacks;
 use super::{Judged, JudgedAgent, JudgedSite, Settings};
 use crate::model::Strategy;
 
@@ -53,6 +54,17 @@ pub struct Report {
     pub pairs_without_estimate: usize,
     /// Seeds whose landmarks' mesh bore no map.
     pub seeds_without_map: usize,
+    /// Strategies that were not judged.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A strategy that was not judged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub name: &'static str,
+    /// What it goes by and no node has; `None` when it was not asked for.
+    pub lacks: Option<&'static str>,
 }
 
 /// How well distances were predicted.
@@ -89,6 +101,8 @@ pub struct Standing {
     pub excess_ms: Vec<f64>,
     /// Standard deviation over mean of the sites each agent got, mean over seeds: 0 where all got as many.
     pub load_cv: Option<f64>,
+    /// Sites, in all seeds together, for which it had nothing to go by and drew.
+    pub fallbacks: usize,
 }
 
 impl Report {
@@ -132,6 +146,11 @@ impl Report {
             pairs: errors.len(),
             pairs_without_estimate: pairs().count() - errors.len(),
             seeds_without_map: judged.iter().filter(|seed| !seed.mapped).count(),
+            left_out: Strategy::ALL
+                .into_iter()
+                .filter(|strategy| !settings.strategies.contains(strategy))
+                .map(|strategy| LeftOut { name: strategy.name(), lacks: lacks(strategy, &settings.nodes) })
+                .collect(),
         }
     }
 }
@@ -147,6 +166,7 @@ fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Jud
         probes_per_site: mean(&taken().map(|taken| count(taken.probes)).collect::<Vec<f64>>()),
         excess_ms: (0..settings.crawls).map_while(|crawl| excess(index, crawl, judged)).collect(),
         load_cv: mean(&loads),
+        fallbacks: taken().filter(|taken| taken.fell_back).count(),
     }
 }
 
@@ -160,12 +180,12 @@ fn excess(index: usize, crawl: usize, judged: &[Judged]) -> Option<f64> {
 }
 
 /// |predicted - measured| / measured.
-fn relative_error(agent: &JudgedAgent) -> Option<f64> {
+pub(super) fn relative_error(agent: &JudgedAgent) -> Option<f64> {
     agent.predicted.map(|predicted| (predicted - agent.truth).abs() / agent.truth)
 }
 
 /// The true round trip to the nearest agent.
-fn nearest(site: &JudgedSite) -> Option<f64> {
+pub(super) fn nearest(site: &JudgedSite) -> Option<f64> {
     site.agents.iter().map(|agent| agent.truth).min_by(f64::total_cmp)
 }
 
@@ -232,7 +252,7 @@ mod tests {
     }
 
     fn site(agents: Vec<JudgedAgent>, node: usize, truth: f64) -> JudgedSite {
-        let taken = vec![Taken { node, truth, probes: 4 }];
+        let taken = vec![Taken { node, truth, probes: 4, among: vec![truth], fell_back: false }];
         JudgedSite { node: 9, located: true, measurements: 1, agents, taken, crawls: vec![vec![truth, 12.0]] }
     }
 

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::str::FromStr;
 
+use super::nodes::{Node, lacks};
 use super::{Draw, DrawError, Matrix};
 use crate::gnp::{self, Ingredients};
 use crate::model::Strategy;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub confirm: usize,
     /// How often each site is crawled, each time with what the crawls before taught.
     pub crawls: usize,
+    /// What is known of the nodes besides round trips, in the matrix's order; empty where nothing is.
+    pub nodes: Vec<Node>,
     /// Seeds that run at once; the report does not depend on it.
     pub threads: NonZeroUsize,
 }
@@ -50,12 +53,13 @@ impl Default for Settings {
             first_seed: 0,
             seeds: 10,
             sites: None,
-            strategies: judged().collect(),
+            strategies: judged(&[]).collect(),
             tier: Tier::default(),
             without: Vec::new(),
             election: Election::default(),
             confirm: 3,
             crawls: 1,
+            nodes: Vec::new(),
             threads: NonZeroUsize::MIN,
         }
     }
@@ -100,11 +104,21 @@ pub enum SettingsError {
         /// Landmarks there are.
         landmarks: usize,
     },
-    /// A matrix has neither names, positions nor addresses.
-    #[error("strategy {}: a matrix of round trips does not say what it goes by", strategy.name())]
+    /// A matrix has neither names, positions nor addresses, and neither have its nodes.
+    #[error("strategy {}: it goes by {lacks}, which a matrix of round trips does not say, and no node's is known", strategy.name())]
     NotOfAMatrix {
         /// Which.
         strategy: Strategy,
+        /// What it goes by.
+        lacks: &'static str,
+    },
+    /// Nodes are told of, but not as many as there are.
+    #[error("nodes: {told} are told of where the matrix has {nodes}")]
+    OtherNodes {
+        /// So many are told of.
+        told: usize,
+        /// So many there are.
+        nodes: usize,
     },
     /// The plain map has nothing that could be left out.
     #[error("without {ingredient}: only the refined tier has ingredients")]
@@ -150,8 +164,12 @@ impl Settings {
         if let (Tier::Plain, Some(&ingredient)) = (self.tier, self.without.first()) {
             return Err(SettingsError::NothingToLeaveOut { ingredient });
         }
-        if let Some(&strategy) = self.strategies.iter().find(|strategy| !judged().any(|one| one == **strategy)) {
-            return Err(SettingsError::NotOfAMatrix { strategy });
+        if !self.nodes.is_empty() && self.nodes.len() != matrix.nodes() {
+            return Err(SettingsError::OtherNodes { told: self.nodes.len(), nodes: matrix.nodes() });
+        }
+        let lacking = |strategy: &Strategy| lacks(*strategy, &self.nodes).map(|lacks| (*strategy, lacks));
+        if let Some((strategy, lacks)) = self.strategies.iter().find_map(lacking) {
+            return Err(SettingsError::NotOfAMatrix { strategy, lacks });
         }
         Draw::new(matrix, agents, self.first_seed)?;
         Ok(())
@@ -176,10 +194,9 @@ impl Settings {
     }
 }
 
-/// The strategies that a matrix of round trips can judge: not those that go by what stands in no matrix.
-pub fn judged() -> impl Iterator<Item = Strategy> {
-    let elsewhere = [Strategy::Domain, Strategy::Geographic, Strategy::Prefix];
-    Strategy::ALL.into_iter().filter(move |strategy| !elsewhere.contains(strategy))
+/// The strategies that can be judged: of a matrix alone not those that go by what stands in none.
+pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
+    Strategy::ALL.into_iter().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
 
 /// A name that is not known.

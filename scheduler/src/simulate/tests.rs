@@ -262,9 +262,87 @@ fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     for strategy in [Strategy::GnpBalanced, Strategy::EarliestFinish] {
         assert!(mean(strategy) < 0.7 * mean(Strategy::Random), "{report:?}");
     }
-    for strategy in [Strategy::Domain, Strategy::Geographic, Strategy::Prefix] {
+    let elsewhere = [(Strategy::Domain, "names"), (Strategy::Geographic, "positions"), (Strategy::Prefix, "addresses")];
+    for (strategy, lacks) in elsewhere {
         let settings = Settings { strategies: vec![strategy], ..small() };
-        assert_eq!(settings.check(&matrix), Err(SettingsError::NotOfAMatrix { strategy }));
+        assert_eq!(settings.check(&matrix), Err(SettingsError::NotOfAMatrix { strategy, lacks }));
+    }
+    let left: Vec<(&str, Option<&str>)> = report.left_out.iter().map(|left| (left.name, left.lacks)).collect();
+    assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy.name(), Some(lacks))));
+}
+
+/// Nodes on a line around the globe, in two countries, every tenth of which nothing is known.
+fn told(nodes: usize) -> Vec<Node> {
+    let node = |index: usize| {
+        let part = f64::from(u32::try_from(index).unwrap()) / f64::from(u32::try_from(nodes).unwrap());
+        Node {
+            name: Some(format!("n{index}.{}", if index.is_multiple_of(2) { "cn" } else { "jp" })),
+            position: crate::gnp::Position::try_new(0.0, 340.0 * part - 170.0).ok(),
+            country: Some(if index.is_multiple_of(2) { *b"CN" } else { *b"JP" }),
+            address: format!("10.{}.0.1", index % 200).parse().ok(),
+        }
+    };
+    (0..nodes).map(|index| if index % 10 == 9 { Node::default() } else { node(index) }).collect()
+}
+
+#[test]
+fn nodes_that_are_told_of_have_every_strategy_judged() {
+    let nodes = 60;
+    let line = |i: usize, j: usize| Some(1.0 + f64::from(u32::try_from(i.abs_diff(j)).unwrap()));
+    let matrix = matrix_of(nodes, line);
+    let nodes = told(nodes);
+    let settings = Settings { strategies: super::judged(&nodes).collect(), nodes, ..small() };
+    let report = run(&matrix, &settings, &nothing_watched).unwrap();
+    assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
+    let geographic = standing(&report, Strategy::Geographic);
+    // Of the nearest on the globe one is the nearest; nine of ten sites have a position.
+    assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
+    let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
+    assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
+    let fewer = Settings { nodes: told(59), ..settings };
+    assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: 59 are told of where the matrix has 60");
+}
+
+/// Every element that is opened is closed, in order, and nothing else stands in a page.
+fn assert_well_formed(page: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = page;
+    while let Some((_, tag)) = rest.split_once('<') {
+        let (tag, after) = tag.split_once('>').expect("a tag ends");
+        rest = after;
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        match tag.starts_with('/') {
+            true => assert_eq!(open.pop(), Some(name), "{tag}"),
+            false if tag.starts_with("!DOCTYPE") || name == "meta" => {}
+            false => open.push(name),
+        }
+    }
+    assert_eq!(open, Vec::<&str>::new());
+}
+
+#[test]
+fn the_page_holds_every_strategy_and_escapes_names() {
+    let matrix = plane(40, |_, _| false);
+    let alone = Settings { seeds: 2, crawls: 3, ..small() };
+    let nodes = told(40);
+    let every = Settings { strategies: super::judged(&nodes).collect(), nodes, crawls: 1, ..alone.clone() };
+    for (settings, plots, lacking) in [(alone, 4, 3), (every, 3, 0)] {
+        let judged = judged(&matrix, &settings);
+        let report = &Report::of(matrix.nodes(), &settings, &judged);
+        let distributions = &Distributions::of(&settings, &judged);
+        let nodes = Some("<nodes> & \"more\".csv");
+        let text = page(&Page { matrix: "<b>.csv", nodes, settings: &settings, report, distributions });
+        assert_well_formed(&text);
+        assert!(Strategy::ALL.into_iter().all(|strategy| text.contains(&format!("<td>{}</td>", strategy.name()))));
+        assert_eq!(text.matches("left out: it goes by").count(), lacking);
+        assert_eq!(text.matches("role=\"img\"").count(), plots);
+        assert!(text.contains("&lt;b&gt;.csv") && text.contains("&lt;nodes&gt; &amp;"), "{text}");
+        for wrong in ["<b>", "NaN", "inf ", "<script", "http:", "https:", "url("] {
+            assert!(!text.contains(wrong), "{wrong}");
+        }
+        for unit in ["round trip, ms", "sites, %", "excess, ms", "relative error, %", "pairs, %"] {
+            assert!(text.contains(unit), "{unit}");
+        }
     }
 }
 

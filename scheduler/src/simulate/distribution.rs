@@ -1,0 +1,81 @@
+//! How round trips and errors are distributed: what plots are drawn from. A pure function of what was judged.
+
+use super::score::{nearest, relative_error};
+use super::{Judged, JudgedSite, Settings};
+
+/// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
+const STEPS: usize = 200;
+
+/// Distributions over the sites of all seeds. Each is a sorted list of quantiles: the smallest value, that below which half a per cent
+/// lies, and so on to the greatest; empty of nothing.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Distributions {
+    /// The true round trip to the nearest agent, milliseconds.
+    pub nearest: Vec<f64>,
+    /// Of each contender, in the order asked, the true round trip to whom it took, milliseconds. Of an even draw each that might have been
+    /// drawn counts for its part.
+    pub taken: Vec<Vec<f64>>,
+    /// The relative error of predictions, over pairs of a site and an agent that is no landmark.
+    pub errors: Vec<f64>,
+}
+
+impl Distributions {
+    /// Of what was judged.
+    pub fn of(settings: &Settings, judged: &[Judged]) -> Self {
+        let sites = || judged.iter().flat_map(|seed| &seed.sites);
+        let taken = |index: usize| {
+            let each = |site: &JudgedSite| -> Vec<(f64, f64)> {
+                let among = site.taken.get(index).map(|taken| taken.among.as_slice()).unwrap_or_default();
+                among.iter().map(|truth| (*truth, 1.0 / count(among.len()))).collect()
+            };
+            quantiles(sites().flat_map(each).collect())
+        };
+        let pairs = sites().flat_map(|site| &site.agents).filter(|agent| !agent.landmark);
+        Self {
+            nearest: quantiles(sites().filter_map(nearest).map(|truth| (truth, 1.0)).collect()),
+            taken: (0..settings.strategies.len()).map(taken).collect(),
+            errors: quantiles(pairs.filter_map(relative_error).map(|error| (error, 1.0)).collect()),
+        }
+    }
+}
+
+/// Quantiles of values with weights, each a value that is there.
+fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
+    weighted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let Some((greatest, _)) = weighted.last().copied() else { return Vec::new() };
+    let whole: f64 = weighted.iter().map(|(_, weight)| weight).sum();
+    let mut values = weighted.into_iter();
+    let (mut value, mut so_far) = values.next().unwrap_or((greatest, whole));
+    let mut quantiles = Vec::with_capacity(STEPS + 1);
+    for step in 0..STEPS {
+        let wanted = whole * count(step) / count(STEPS);
+        while so_far < wanted {
+            let Some((next, weight)) = values.next() else { break };
+            (value, so_far) = (next, so_far + weight);
+        }
+        quantiles.push(value);
+    }
+    quantiles.push(greatest);
+    quantiles
+}
+
+/// Exact below 2^53.
+fn count(of: usize) -> f64 {
+    of as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_are_there_by_their_weight() {
+        let drawn = quantiles(vec![(30.0, 0.5), (10.0, 1.0), (20.0, 0.5)]);
+        assert_eq!(
+            (drawn.len(), drawn[0], drawn[100], drawn[101], drawn[150], drawn[151], drawn[200]),
+            (201, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0)
+        );
+        assert_eq!(quantiles(Vec::new()), Vec::<f64>::new());
+        assert!(quantiles(vec![(4.0, 1.0)]).iter().all(|value| *value == 4.0));
+    }
+}

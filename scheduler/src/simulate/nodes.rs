@@ -1,0 +1,265 @@
+//! What is known of a matrix's nodes besides round trips, from a file: comma-separated, with a header, a line a node in the
+//! matrix's order.
+//!
+//! The columns are `name`, `latitude`, `longitude`, `country` and `address`, any of them in any order; an empty value is not known.
+//! Every complaint names the file and the line (from 1, the header's).
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::gnp::Position;
+use crate::model::Strategy;
+
+/// A name's longest form in the domain name system.
+const LONGEST_NAME: usize = 253;
+
+/// What is known of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// Its host name.
+    pub name: Option<String>,
+    /// Where it stands.
+    pub position: Option<Position>,
+    /// Its country, two capital letters (ISO 3166-1 alpha-2).
+    pub country: Option<[u8; 2]>,
+    /// Its address.
+    pub address: Option<IpAddr>,
+}
+
+/// What is wrong with a file of nodes.
+#[derive(Debug, thiserror::Error)]
+pub enum NodesError {
+    /// The file cannot be opened or read.
+    #[error("read {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not comma-separated values.
+    #[error("{}, line {line}: it is not comma-separated text: {source}", file.display())]
+    Text {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// Why.
+        source: csv::Error,
+    },
+    /// The first line does not name the columns.
+    #[error("{}, line 1: {complaint}: the header names columns among {}", file.display(), COLUMNS.join(", "))]
+    Header {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        complaint: String,
+    },
+    /// A line has more or fewer values than there are columns.
+    #[error("{}, line {line}: {values} values where the header has {columns} columns", file.display())]
+    Ragged {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// Values it has.
+        values: usize,
+        /// Columns of the header.
+        columns: usize,
+    },
+    /// A value that cannot be what its column says.
+    #[error("{}, line {line}: {column}: '{value}' {complaint}", file.display())]
+    Value {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// As written.
+        value: String,
+        /// What is wrong with it.
+        complaint: String,
+    },
+}
+
+/// Every column there may be.
+const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
+
+/// Reads a file.
+///
+/// # Errors
+/// When it cannot be read, or a line is not of a node.
+pub fn read(file: &Path) -> Result<Vec<Node>, NodesError> {
+    let bytes = fs::read(file).map_err(|source| NodesError::Read { file: file.to_owned(), source })?;
+    parse(file, &bytes)
+}
+
+/// Parses the text of `file`.
+///
+/// # Errors
+/// When a line is not of a node.
+pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, NodesError> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let mut rows = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(bytes);
+    let header = rows.headers().map_err(|source| NodesError::Text { file: file.to_owned(), line: 1, source })?;
+    let columns = columns(header).map_err(|complaint| NodesError::Header { file: file.to_owned(), complaint })?;
+    let mut nodes = Vec::new();
+    let mut last = 1;
+    for record in rows.records() {
+        let record = record.map_err(|source| NodesError::Text { file: file.to_owned(), line: last + 1, source })?;
+        let line = record.position().map_or(last + 1, |position| line_of(position, bytes));
+        last = line;
+        if record.len() != columns.len() {
+            let (values, columns) = (record.len(), columns.len());
+            return Err(NodesError::Ragged { file: file.to_owned(), line, values, columns });
+        }
+        let values: Vec<(&'static str, &str)> = columns.iter().copied().zip(record.iter()).collect();
+        nodes.push(node(&values).map_err(|(column, value, complaint)| NodesError::Value {
+            file: file.to_owned(),
+            line,
+            column,
+            value,
+            complaint,
+        })?);
+    }
+    Ok(nodes)
+}
+
+/// The line a record is on; what the reader says is that of the blank lines before it, if there are any.
+fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
+    let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
+    let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
+    let lines = blank.filter(|byte| **byte == b'\n').count();
+    position.line().saturating_add(u64::try_from(lines).unwrap_or(u64::MAX))
+}
+
+/// The columns that a header names.
+fn columns(header: &csv::StringRecord) -> Result<Vec<&'static str>, String> {
+    if header.is_empty() {
+        return Err("the file is empty".to_owned());
+    }
+    let mut columns: Vec<&'static str> = Vec::new();
+    for name in header {
+        let known = COLUMNS.into_iter().find(|known| *known == name.to_ascii_lowercase());
+        let column = known.ok_or_else(|| format!("'{name}' is no column"))?;
+        if columns.contains(&column) {
+            return Err(format!("the column '{column}' is there twice"));
+        }
+        columns.push(column);
+    }
+    Ok(columns)
+}
+
+/// What is wrong, with which column and value.
+type Bad = (&'static str, String, String);
+
+fn node(values: &[(&'static str, &str)]) -> Result<Node, Bad> {
+    let text = |column: &'static str| {
+        values.iter().find(|(name, value)| *name == column && !value.is_empty()).map(|(_, value)| *value)
+    };
+    let bad = |column: &'static str, complaint: &str| {
+        (column, text(column).unwrap_or_default().to_owned(), complaint.to_owned())
+    };
+    let degrees = |column: &'static str| {
+        text(column).map(|text| text.parse::<f64>().map_err(|_| bad(column, "is not a number of degrees"))).transpose()
+    };
+    let (latitude, longitude) = (degrees("latitude")?, degrees("longitude")?);
+    let position = Position::from_parts(latitude, longitude).map_err(|error| {
+        let half = if latitude.is_none() { "latitude" } else { "longitude" };
+        match latitude {
+            Some(degrees) if !(-90.0..=90.0).contains(&degrees) => bad("latitude", &format!("is none: {error}")),
+            _ => bad(half, &format!("is none: {error}")),
+        }
+    })?;
+    if text("name").is_some_and(|name| name.len() > LONGEST_NAME) {
+        return Err(bad("name", "is longer than a host name may be"));
+    }
+    let country = text("country")
+        .map(|code| {
+            let letters: Option<[u8; 2]> = code.to_ascii_uppercase().as_bytes().try_into().ok();
+            letters
+                .filter(|two| two.iter().all(u8::is_ascii_uppercase))
+                .ok_or_else(|| bad("country", "is not two letters (ISO 3166-1 alpha-2)"))
+        })
+        .transpose()?;
+    let address =
+        text("address").map(|text| text.parse().map_err(|_| bad("address", "is not an IP address"))).transpose()?;
+    Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
+}
+
+/// What a strategy goes by that a matrix does not say, and no node has; `None` where it can be judged.
+pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
+    let (known, what): (fn(&Node) -> bool, _) = match strategy {
+        Strategy::Domain => (|node| node.name.is_some(), "names"),
+        Strategy::Geographic => (|node| node.position.is_some(), "positions"),
+        Strategy::Prefix => (|node| node.address.is_some(), "addresses"),
+        Strategy::Random
+        | Strategy::Hash
+        | Strategy::Kademlia
+        | Strategy::GnpTop1
+        | Strategy::GnpTop3
+        | Strategy::GnpBalanced
+        | Strategy::GnpConfirmed
+        | Strategy::EarliestFinish => return None,
+    };
+    (!nodes.iter().any(known)).then_some(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Result<Vec<Node>, String> {
+        parse(Path::new("nodes.csv"), text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn columns_come_in_any_order_and_values_may_be_missing() {
+        let nodes =
+            of("\u{feff}Country, name,address,longitude,latitude\ncn,WWW.A.cn,192.0.2.1,126.6,45.8\n,,,,\n").unwrap();
+        let position = Position::try_new(45.8, 126.6).ok();
+        let first = Node {
+            name: Some("www.a.cn".to_owned()),
+            position,
+            country: Some(*b"CN"),
+            address: "192.0.2.1".parse().ok(),
+        };
+        assert_eq!(nodes, [first, Node::default()]);
+        assert_eq!(lacks(Strategy::Geographic, &nodes), None);
+        assert_eq!(lacks(Strategy::Geographic, &nodes[1..]), Some("positions"));
+        assert_eq!((lacks(Strategy::Domain, &[]), lacks(Strategy::Prefix, &[])), (Some("names"), Some("addresses")));
+        assert!(Strategy::ALL.into_iter().all(|strategy| lacks(strategy, &nodes).is_none()));
+    }
+
+    #[test]
+    fn every_bad_line_is_named() {
+        let among = "the header names columns among name, latitude, longitude, country, address";
+        for (text, complaint) in [
+            ("", format!("nodes.csv, line 1: the file is empty: {among}")),
+            ("name,colour\n", format!("nodes.csv, line 1: 'colour' is no column: {among}")),
+            ("name,name\n", format!("nodes.csv, line 1: the column 'name' is there twice: {among}")),
+            ("name,country\na.cn,CN\nb.cn\n", "nodes.csv, line 3: 1 values where the header has 2 columns".to_owned()),
+            ("country\nCHN\n", "nodes.csv, line 2: country: 'CHN' is not two letters (ISO 3166-1 alpha-2)".to_owned()),
+            ("address\n::1\n1.2.3\n", "nodes.csv, line 3: address: '1.2.3' is not an IP address".to_owned()),
+            ("latitude,longitude\n1,x\n", "nodes.csv, line 2: longitude: 'x' is not a number of degrees".to_owned()),
+            (
+                "latitude,longitude\n91,0\n",
+                "nodes.csv, line 2: latitude: '91' is none: a latitude is between -90 and 90 degrees".to_owned(),
+            ),
+            (
+                "latitude,longitude\n0,nan\n",
+                "nodes.csv, line 2: longitude: 'nan' is none: a longitude is between -180 and 180 degrees".to_owned(),
+            ),
+            (
+                "latitude,longitude\n\n,9\n",
+                "nodes.csv, line 3: latitude: '' is none: a position needs both a latitude and a longitude".to_owned(),
+            ),
+        ] {
+            assert_eq!(of(text).unwrap_err(), complaint, "{text:?}");
+        }
+        let missing = read(Path::new("/nowhere/nodes.csv")).unwrap_err().to_string();
+        assert!(missing.starts_with("read /nowhere/nodes.csv: "), "{missing}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The page of a simulation: what was asked, a table of every strategy, and plots. One self-contained file without scripts, readable on
+//! light and dark screens. A pure function of what was found.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::plot::{Axis, Bar, Curve, bars, lines};
+use super::{Distributions, LeftOut, Report, Settings, Standing, Tier};
+use crate::model::Strategy;
+
+const STYLE: &str = include_str!("style.css");
+/// Relative errors beyond this are not drawn, and said.
+const WORST_DRAWN: f64 = 1.0;
+const NEAREST: &str = "nearest agent";
+
+/// What the page is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Page<'a> {
+    /// The matrix's name.
+    pub matrix: &'a str,
+    /// The name of the file of nodes, where one was given.
+    pub nodes: Option<&'a str>,
+    /// What was asked.
+    pub settings: &'a Settings,
+    /// What was found.
+    pub report: &'a Report,
+    /// How it is distributed.
+    pub distributions: &'a Distributions,
+}
+
+/// The whole page.
+pub fn page(page: &Page<'_>) -> String {
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Landfall: strategies on " (page.matrix) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main {
+                h1 { "Strategies on " (page.matrix) }
+                p.soft { "Simulated on measured round trips: some nodes are agents, every other node is a site that only landmarks measured." }
+                (asked(page))
+                (standings(page))
+                (round_trips(page))
+                (excess(page))
+                (errors(page))
+                (learning(page))
+            } }
+        }
+    };
+    markup.into_string()
+}
+
+fn asked(page: &Page<'_>) -> Markup {
+    let Page { settings, report, .. } = page;
+    let last = report.first_seed.saturating_add(report.seeds.saturating_sub(1));
+    let map = match report.without.as_slice() {
+        [] if report.tier == Tier::Plain.name() => format!("{}, {} dimensions", report.tier, report.dims),
+        [] => report.tier.to_owned(),
+        without => format!("{} without {}", report.tier, without.join(", ")),
+    };
+    let nodes = page.nodes.unwrap_or("nothing but their round trips");
+    let rows = [
+        ("matrix", format!("{}, {} nodes", page.matrix, report.nodes)),
+        ("known of the nodes", nodes.to_owned()),
+        ("seeds", format!("{} to {last}: agents are drawn anew for each", report.first_seed)),
+        ("agents", report.agents.to_string()),
+        ("landmarks", format!("{}, election {}", report.landmarks, report.election)),
+        ("sites", format!("{} in all seeds", report.sites)),
+        ("map", map),
+        ("confirming agents", settings.confirm.to_string()),
+        ("crawls of each site", settings.crawls.to_string()),
+    ];
+    html! { section { h2 { "What was asked" } dl { @for (name, value) in rows { dt { (name) } dd { (value) } } } } }
+}
+
+fn standings(page: &Page<'_>) -> Markup {
+    let report = page.report;
+    let shown =
+        |figure: Option<f64>, digits: usize| figure.map_or("–".to_owned(), |figure| format!("{figure:.digits$}"));
+    let excess = |standing: &Standing| Some(standing.mean_rtt_ms? - report.oracle_rtt_ms?);
+    html! { section {
+        h2 { "Every strategy" }
+        p.soft {
+            "Mean true round trip to whom it takes, over sites; excess over the nearest agent; stretch, the mean over the nearest agents' mean; "
+            "measurements and confirmations; and how unevenly sites went to agents (standard deviation over mean)."
+        }
+        table {
+            tr { th { "strategy" } th.n { "mean rtt, ms" } th.n { "excess, ms" } th.n { "stretch" } th.n { "probes a site" } th.n { "load cv" } th { "" } }
+            tr { td { "(nearest agent)" } td.n { (shown(report.oracle_rtt_ms, 1)) } td.n { "0.0" } td.n { "1.000" } td.n {} td.n {} td {} }
+            @for standing in &report.strategies { tr {
+                td { (standing.name) }
+                td.n { (shown(standing.mean_rtt_ms, 1)) } td.n { (shown(excess(standing), 1)) } td.n { (shown(standing.stretch, 3)) }
+                td.n { (shown(standing.probes_per_site, 1)) } td.n { (shown(standing.load_cv, 2)) }
+                td.soft { @if standing.fallbacks > 0 { "drew for " (standing.fallbacks) " sites it had nothing to go by" } }
+            } }
+            @for left in &report.left_out { tr {
+                td { (left.name) } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.soft { (why(left)) }
+            } }
+        }
+    } }
+}
+
+/// Why a strategy was not judged.
+fn why(left: &LeftOut) -> String {
+    left.lacks
+        .map_or("not asked for".to_owned(), |lacks| format!("left out: it goes by {lacks}, and no node's is known"))
+}
+
+/// A sorted list of quantiles as a line: the share, per cent, that is no greater.
+fn curve(name: &str, class: &'static str, quantiles: &[f64]) -> Option<Curve> {
+    let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
+    let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();
+    Some(Curve { name: name.to_owned(), class, points, marked: false })
+}
+
+fn round_trips(page: &Page<'_>) -> Markup {
+    let Page { settings, distributions, .. } = page;
+    let of = |(strategy, quantiles): (&Strategy, &Vec<f64>)| curve(strategy.name(), strategy.name(), quantiles);
+    let mut curves: Vec<Curve> = settings.strategies.iter().zip(&distributions.taken).filter_map(of).collect();
+    curves.extend(curve(NEAREST, "nearest", &distributions.nearest));
+    let all = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
+    let across = Axis::ratios("round trip, ms", all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+    html! { figure {
+        h2 { "Round trips to whom each strategy takes" }
+        figcaption {
+            "Share of sites whose agent is no farther than so many milliseconds; the farther left, the nearer. Where a strategy draws evenly "
+            "among several, each counts for its part. Equal ratios are equally far apart."
+        }
+        (lines("Share of sites by round trip to the chosen agent", &across, &Axis::linear("sites, %", 100.0), &curves))
+    } }
+}
+
+fn excess(page: &Page<'_>) -> Markup {
+    let report = page.report;
+    let bar = |standing: &Standing| {
+        let value = standing.mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, nearest)| mean - nearest);
+        Bar { name: standing.name.to_owned(), class: standing.name, value }
+    };
+    let drawn: Vec<Bar> = report.strategies.iter().map(bar).collect();
+    let most = drawn.iter().filter_map(|bar| bar.value).fold(0.0, f64::max);
+    html! { figure {
+        h2 { "Mean excess over the nearest agent" }
+        figcaption { "How much farther the chosen agents are than the nearest ones, on average over sites of all seeds." }
+        (bars("Mean excess by strategy", &Axis::linear("excess, ms", most), &drawn))
+    } }
+}
+
+fn errors(page: &Page<'_>) -> Markup {
+    let Page { report, distributions, .. } = page;
+    let errors = &distributions.errors;
+    let Some(curve) = curve("relative error", "gnp-top1", errors) else {
+        return html! { figure { h2 { "Errors of prediction" } figcaption { "No distance was predicted." } } };
+    };
+    let drawn = Curve {
+        points: curve
+            .points
+            .into_iter()
+            .take_while(|point| point.0 <= WORST_DRAWN)
+            .map(|(error, share)| (100.0 * error, share))
+            .collect(),
+        ..curve
+    };
+    let beyond = 100.0 - drawn.points.last().map_or(0.0, |point| point.1);
+    let shown = |error: Option<f64>| error.map_or("–".to_owned(), |error| format!("{:.1} %", 100.0 * error));
+    html! { figure {
+        h2 { "Errors of prediction" }
+        figcaption {
+            "Share of the " (report.pairs) " pairs of a site and an agent that is no landmark whose relative error, |predicted − measured| / measured, is no "
+            "greater. Median " (shown(report.estimate.re50)) ", 90th percentile " (shown(report.estimate.re90)) "; at most "
+            (format!("{beyond:.1}")) " % of the pairs are beyond 100 %."
+        }
+        (lines("Share of pairs by relative error", &Axis::linear("relative error, %", 100.0 * WORST_DRAWN), &Axis::linear("pairs, %", 100.0), &[drawn]))
+    } }
+}
+
+fn learning(page: &Page<'_>) -> Markup {
+    let learned = |standing: &&Standing| standing.excess_ms.len() > 1;
+    let curve = |standing: &Standing| {
+        let points = (1..).zip(&standing.excess_ms).map(|(crawl, excess)| (count(crawl), *excess)).collect();
+        Curve { name: standing.name.to_owned(), class: standing.name, points, marked: true }
+    };
+    let curves: Vec<Curve> = page.report.strategies.iter().filter(learned).map(curve).collect();
+    if curves.is_empty() {
+        return html! {};
+    }
+    let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
+    let across = Axis::counted("crawl of the same sites", page.settings.crawls);
+    html! { figure {
+        h2 { "What crawls teach" }
+        figcaption {
+            "Mean excess over the nearest agent in each crawl of the same sites, without further probes: the median over seeds. Strategies that do not go by "
+            "predicted distances learn nothing."
+        }
+        (lines("Excess by crawl", &across, &Axis::linear("excess, ms", most), &curves))
+    } }
+}
+
+/// Exact below 2^53.
+fn count(of: usize) -> f64 {
+    of as f64
+}
