@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed` and `site_list` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list` and `whatif` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -35,6 +35,7 @@ pub mod telemetry;
 pub mod tls;
 pub mod up;
 pub mod wake;
+pub mod whatif;
 
 pub use run::run;
 
