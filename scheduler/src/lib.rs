@@ -22,6 +22,7 @@ pub mod grpc;
 pub mod landmark_choice;
 pub mod model;
 pub mod operator;
+pub mod plan;
 pub mod postgres;
 pub mod run;
 pub mod secret;

@@ -47,6 +47,7 @@ pub mod tasks;
 pub mod terms;
 pub mod unmet;
 pub mod verdicts;
+pub mod whatif;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -1,6 +1,6 @@
 //! What if the fleet were another one: how far sites would be from whoever crawls them, and how long each agent would be busy.
 //!
-//! Nothing is drawn: a strategy spreads a site over agents in known parts (`gnp-top3` a third of it to each of the three nearest), so what it
+//! Nothing is drawn: a strategy splits a site among agents in known parts (`gnp-top3` a third of it to each of the three nearest), so what it
 //! comes to on average is a sum over sites. Distances are those between points of one embedding; what probes and crawls corrected of single
 //! pairs is left out, because nobody knows it of an agent that is not there yet. Every site is taken to be crawled once.
 //!
@@ -16,11 +16,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::gnp::{Embedding, Placement, predicted_ms};
-use crate::model::{AgentId, EmbeddingEpoch, SiteId, Strategy};
-use crate::strategy::{Speed, Work};
+use crate::model::{AgentId, EmbeddingEpoch, Strategy};
+use crate::strategy::Speed;
 
+mod sites;
 mod suggest;
 
+pub use sites::Sites;
 pub use suggest::{CANDIDATES, SAMPLE, Suggested, Suggestion, suggest};
 
 /// Sites that a thread takes at a time: enough to be worth fetching, few enough that all threads end together.
@@ -30,9 +32,9 @@ const TOP: usize = 3;
 /// Longest time that is told, seconds: beyond, one is as good as another.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
-/// How a strategy spreads a site over the agents, on average.
+/// How a strategy splits a site among the agents, on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum Split {
     /// Evenly over all.
     All,
     /// Evenly over the nearest so many, 1 to 3; over all where there are fewer.
@@ -66,7 +68,7 @@ pub enum WhatIfError {
     Coordinate(usize),
 }
 
-impl TryFrom<Strategy> for Spread {
+impl TryFrom<Strategy> for Split {
     type Error = WhatIfError;
 
     fn try_from(strategy: Strategy) -> Result<Self, WhatIfError> {
@@ -116,115 +118,6 @@ pub struct Agent {
     pub change: Change,
 }
 
-/// The sites of one embedding: where each lies, and how much there is to crawl.
-#[derive(Debug, Clone)]
-pub struct Sites {
-    epoch: EmbeddingEpoch,
-    dimensions: usize,
-    ids: Vec<SiteId>,
-    /// One coordinate after another.
-    coordinates: Vec<f64>,
-    /// Pages and bytes of each one's last crawl.
-    sizes: Vec<Option<(u32, u64)>>,
-    intervals_ms: Vec<u32>,
-    known: usize,
-    pages: u64,
-    bytes: u64,
-}
-
-impl Sites {
-    /// None yet, of an embedding of this many dimensions.
-    pub fn new(epoch: EmbeddingEpoch, dimensions: usize) -> Self {
-        let (ids, coordinates, sizes, intervals_ms) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { epoch, dimensions, ids, coordinates, sizes, intervals_ms, known: 0, pages: 0, bytes: 0 }
-    }
-
-    /// Adds one. `size` is the pages and bytes of its last crawl, `interval` the time between two requests where a batch said so.
-    ///
-    /// # Errors
-    /// When the coordinate is none of this embedding.
-    pub fn push(
-        &mut self,
-        site: SiteId,
-        coordinate: &[f64],
-        size: Option<(u32, u64)>,
-        interval: Option<Duration>,
-    ) -> Result<(), WhatIfError> {
-        if !self.has(coordinate) {
-            return Err(WhatIfError::Coordinate(self.dimensions));
-        }
-        if let Some((pages, bytes)) = size {
-            self.known += 1;
-            self.pages = self.pages.saturating_add(pages.into());
-            self.bytes = self.bytes.saturating_add(bytes);
-        }
-        let interval = interval.unwrap_or(Work::default().interval);
-        self.ids.push(site);
-        self.coordinates.extend_from_slice(coordinate);
-        self.sizes.push(size);
-        self.intervals_ms.push(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX));
-        Ok(())
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-
-    /// The embedding they lie in.
-    pub const fn epoch(&self) -> EmbeddingEpoch {
-        self.epoch
-    }
-
-    /// How many were crawled before, so that their size is known.
-    pub const fn known(&self) -> usize {
-        self.known
-    }
-
-    /// Pages and bytes that a site of unknown size is taken to have: the mean of those that are known, else [`Work::default`]'s.
-    pub fn usual(&self) -> (u32, u64) {
-        let Some(known) = u64::try_from(self.known).ok().filter(|known| *known > 0) else {
-            return (Work::default().pages, Work::default().bytes);
-        };
-        (u32::try_from(self.pages / known).unwrap_or(u32::MAX), self.bytes / known)
-    }
-
-    /// Which site is meant by its place in this list.
-    pub fn id(&self, index: usize) -> Option<SiteId> {
-        self.ids.get(index).copied()
-    }
-
-    /// Whether this is a coordinate of this embedding.
-    pub fn has(&self, coordinate: &[f64]) -> bool {
-        coordinate.len() == self.width()
-            && coordinate.iter().all(|component| component.is_finite())
-            && coordinate.last().is_some_and(|height| *height >= 0.0)
-    }
-
-    const fn width(&self) -> usize {
-        self.dimensions + 1
-    }
-
-    fn coordinate(&self, index: usize) -> &[f64] {
-        let from = index * self.width();
-        &self.coordinates[from..from + self.width()]
-    }
-
-    fn coordinates_of(&self, part: &Range<usize>) -> &[f64] {
-        &self.coordinates[part.start * self.width()..part.end * self.width()]
-    }
-
-    fn work(&self, index: usize, usual: (u32, u64)) -> Work {
-        let (pages, bytes) = self.sizes[index].unwrap_or(usual);
-        Work { pages, bytes, interval: Duration::from_millis(self.intervals_ms[index].into()) }
-    }
-}
-
 /// What one agent would have to do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
@@ -265,7 +158,7 @@ pub struct Comparison {
 pub fn compare(
     sites: &Sites,
     agents: &[Agent],
-    spread: Spread,
+    split: Split,
     threads: NonZeroUsize,
 ) -> Result<Comparison, WhatIfError> {
     if sites.is_empty() {
@@ -273,12 +166,12 @@ pub fn compare(
     }
     let fleet_without = |change: Change| Fleet::of(sites, agents, change);
     let before = fleet_without(Change::Comes)?.ok_or(WhatIfError::NoAgents(sites.epoch))?;
-    let before = before.outlook(sites, spread, threads);
+    let before = before.outlook(sites, split, threads);
     let after = if agents.iter().all(|agent| agent.change == Change::Stays) {
         before.clone()
     } else {
         let after = fleet_without(Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
-        after.outlook(sites, spread, threads)
+        after.outlook(sites, split, threads)
     };
     Ok(Comparison { before, after })
 }
@@ -319,11 +212,11 @@ impl<'a> Fleet<'a> {
         Ok(Some(Self { all: agents.len(), there, map }))
     }
 
-    fn outlook(&self, sites: &Sites, spread: Spread, threads: NonZeroUsize) -> Outlook {
+    fn outlook(&self, sites: &Sites, split: Split, threads: NonZeroUsize) -> Outlook {
         let usual = sites.usual();
-        let parts = in_parts(sites.len(), threads, |part| match spread {
-            Spread::All => self.over_all(sites, usual, part),
-            Spread::Nearest(most) => self.over_nearest(sites, usual, most, part),
+        let parts = in_parts(sites.len(), threads, |part| match split {
+            Split::All => self.over_all(sites, usual, part),
+            Split::Nearest(most) => self.over_nearest(sites, usual, most, part),
         });
         let mut loads = vec![(0.0, 0.0); self.there.len()];
         let mut millis = 0.0;

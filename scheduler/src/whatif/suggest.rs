@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Agent, Change, Fleet, Sites, Spread, TOP, WhatIfError, beside, in_parts, nearest};
+use super::{Agent, Change, Fleet, Sites, Split, TOP, WhatIfError, beside, in_parts, nearest};
 use crate::gnp::predicted_ms;
 
 /// Sites among which places are looked for, of as many as there are. Sampled means of round trips err by under one per cent then.
@@ -52,12 +52,12 @@ type Nearby = [f32; TOP];
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
-    spread: Spread,
+    split: Split,
     count: usize,
     seed: u64,
     threads: NonZeroUsize,
 ) -> Result<Suggested, WhatIfError> {
-    let Spread::Nearest(most) = spread else { return Err(WhatIfError::NothingToSuggest) };
+    let Split::Nearest(most) = split else { return Err(WhatIfError::NothingToSuggest) };
     if sites.is_empty() {
         return Err(WhatIfError::NoSites);
     }

@@ -5,6 +5,8 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::model::SiteId;
+use crate::strategy::Work;
 
 const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(4);
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
@@ -55,7 +57,7 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
         agent("east", &[100.0, 1.0], Change::Leaves),
         agent("new", &[90.0, 1.0], Change::Comes),
     ];
-    let top1 = compare(&sites, &agents, Spread::Nearest(1), TWO).unwrap();
+    let top1 = compare(&sites, &agents, Split::Nearest(1), TWO).unwrap();
     // 10 + 2 + 1 for either site; afterwards the second is 3 from the new agent.
     assert!(close(top1.before.mean_ms, 13.0) && close(top1.after.mean_ms, 8.0), "{top1:?}");
     let load = |outlook: &Outlook, place: usize| outlook.loads[place].unwrap();
@@ -68,11 +70,11 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
     assert!(close(top1.after.makespan.as_secs_f64(), 0.0845));
 
     // Two agents share each site where three would.
-    let top3 = compare(&sites, &agents, Spread::Nearest(3), TWO).unwrap();
+    let top3 = compare(&sites, &agents, Split::Nearest(3), TWO).unwrap();
     assert!(close(top3.before.mean_ms, 53.0), "{top3:?}");
     // 13 and 83, 93 and 3.
     assert!(close(top3.after.mean_ms, 48.0), "{top3:?}");
-    let all = compare(&sites, &agents, Spread::All, TWO).unwrap();
+    let all = compare(&sites, &agents, Split::All, TWO).unwrap();
     assert!(close(all.before.mean_ms, 53.0) && close(load(&all.before, 1).sites, 1.0), "{all:?}");
 }
 
@@ -97,22 +99,22 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     let sites = sites(&coordinates);
     let mut agents: Vec<Agent> =
         (0..3).map(|number| agent("a", &[f64::from(number * 5), 1.0], Change::Stays)).collect();
-    let spread = Spread::Nearest(3);
-    let suggested = suggest(&sites, &agents, spread, 4, 7, TWO).unwrap();
+    let split = Split::Nearest(3);
+    let suggested = suggest(&sites, &agents, split, 4, 7, TWO).unwrap();
     assert!(suggested.picks.len() >= 3, "{suggested:?}");
     // The far cluster has nobody: the first three go there, each for a third of it.
     for pick in &suggested.picks[..3] {
         assert!(pick.site >= 300 && close(pick.share, 0.25 / 3.0), "{suggested:?}");
     }
-    assert_eq!(suggested, suggest(&sites, &agents, spread, 4, 7, NonZeroUsize::MIN).unwrap());
-    let before = compare(&sites, &agents, spread, TWO).unwrap().after.mean_ms;
+    assert_eq!(suggested, suggest(&sites, &agents, split, 4, 7, NonZeroUsize::MIN).unwrap());
+    let before = compare(&sites, &agents, split, TWO).unwrap().after.mean_ms;
     let mut mean_ms = before;
     for pick in suggested.picks {
         let coordinate = beside(sites.coordinate(pick.site), &agents);
         assert_eq!(coordinate.last(), Some(&1.0), "as high as agents are");
         agents.push(agent("new", &coordinate, Change::Comes));
         // What is said of a pick is what adding it comes to.
-        let compared = compare(&sites, &agents, spread, TWO).unwrap();
+        let compared = compare(&sites, &agents, split, TWO).unwrap();
         assert!(close(compared.before.mean_ms, before) && close(compared.after.mean_ms, pick.mean_ms), "{pick:?}");
         assert!(close(mean_ms - pick.mean_ms, pick.gain_ms) && pick.gain_ms > 0.0, "{pick:?}");
         mean_ms = pick.mean_ms;
@@ -123,24 +125,24 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
 fn where_nobody_helps_nothing_is_suggested() {
     let sites = sites(&[vec![1.0, 1.0], vec![1.0, 1.0]]);
     let agents = [agent("a", &[1.0, 1.0], Change::Stays)];
-    assert_eq!(suggest(&sites, &agents, Spread::Nearest(1), 3, 1, TWO).unwrap().picks, []);
+    assert_eq!(suggest(&sites, &agents, Split::Nearest(1), 3, 1, TWO).unwrap().picks, []);
 }
 
 #[test]
 fn questions_without_an_answer_are_refused_with_a_sentence() {
     let (sites, mut agents) = network(10, 2, 1);
     let none = Sites::new(EPOCH, 2);
-    assert_eq!(compare(&none, &agents, Spread::All, TWO), Err(WhatIfError::NoSites));
-    assert_eq!(suggest(&none, &agents, Spread::Nearest(3), 1, 1, TWO), Err(WhatIfError::NoSites));
-    assert_eq!(compare(&sites, &[], Spread::All, TWO), Err(WhatIfError::NoAgents(EPOCH)));
+    assert_eq!(compare(&none, &agents, Split::All, TWO), Err(WhatIfError::NoSites));
+    assert_eq!(suggest(&none, &agents, Split::Nearest(3), 1, 1, TWO), Err(WhatIfError::NoSites));
+    assert_eq!(compare(&sites, &[], Split::All, TWO), Err(WhatIfError::NoAgents(EPOCH)));
     agents.iter_mut().for_each(|agent| agent.change = Change::Leaves);
-    assert_eq!(compare(&sites, &agents, Spread::All, TWO), Err(WhatIfError::NobodyLeft(EPOCH)));
-    assert_eq!(suggest(&sites, &agents, Spread::All, 1, 1, TWO), Err(WhatIfError::NothingToSuggest));
+    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(WhatIfError::NobodyLeft(EPOCH)));
+    assert_eq!(suggest(&sites, &agents, Split::All, 1, 1, TWO), Err(WhatIfError::NothingToSuggest));
     agents[0].coordinate.pop();
-    assert_eq!(compare(&sites, &agents, Spread::All, TWO), Err(WhatIfError::Coordinate(2)));
-    let foreseen = Strategy::ALL.into_iter().filter(|one| Spread::try_from(*one).is_ok()).map(Strategy::name);
+    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(WhatIfError::Coordinate(2)));
+    let foreseen = Strategy::ALL.into_iter().filter(|one| Split::try_from(*one).is_ok()).map(Strategy::name);
     assert_eq!(foreseen.collect::<Vec<_>>(), ["random", "gnp-top1", "gnp-top3"]);
-    let refused = Spread::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
+    let refused = Split::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
     assert_eq!(
         refused,
         "a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what earliest-finish does"
@@ -163,18 +165,18 @@ proptest! {
     fn with_the_nearest_alone_another_agent_never_raises_the_mean(seed in any::<u64>(), count in 1_usize..8) {
         let (sites, mut agents) = network(60, count + 1, seed);
         agents[count].change = Change::Comes;
-        let compared = compare(&sites, &agents, Spread::Nearest(1), TWO).unwrap();
+        let compared = compare(&sites, &agents, Split::Nearest(1), TWO).unwrap();
         prop_assert!(compared.after.mean_ms <= compared.before.mean_ms, "{compared:?}");
     }
 
     #[test]
     fn removing_is_the_inverse_of_adding_and_every_site_is_somebodys(seed in any::<u64>(), which in 0_usize..5) {
         let (sites, mut agents) = network(60, 5, seed);
-        for spread in [Spread::All, Spread::Nearest(1), Spread::Nearest(3)] {
+        for split in [Split::All, Split::Nearest(1), Split::Nearest(3)] {
             agents[which].change = Change::Comes;
-            let added = compare(&sites, &agents, spread, TWO).unwrap();
+            let added = compare(&sites, &agents, split, TWO).unwrap();
             agents[which].change = Change::Leaves;
-            let removed = compare(&sites, &agents, spread, TWO).unwrap();
+            let removed = compare(&sites, &agents, split, TWO).unwrap();
             prop_assert!(added.before == removed.after && added.after == removed.before);
             for outlook in [added.before, added.after] {
                 let sum = |of: fn(&Load) -> f64| outlook.loads.iter().flatten().map(of).sum::<f64>();
@@ -190,10 +192,10 @@ proptest! {
         let (sites, agents) = network(60, 7, seed);
         let mut backwards = agents.clone();
         backwards.reverse();
-        for spread in [Spread::All, Spread::Nearest(1), Spread::Nearest(3)] {
-            let one = compare(&sites, &agents, spread, NonZeroUsize::MIN).unwrap();
-            prop_assert!(one == compare(&sites, &agents, spread, TWO).unwrap());
-            let other = compare(&sites, &backwards, spread, TWO).unwrap().before;
+        for split in [Split::All, Split::Nearest(1), Split::Nearest(3)] {
+            let one = compare(&sites, &agents, split, NonZeroUsize::MIN).unwrap();
+            prop_assert!(one == compare(&sites, &agents, split, TWO).unwrap());
+            let other = compare(&sites, &backwards, split, TWO).unwrap().before;
             prop_assert!(close(one.before.mean_ms, other.mean_ms));
             for (here, there) in one.before.loads.iter().flatten().zip(other.loads.iter().rev().flatten()) {
                 prop_assert!(close(here.sites, there.sites) && close(here.work.as_secs_f64(), there.work.as_secs_f64()));
