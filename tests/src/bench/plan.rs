@@ -106,7 +106,7 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
         "set session_replication_role = replica;
          select setseed(0.25);
          create table cities as
-         select n, array(select 150 * random() from generate_series(1, 8) where n > 0) as at from generate_series(0, 39) n;
+         select n, array(select 150 * random() from generate_series(1, 8) where n >= 0) as at from generate_series(0, 39) n;
          insert into embeddings (epoch, dimensions, landmarks, fit_error) overriding system value values (1, 8, '{{}}', 0);
          {AGENTS_PLACED};
          insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
