@@ -33,6 +33,8 @@ core=(
     scheduler/src/throughput.rs
     scheduler/src/site_list.rs
     scheduler/src/site_list
+    scheduler/src/whatif.rs
+    scheduler/src/whatif
     agent/src/probe/weighted_mean.rs
     agent/src/probe/stopping.rs
     agent/src/probe/sharing.rs

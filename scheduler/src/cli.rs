@@ -13,6 +13,7 @@ use crate::contact::ContactUrl;
 use crate::exit::usage;
 use crate::up;
 
+mod addition;
 mod agent;
 mod agents;
 mod alarms;
@@ -28,6 +29,7 @@ mod events;
 mod explain;
 mod landmarks;
 mod output;
+mod plan;
 mod policy;
 mod reports;
 mod sightings;
@@ -142,6 +144,16 @@ Examples:
   landfall explain www.example.cn
   landfall explain www.example.cn --batch autumn --at 1017 --format json")]
     Explain(explain::ExplainArgs),
+    /// Say what another fleet would come to, from the sites already located: mean round trip, makespan, every agent's load
+    #[command(after_help = "\
+Examples:
+  landfall plan                                                            the fleet as it is
+  landfall plan --add city=Chengdu,isp=Telecom,near=www.example.cn
+  landfall plan --remove harbin-cernet --add city=Harbin,isp=Unicom,near=harbin-cernet,slots=8
+  landfall plan --suggest 3                                                where the next agents would help most
+
+Nothing is changed by it. Distances are the map's; every located site is taken to be crawled once.")]
+    Plan(plan::PlanArgs),
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
@@ -220,6 +232,7 @@ impl Cli {
                 Command::Batches(command) => command.run(&connection).await,
                 Command::Events(args) => args.run(&connection).await,
                 Command::Explain(args) => args.run(&connection).await,
+                Command::Plan(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
             }

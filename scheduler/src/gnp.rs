@@ -203,6 +203,12 @@ impl Embedding {
     }
 }
 
+/// The predicted round trip between two coordinates of one embedding, milliseconds: what [`Embedding::predict`] says, for those who
+/// ask it of very many and know that they are of one embedding. Both must have as many components.
+pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
+    held(objective::distance(a, b))
+}
+
 /// The median distance between placed agents, milliseconds; 1 where there are no two.
 fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
@@ -220,9 +226,13 @@ fn softening(scale: f64) -> f64 {
 
 /// Leaves the milliseconds of this module: held between a microsecond and [`Rtt::MAX`], whatever the coordinates say.
 fn round_trip(millis: f64) -> Rtt {
+    Rtt::try_from_millis_f64(held(millis)).expect("clamped into the range of a round trip")
+}
+
+/// Milliseconds that a round trip may have.
+fn held(millis: f64) -> f64 {
     let longest = Rtt::MAX.as_secs_f64() * 1e3;
-    let held = if millis.is_nan() { longest } else { millis.clamp(1e-3, longest) };
-    Rtt::try_from_millis_f64(held).expect("clamped into the range of a round trip")
+    if millis.is_nan() { longest } else { millis.clamp(1e-3, longest) }
 }
 
 /// Enters the milliseconds of this module.

@@ -48,6 +48,7 @@ pub mod terms;
 pub mod throughput;
 pub mod unmet;
 pub mod verdicts;
+pub mod whatif;
 
 #[cfg(test)]
 pub(crate) mod fixtures;

@@ -21,6 +21,7 @@ mod leases;
 mod loads;
 mod million;
 mod plain;
+mod plan;
 mod refined;
 mod speed;
 mod trust;
@@ -93,6 +94,7 @@ const SECTIONS: &[Section] = &[
     ("loads", loads::run),
     ("million", million::run),
     ("plain", plain::run),
+    ("plan", plan::run),
     ("refined", refined::run),
     ("speed", speed::run),
     ("trust", trust::run),

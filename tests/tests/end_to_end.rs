@@ -94,8 +94,29 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     let grown = cluster.operate(&["report", "throughput", "--batch", "autumn", "--format", "csv"]).await.unwrap();
     let last: Vec<&str> = grown.lines().last().unwrap().split(',').collect();
     assert_eq!((grown.lines().count(), last[1], last[3]), (21, "24", bytes.to_string().as_str()), "{grown}");
+    plans_are_made(&cluster, &facts).await;
     measurements_are_true(&cluster, &facts);
     cluster.stop().await.unwrap();
+}
+
+/// What another fleet would come to is said of the sites that lie in the map.
+async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
+    let leaver = &cluster.agent_names()[0];
+    let add = format!("city=Chengdu,isp=Telecom,near={}", facts.tasks[0].site);
+    let words = ["plan", "--add", &add, "--remove", leaver, "--suggest", "2", "--strategy", "gnp-top1", "--format"];
+    let text = cluster.operate(&[&words[..], &["text"]].concat()).await.unwrap();
+    assert!(text.contains("chengdu-telecom") && text.contains("places tried, of all sites"), "{text}");
+    let json = cluster.operate(&[&words[..], &["json"]].concat()).await.unwrap();
+    let plan: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let counted = plan["sites"].as_u64().unwrap() + plan["sites_in_several_places"].as_u64().unwrap();
+    assert_eq!((counted, plan["sites_elsewhere"].as_u64()), (24, Some(0)), "{text}");
+    assert_eq!(plan["sites_of_known_size"], plan["sites"], "all were crawled: {text}");
+    let agents = plan["agents"].as_array().unwrap();
+    let there = |when: &str| agents.iter().filter(|agent| agent[when].is_object()).count();
+    assert_eq!((agents.len(), there("before"), there("after")), (7, 6, 6), "{text}");
+    assert!(plan["before"]["mean_ms"].as_f64().unwrap() > 0.0 && plan["after"]["makespan_ms"].as_f64().unwrap() > 0.0);
+    let unknown = cluster.operate(&["plan", "--remove", "nobody"]).await.unwrap_err().to_string();
+    assert!(unknown.contains("remove: no agent is called nobody"), "{unknown}");
 }
 
 /// Mesh and site measurements equal the scenario's round trips, where the machine was quiet enough to tell.

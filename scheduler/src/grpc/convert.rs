@@ -15,6 +15,7 @@ pub(super) mod embeddings;
 pub(super) mod events;
 pub(super) mod explain;
 pub(super) mod fleet;
+pub(super) mod plan;
 pub(super) mod policies;
 pub(super) mod reports;
 pub(super) mod sites;

@@ -30,6 +30,8 @@ use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
 use crate::tasks::run_periodic;
 
+mod plan;
+
 /// Presents a token with every call.
 #[derive(Clone)]
 struct Presents(String);
@@ -229,6 +231,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         reports.assignments(v1::AssignmentsRequest { batch: batch() }).await.map(|_| ()),
         reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
         reports.throughput(v1::ThroughputRequest::default()).await.map(|_| ()),
+        reports.plan(v1::PlanRequest::default()).await.map(|_| ()),
         desk.events().events(v1::EventsRequest::default()).await.map(|_| ()),
     ]
     .map(|answer| answer.expect_err("refused").code());

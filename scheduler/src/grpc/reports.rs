@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
+use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::model::BatchId;
+use crate::plan::{self, Wanted};
 use crate::store::reports::{self, AssignmentRow, Key};
 use crate::store::throughput::{self, Grown, Scope};
 use crate::store::{self, batches};
@@ -24,11 +27,13 @@ const MAX_MESSAGE: usize = 4 << 20;
 #[derive(Debug, Clone)]
 pub struct ReportDesk {
     scheduler: Scheduler,
+    /// One plan at a time: each may hold a gigabyte and every core for seconds. Guards nothing else.
+    planning: Arc<Mutex<()>>,
 }
 
 /// The service, with its limits.
 pub fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
-    ReportServiceServer::new(ReportDesk { scheduler }).max_decoding_message_size(MAX_MESSAGE)
+    ReportServiceServer::new(ReportDesk { scheduler, planning: Arc::default() }).max_decoding_message_size(MAX_MESSAGE)
 }
 
 #[tonic::async_trait]
@@ -79,6 +84,14 @@ impl ReportService for ReportDesk {
         let report = Grown::read(&mut tx, scope, asked.slices).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         Ok(Response::new(report.into()))
+    }
+
+    async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let wanted = Wanted::try_from(request.into_inner()).map_err(status::from_field)?;
+        let _turn = self.planning.lock().await;
+        let plan = plan::plan(&self.scheduler.pool, &wanted).await.map_err(status::from_plan)?;
+        Ok(Response::new(plan.into()))
     }
 }
 

@@ -8,12 +8,14 @@ use std::io;
 use tonic::Status;
 
 use crate::landmark_choice::ChoiceError;
+use crate::plan::PlanError;
 use crate::store;
 use crate::store::batch_changes::ChangeError;
 use crate::store::drains::DrainError;
 use crate::store::enrolments::RedeemError;
 use crate::store::sessions::{EndCause, OpenError};
 use crate::store::submissions::SubmitError;
+use crate::whatif::WhatIfError;
 
 use super::auth::AuthError;
 use super::convert::InvalidField;
@@ -143,6 +145,30 @@ pub fn from_submit(error: SubmitError) -> Status {
         | SubmitError::OtherConstraints { .. } => Status::failed_precondition(error.to_string()),
         SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
         SubmitError::Store(error) => from_store(error),
+    }
+}
+
+/// `NotFound` for an unknown name, `InvalidArgument` for a request that contradicts itself, `FailedPrecondition` where too little is
+/// located or placed.
+pub fn from_plan(error: PlanError) -> Status {
+    match error {
+        PlanError::UnknownAgent(_) | PlanError::UnknownNear(_) => Status::not_found(error.to_string()),
+        PlanError::Repeated(_) | PlanError::Taken(_) | PlanError::NoPart(..) | PlanError::Strategy(_) => {
+            Status::invalid_argument(error.to_string())
+        }
+        PlanError::Unplaced { .. } | PlanError::TooManySites(_) => Status::failed_precondition(error.to_string()),
+        PlanError::WhatIf(cause) => match cause {
+            WhatIfError::Unforeseen(_) | WhatIfError::NobodyLeft(_) | WhatIfError::NothingToSuggest => {
+                Status::invalid_argument(cause.to_string())
+            }
+            WhatIfError::NoAgents(_) | WhatIfError::NoSites => Status::failed_precondition(cause.to_string()),
+            // What the store holds of an agent: no fault of who asks.
+            WhatIfError::Coordinate(_) => {
+                from_store(store::Error::inconsistent("agent_placements", "coordinate", &cause))
+            }
+        },
+        PlanError::Stopping => Status::unavailable(error.to_string()),
+        PlanError::Store(error) => from_store(error),
     }
 }
 

@@ -136,7 +136,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
 }
 
 /// `harbin-cernet`: letters and digits, everything else a hyphen. Names in other scripts leave nothing, so `agent`.
-fn default_name(city: &str, carrier: &str) -> String {
+pub(crate) fn default_name(city: &str, carrier: &str) -> String {
     /// Leaves room for a number within the 63 characters of a name.
     const LONGEST: usize = 56;
     let mut name = String::new();

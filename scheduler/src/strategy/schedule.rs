@@ -71,17 +71,25 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
     let mut order: Vec<(Reverse<Duration>, usize)> = jobs.iter().enumerate().filter_map(best).collect();
     order.sort_unstable();
-    let mut placed: Vec<Vec<(usize, Duration)>> = vec![Vec::new(); frees.len()];
+    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); frees.len()];
     for (_, job) in order {
         if let Some((agent, takes)) = best_place(&jobs[job].takes, &slots) {
             slots[agent].take(takes);
-            placed[agent].push((job, takes));
+            placed[agent].push(Placed { job, takes });
         }
     }
-    let of_agent = |(agent, (placed, frees)): (usize, (Vec<(usize, Duration)>, &Vec<Duration>))| {
-        in_turn(jobs, placed, frees).into_iter().map(move |(job, begins, ends)| Planned { job, agent, begins, ends })
-    };
-    placed.into_iter().zip(frees).enumerate().flat_map(of_agent).collect()
+    let mut planned = Vec::new();
+    for (agent, (placed, frees)) in placed.into_iter().zip(frees).enumerate() {
+        planned.extend(in_turn(agent, jobs, placed, frees));
+    }
+    planned
+}
+
+/// A job that an agent gets, and how long it takes there.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    job: usize,
+    takes: Duration,
 }
 
 /// The agent where one more job costs least, and how long it takes there; of equals where it takes least time, then the first of them.
@@ -95,19 +103,22 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// An agent's jobs in the order in which they begin, with their begins and ends. Those of known size come first, the longest of them first,
-/// so that short ones even out what longer ones left. Of the others nobody knows which are long: they come nearest first, so that most of a
-/// batch is there early.
-fn in_turn(jobs: &[Job], mut placed: Vec<(usize, Duration)>, frees: &[Duration]) -> Vec<(usize, Duration, Duration)> {
-    placed.sort_by_key(|(job, takes)| {
-        if jobs[*job].sized { (0, Reverse(*takes), Duration::ZERO) } else { (1, Reverse(Duration::ZERO), *takes) }
+/// An agent's jobs in the order in which they begin. Those of known size come first, the longest of them first, so that short ones even out
+/// what longer ones left. Of the others nobody knows which are long: they come nearest first, so that most of a batch is there early.
+fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duration]) -> Vec<Planned> {
+    placed.sort_by_key(|one| {
+        if jobs[one.job].sized {
+            (0, Reverse(one.takes), Duration::ZERO)
+        } else {
+            (1, Reverse(Duration::ZERO), one.takes)
+        }
     });
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
-    let begun = placed.into_iter().filter_map(|(job, takes)| {
+    let begun = placed.into_iter().filter_map(|Placed { job, takes }| {
         let mut first = free.peek_mut()?;
         let begins = first.0;
         first.0 = begins.saturating_add(takes);
-        Some((job, begins, first.0))
+        Some(Planned { job, agent, begins, ends: first.0 })
     });
     begun.collect()
 }

@@ -78,7 +78,7 @@ impl Work {
     }
 
     /// What is the same of it for all agents.
-    pub(super) fn counted(&self) -> Counted {
+    pub(crate) fn counted(&self) -> Counted {
         let interval_s = self.interval.as_secs_f64();
         let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
         Counted { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
@@ -103,7 +103,7 @@ impl Work {
 
 /// Work, with what is the same for all agents worked out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Counted {
+pub(crate) struct Counted {
     pages: f64,
     page_bytes: f64,
     rounds: f64,
@@ -113,7 +113,11 @@ pub(super) struct Counted {
 impl Counted {
     /// Seconds that an agent takes at this distance.
     pub(super) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
-        let trip = distance.as_duration().as_secs_f64();
+        self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
+    }
+
+    /// Seconds that an agent takes whose round trip is so many seconds.
+    pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
         let page = speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes;
         (OPENING_TRIPS * trip + self.pages * page.max(self.interval_s)).clamp(0.0, LONGEST_S)
     }

@@ -49,8 +49,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 /// A scheduler on a database of the benchmark's.
-struct Bench {
-    pool: PgPool,
+pub(super) struct Bench {
+    pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
     /// The last to go: Postgres writes to it until it has ended.
@@ -58,7 +58,7 @@ struct Bench {
 }
 
 async fn measure() -> anyhow::Result<Vec<Line>> {
-    let mut bench = Bench::start().await?;
+    let bench = Bench::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let mut scheduler = bench.serve().await?;
     let idle = resident(&scheduler.0)?;
@@ -124,13 +124,13 @@ async fn measure() -> anyhow::Result<Vec<Line>> {
     drop(agents);
     bench.end(&mut process).await?;
     lines.push(Line::plain("load average at the end", load()?));
-    bench.pool.close().await;
-    bench.postgres.stop().await?;
+    bench.close().await?;
     Ok(lines)
 }
 
 impl Bench {
-    async fn start() -> anyhow::Result<Self> {
+    /// With so many agents enrolled.
+    pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         use std::os::unix::fs::PermissionsExt as _;
         // The private Postgres of root runs as another user, who must be able to pass.
         let directory = tempfile::Builder::new()
@@ -141,12 +141,12 @@ impl Bench {
         std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
         let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
         let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;
-        let credentials = seed::agents(&pool, AGENTS).await?;
+        let credentials = seed::agents(&pool, agents).await?;
         Ok(Self { pool, postgres, credentials, directory })
     }
 
     /// Starts the real scheduler; returns when it has said where it listens.
-    async fn serve(&self) -> anyhow::Result<(Process, String)> {
+    pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
         let data_dir = self.directory.path().join("scheduler");
         let client_file = data_dir.join("client.toml");
         if client_file.exists() {
@@ -165,15 +165,27 @@ impl Bench {
         Ok((process, url))
     }
 
-    async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
+    /// Ends the scheduler in order.
+    pub(super) async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
         process.terminate();
         ensure!(process.wait(PATIENCE).await?.is_some(), "the scheduler did not end: {}", process.tail());
         Ok(())
     }
 
+    /// What operators present.
+    pub(super) fn token(&self) -> anyhow::Result<String> {
+        Ok(client(&self.directory.path().join("scheduler"))?.token)
+    }
+
+    /// Ends the database.
+    pub(super) async fn close(mut self) -> anyhow::Result<()> {
+        self.pool.close().await;
+        self.postgres.stop().await
+    }
+
     /// Submits lists one after another, as one client does.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
-        let token = client(&self.directory.path().join("scheduler"))?.token;
+        let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
         let mut sites = SiteServiceClient::new(channel);
         let began = Instant::now();
@@ -244,13 +256,13 @@ fn int(count: u64) -> anyhow::Result<f64> {
     Ok(f64::from(u32::try_from(count)?))
 }
 
-fn load() -> anyhow::Result<String> {
+pub(super) fn load() -> anyhow::Result<String> {
     let text = std::fs::read_to_string("/proc/loadavg").context("read the load")?;
     Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 /// Bytes of a process in memory.
-fn resident(process: &Process) -> anyhow::Result<f64> {
+pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
     let pid = process.pid().context("the scheduler has ended")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the scheduler's memory")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

@@ -177,11 +177,14 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     lines
 }
 
+/// What is compared, ours, the other, the figure, and the target.
+type Figure = (&'static str, &'static str, &'static str, fn(&Standing) -> f64, f64);
+
 /// What ours comes to beside Top-3 and the list scheduler, by layout and pace: the medians over the cells, and the worst.
 fn ours(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
     let growth = |one: &Standing| one.mb_per_min;
     let makespan = |one: &Standing| one.makespan_s;
-    let figures: [(&str, &str, &str, fn(&Standing) -> f64, f64); 4] = [
+    let figures: [Figure; 4] = [
         ("growth", OURS, "gnp-top3", growth, GROWTH),
         ("makespan", OURS, "gnp-top3", makespan, 1.0),
         ("makespan", AGAIN, "gnp-top3", makespan, AGAIN_MAKESPAN),

@@ -1,0 +1,117 @@
+//! The sites that a plan is about, in flat arrays: of a million with eight dimensions, 110 MB.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::WhatIfError;
+use crate::model::{EmbeddingEpoch, SiteId};
+use crate::strategy::Work;
+
+/// The sites of one embedding: where each lies, and how much there is to crawl.
+#[derive(Debug, Clone)]
+pub struct Sites {
+    pub(super) epoch: EmbeddingEpoch,
+    pub(super) dimensions: usize,
+    ids: Vec<SiteId>,
+    /// One coordinate after another.
+    coordinates: Vec<f64>,
+    /// Pages and bytes of each one's last crawl.
+    sizes: Vec<Option<(u32, u64)>>,
+    intervals_ms: Vec<u32>,
+    known: usize,
+    pages: u64,
+    bytes: u64,
+}
+
+impl Sites {
+    /// None yet, of an embedding of this many dimensions.
+    pub fn new(epoch: EmbeddingEpoch, dimensions: usize) -> Self {
+        let (ids, coordinates, sizes, intervals_ms) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { epoch, dimensions, ids, coordinates, sizes, intervals_ms, known: 0, pages: 0, bytes: 0 }
+    }
+
+    /// Adds one. `size` is the pages and bytes of its last crawl, `interval` the time between two requests where a batch said so.
+    ///
+    /// # Errors
+    /// When the coordinate is none of this embedding.
+    pub fn push(
+        &mut self,
+        site: SiteId,
+        coordinate: &[f64],
+        size: Option<(u32, u64)>,
+        interval: Option<Duration>,
+    ) -> Result<(), WhatIfError> {
+        if !self.has(coordinate) {
+            return Err(WhatIfError::Coordinate(self.dimensions));
+        }
+        if let Some((pages, bytes)) = size {
+            self.known += 1;
+            self.pages = self.pages.saturating_add(pages.into());
+            self.bytes = self.bytes.saturating_add(bytes);
+        }
+        let interval = interval.unwrap_or(Work::default().interval);
+        self.ids.push(site);
+        self.coordinates.extend_from_slice(coordinate);
+        self.sizes.push(size);
+        self.intervals_ms.push(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX));
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The embedding they lie in.
+    pub const fn epoch(&self) -> EmbeddingEpoch {
+        self.epoch
+    }
+
+    /// How many were crawled before, so that their size is known.
+    pub const fn known(&self) -> usize {
+        self.known
+    }
+
+    /// Pages and bytes that a site of unknown size is taken to have: the mean of those that are known, else [`Work::default`]'s.
+    pub fn usual(&self) -> (u32, u64) {
+        let Some(known) = u64::try_from(self.known).ok().filter(|known| *known > 0) else {
+            return (Work::default().pages, Work::default().bytes);
+        };
+        (u32::try_from(self.pages / known).unwrap_or(u32::MAX), self.bytes / known)
+    }
+
+    /// Which site is meant by its place in this list.
+    pub fn id(&self, index: usize) -> Option<SiteId> {
+        self.ids.get(index).copied()
+    }
+
+    /// Whether this is a coordinate of this embedding.
+    pub fn has(&self, coordinate: &[f64]) -> bool {
+        coordinate.len() == self.width()
+            && coordinate.iter().all(|component| component.is_finite())
+            && coordinate.last().is_some_and(|height| *height >= 0.0)
+    }
+
+    const fn width(&self) -> usize {
+        self.dimensions + 1
+    }
+
+    pub(super) fn coordinate(&self, index: usize) -> &[f64] {
+        let from = index * self.width();
+        &self.coordinates[from..from + self.width()]
+    }
+
+    pub(super) fn coordinates_of(&self, part: &Range<usize>) -> &[f64] {
+        &self.coordinates[part.start * self.width()..part.end * self.width()]
+    }
+
+    pub(super) fn work(&self, index: usize, usual: (u32, u64)) -> Work {
+        let (pages, bytes) = self.sizes[index].unwrap_or(usual);
+        Work { pages, bytes, interval: Duration::from_millis(self.intervals_ms[index].into()) }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a plan costs: a million sites that lie in a real Postgres, thirty agents and a thousand, each call through gRPC.
+//!
+//! The real binary beside the lab's own (build it `--release`) and a Postgres of its own, on this machine. Sites lie around forty cities,
+//! half of them were crawled, and one in a hundred stands in several places. Medians of five calls; the first of all, which finds nothing in
+//! the database's memory, is told by itself.
+
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use landfall_proto::v1;
+use landfall_proto::v1::report_service_client::ReportServiceClient;
+use sqlx::{AssertSqlSafe, Executor as _, PgPool};
+use tonic::transport::Channel;
+
+use super::Line;
+use super::leases::{Bench, load, resident};
+use super::speed::median;
+
+const AGENTS: usize = 30;
+/// The size of the largest fleet that is timed.
+const MANY_AGENTS: usize = 1_000;
+const SITES: u64 = 1_000_000;
+const RUNS: usize = 5;
+/// Issue: seconds in which a plan answers on a million located sites.
+const MOST_SECONDS: f64 = 10.0;
+
+/// Runs the section.
+pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
+}
+
+async fn measure() -> anyhow::Result<Vec<Line>> {
+    let bench = Bench::start(AGENTS).await?;
+    locate(&bench.pool).await?;
+    let (mut process, url) = bench.serve().await?;
+    let idle = resident(&process)?;
+    let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
+    let mut desk = Desk { reports: ReportServiceClient::new(channel), token: bench.token()? };
+    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let first = desk.seconds(&v1::PlanRequest::default()).await?;
+    lines.push(Line::at_most(what(AGENTS, "the first call"), first, MOST_SECONDS));
+    for (name, request) in asked("bench-3", 3) {
+        lines.push(Line::at_most(what(AGENTS, name), desk.median(&request).await?, MOST_SECONDS));
+    }
+    lines.push(Line::plain("scheduler's memory, idle, MB", format!("{:.0}", idle / 1e6)));
+    lines.push(Line::plain("scheduler's memory after, MB", format!("{:.0}", resident(&process)? / 1e6)));
+    enrol(&bench.pool, MANY_AGENTS - AGENTS).await?;
+    for (name, request) in asked("bench-3", 3) {
+        lines.push(Line::at_most(what(MANY_AGENTS, name), desk.median(&request).await?, MOST_SECONDS));
+    }
+    lines.push(Line::plain("load average at the end", load()?));
+    bench.end(&mut process).await?;
+    bench.close().await?;
+    Ok(lines)
+}
+
+fn what(agents: usize, name: &str) -> String {
+    format!("1,000,000 sites, {agents} agents, {name}: s")
+}
+
+/// What is timed.
+fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
+    let addition = v1::PlannedAddition {
+        city: "Chengdu".to_owned(),
+        carrier: "Telecom".to_owned(),
+        near: "s7.bench.test".to_owned(),
+        ..Default::default()
+    };
+    let changed = v1::PlanRequest { add: vec![addition], remove: vec![removed.to_owned()], ..Default::default() };
+    let random = v1::PlanRequest { strategy: "random".to_owned(), ..changed.clone() };
+    let suggested = v1::PlanRequest { suggest, ..changed.clone() };
+    [("one added, one removed", changed), ("the same by random", random), ("the same and 3 suggested", suggested)]
+}
+
+/// The service, and who asks it.
+struct Desk {
+    reports: ReportServiceClient<Channel>,
+    token: String,
+}
+
+impl Desk {
+    async fn median(&mut self, request: &v1::PlanRequest) -> anyhow::Result<f64> {
+        let mut seconds = Vec::with_capacity(RUNS);
+        for _ in 0..RUNS {
+            seconds.push(self.seconds(request).await?);
+        }
+        Ok(median(seconds))
+    }
+
+    async fn seconds(&mut self, request: &v1::PlanRequest) -> anyhow::Result<f64> {
+        let mut authorized = tonic::Request::new(request.clone());
+        authorized.metadata_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
+        let began = Instant::now();
+        let plan = self.reports.plan(authorized).await.context("plan")?.into_inner();
+        let seconds = began.elapsed().as_secs_f64();
+        ensure!(plan.sites + plan.sites_in_several_places == SITES, "{} sites were counted", plan.sites);
+        ensure!(plan.suggestions.len() == usize::try_from(request.suggest)?, "{} suggestions", plan.suggestions.len());
+        Ok(seconds)
+    }
+}
+
+/// Makes the sites, each with a task that is done and a place, and the agents' places. In bulk, past the triggers and constraints, on which
+/// nothing is measured here.
+async fn locate(pool: &PgPool) -> anyhow::Result<()> {
+    let text = format!(
+        "set session_replication_role = replica;
+         select setseed(0.25);
+         create table cities as
+         select n, array(select 150 * random() from generate_series(1, 8) where n >= 0) as at from generate_series(0, 39) n;
+         insert into embeddings (epoch, dimensions, landmarks, fit_error) overriding system value values (1, 8, '{{}}', 0);
+         {AGENTS_PLACED};
+         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('seeded', 'gnp-top3', 10, 100000, 3, 60000, 1000);
+         insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
+         from generate_series(1, {SITES}) n;
+         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'done' from batches b cross join sites s;
+         insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
+         select t.id, 1, (select min(id) from agents), 'complete', 5 + t.id % 40, 20000 * (5 + t.id % 40), 0, now(), 30000
+         from tasks t where t.id % 2 = 0;
+         insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+         select s.id, 1, array(select one + 12 * (random() - 0.5) from unnest(c.at) one where s.id > 0) || 6 * random(), 0.1, 9
+         from sites s join cities c on c.n = s.id * 7919 % 40;
+         insert into site_verdicts (site_id, suspect, confidence, evidence)
+         select id, id % 100 = 0, case when id % 100 = 0 then 0.9 else 0 end, case when id % 100 = 0 then 'seeded' else '' end from sites;
+         set session_replication_role = origin;"
+    );
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute("set statement_timeout = 0").await.context("take time")?;
+    conn.execute(AssertSqlSafe(text)).await.context("make located sites")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
+/// Places every agent that has no place yet in one of thirty of the forty cities.
+const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
+     select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
+     from agents a join cities c on c.n = a.id % 30
+     where not exists (select from agent_placements p where p.agent_id = a.id)";
+
+/// Enrols and places so many agents more.
+async fn enrol(pool: &PgPool, count: usize) -> anyhow::Result<()> {
+    let text = format!(
+        "insert into agents (name, city, carrier, credential_hash)
+         select 'more-' || n, 'Harbin', 'CERNET', sha256(('more-' || n)::bytea) from generate_series(1, {count}) n;
+         {AGENTS_PLACED};
+         analyze;"
+    );
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute(AssertSqlSafe(text)).await.context("enrol more agents")?;
+    Ok(())
+}
