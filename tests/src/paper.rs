@@ -76,6 +76,7 @@ impl Played {
             cell: self.cell.clone(),
             mb_per_min: self.came.growth.mb_per_min,
             makespan_s: self.came.makespan_s,
+            busy_variation: None,
             void: self.came.void.is_some(),
             source: None,
         }

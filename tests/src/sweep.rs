@@ -84,6 +84,8 @@ struct Came {
     mb_per_min: f64,
     makespan_s: f64,
     requests_per_s: f64,
+    /// The standard deviation of the agents' busy times over their mean.
+    busy_variation: f64,
 }
 
 /// A layout and a seed, and everything that is the same for all of its cells.
@@ -261,12 +263,14 @@ impl Player {
             Self::Again => field.again(point, Strategy::EarliestFinish)?,
             Self::List => {
                 let makespan = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::makespan(&batch)))?;
-                return Ok(Came { mb_per_min: 0.0, makespan_s: makespan.as_secs_f64(), requests_per_s: 0.0 });
+                let makespan_s = makespan.as_secs_f64();
+                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation: 0.0 });
             }
         };
         let makespan_s = ended.makespan.as_secs_f64();
         let mb_per_min = ended.growth(field.settings.growth_share).mb_per_min;
-        Ok(Came { mb_per_min, makespan_s, requests_per_s: crate::figures::float(ended.requests) / makespan_s })
+        let requests_per_s = crate::figures::float(ended.requests) / makespan_s;
+        Ok(Came { mb_per_min, makespan_s, requests_per_s, busy_variation: ended.busy_variation() })
     }
 }
 
@@ -284,8 +288,9 @@ fn rows(grounds: &[Ground], points: &[Point], strategies: &[Strategy], seeds: &[
                     let cell = cell(ground, point, player.name(), seed);
                     let Some(came) = kept.find(&cell) else { continue };
                     let source = Some("sweep".to_owned());
-                    let Came { mb_per_min, makespan_s, .. } = *came;
-                    rows.push(Row { cell, mb_per_min, makespan_s, void: false, source });
+                    let Came { mb_per_min, makespan_s, busy_variation, .. } = *came;
+                    let busy_variation = Some(busy_variation).filter(|_| player != Player::List);
+                    rows.push(Row { cell, mb_per_min, makespan_s, busy_variation, void: false, source });
                 }
             }
         }

@@ -1,8 +1,10 @@
 //! `gnp-balanced`: one of the nearest, drawn with weights: how much of it is free, times how near it is.
 //!
 //! The weight of an agent is its free share (free slots over slots) times the nearest distance over its own. So equally near agents get
-//! work in proportion to their room, and of equally free ones a site goes three times as often to one a third as far. While any of the
-//! [`NEAREST`] has room those without have weight 0; where none has, the task goes where it ends first.
+//! work in proportion to their room, and of equally free ones a site goes three times as often to one a third as far, where that is
+//! measured. The less sure the distances are, the less they count, and the more the load does: the logarithm of their ratio is drawn towards
+//! nothing as far as its variance says beside [`DIFFER`]'s (a conjugate normal mean: Gelman et al., "Bayesian data analysis", 2013, 2.5). While any
+//! of the [`NEAREST`] has room those without have weight 0; where none has, the task goes where it ends first.
 
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -15,11 +17,19 @@ use super::{Candidate, NO_DISTANCE, Ranked};
 /// would send many sites far away for room that the next crawl's end brings anyway.
 const NEAREST: usize = 5;
 
+/// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first it
+/// is a quarter. Distances less sure than that hardly tell the nearest agents apart.
+const DIFFER: f64 = 0.25;
+
 /// Draws one of the nearest of `ordered`.
 pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = least(ordered, NEAREST, Candidate::distance);
-    let nearest = ranked.first().and_then(Candidate::distance).ok_or(NO_DISTANCE)?;
-    let closeness = |one: &Candidate| one.distance().map_or(0.0, |own| nearest.as_millis_f64() / own.as_millis_f64());
+    let first = ranked.first().copied().ok_or(NO_DISTANCE)?;
+    let nearest = first.distance().ok_or(NO_DISTANCE)?;
+    let closeness = |one: &Candidate| {
+        let believed = DIFFER.powi(2) / (DIFFER.powi(2) + variance(one) + variance(&first));
+        one.distance().map_or(0.0, |own| (nearest.as_millis_f64() / own.as_millis_f64()).powf(believed))
+    };
     let weighted = ranked.choose_weighted(rng, |one| free_share(one) * closeness(one)).ok();
     // No weight but 0: nobody has room.
     let agent = match weighted {
@@ -27,6 +37,12 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
         None => draw(&ranked, rng).ok_or(NO_DISTANCE)?.agent,
     };
     Ok((agent, ranked))
+}
+
+/// How unsure its distance is; not at all where it was measured, or nothing says so.
+fn variance(candidate: &Candidate) -> f64 {
+    let spread = candidate.spread.filter(|_| candidate.measured.is_none());
+    spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
 fn free_share(candidate: &Candidate) -> f64 {

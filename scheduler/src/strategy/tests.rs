@@ -208,6 +208,29 @@ fn balanced_draws_by_room_and_nearness_and_leaves_the_full_alone() {
 }
 
 #[test]
+fn balanced_goes_by_load_where_distances_are_unsure() {
+    let near = |measured: bool, spread: f64| {
+        let mut agents = fleet(2);
+        for (agent, millis) in agents.iter_mut().zip([10.0, 40.0]) {
+            let rtt = Rtt::try_from_millis_f64(millis).ok();
+            agent.capacity = 4;
+            (agent.predicted, agent.measured) = (rtt, rtt.filter(|_| measured));
+            agent.spread = Some(Spread::new(spread));
+        }
+        agents[0].load = 3;
+        let drawn = (0..4000).filter(|seed| {
+            choose(Strategy::GnpBalanced, &Site::default(), &agents, *seed).unwrap().agent == agents[0].agent
+        });
+        f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
+    };
+    // A quarter is free of the nearer one: 1/4 against 1/4. Unsure as they differ, its distance counts a third: 1/4 against 0.63.
+    let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
+    assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
+    assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
+    assert!((unknown - 0.2).abs() < 0.03, "nothing but room is left: {unknown}");
+}
+
+#[test]
 fn the_earliest_finish_is_the_wait_and_the_crawl_together() {
     let agents = fleet(3);
     let quick = Work { pages: 100, bytes: 100_000, interval: Duration::ZERO };

@@ -66,11 +66,21 @@ pub struct Ended {
     pub sites: Vec<(usize, Duration)>,
     /// Sites that each agent crawled, the most first.
     pub per_agent: Vec<usize>,
+    /// How long each agent's crawls took, added up.
+    pub busy: Vec<Duration>,
     /// What it taught.
     pub taught: Taught,
 }
 
 impl Ended {
+    /// How unevenly agents were busy: the standard deviation of their times over the mean.
+    pub fn busy_variation(&self) -> f64 {
+        let agents = crate::figures::float(self.busy.len().max(1));
+        let mean = self.busy.iter().sum::<Duration>().as_secs_f64() / agents;
+        let squares: f64 = self.busy.iter().map(|busy| (busy.as_secs_f64() - mean).powi(2)).sum();
+        if mean > 0.0 { (squares / agents).sqrt() / mean } else { 0.0 }
+    }
+
     /// How it grew.
     pub fn growth(&self, share: f64) -> Growth {
         Growth::of(self.arrived.clone(), share)
@@ -185,13 +195,17 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
         }
     }
     let mut per_agent = vec![0; agents];
-    run.crawls.iter().for_each(|crawl| per_agent[crawl.agent] += 1);
+    let mut busy = vec![Duration::ZERO; agents];
+    for crawl in &run.crawls {
+        per_agent[crawl.agent] += 1;
+        busy[crawl.agent] += crawl.took;
+    }
     per_agent.sort_unstable_by(|one, other| other.cmp(one));
     let bytes = |site: &Vec<Asked>| site.iter().map(|asked| asked.bytes).sum();
     let took = run.crawls.iter().map(|crawl| crawl.took);
     let sites = batch.requests.iter().map(bytes).zip(took).collect();
     let taught = run.fleet.into_taught();
-    Ok(Ended { arrived: run.arrived, makespan, requests: run.sent, sites, per_agent, taught })
+    Ok(Ended { arrived: run.arrived, makespan, requests: run.sent, sites, per_agent, busy, taught })
 }
 
 /// How long a slot of an agent is taken by a site's crawl that has the agent's access link to itself.

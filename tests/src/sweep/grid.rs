@@ -14,6 +14,9 @@ const OURS: &str = "earliest-finish";
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
+/// The coefficient of variation of agents' busy times, at most.
+const VARIATION: f64 = 0.25;
+const BALANCED: &str = "gnp-balanced";
 const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 
 /// One cell, and what it came to.
@@ -26,6 +29,9 @@ pub struct Row {
     pub mb_per_min: f64,
     /// From the first lease to the last outcome, in seconds.
     pub makespan_s: f64,
+    /// The standard deviation of the agents' busy times over their mean, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_variation: Option<f64>,
     /// Whether its timing proves nothing.
     pub void: bool,
     /// What made it, where that is not the lab.
@@ -42,6 +48,8 @@ pub struct Standing {
     pub mb_per_min: f64,
     /// The median.
     pub makespan_s: f64,
+    /// The median, where it is known.
+    pub busy_variation: Option<f64>,
 }
 
 /// A cell of one layout, over seeds.
@@ -101,7 +109,9 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
         };
         let of = |figure: fn(&Row) -> f64| median(rows.iter().filter(same).map(figure).collect());
         if let Some((mb_per_min, makespan_s)) = of(|row| row.mb_per_min).zip(of(|row| row.makespan_s)) {
-            groups[place].standings.push(Standing { strategy: strategy.clone(), mb_per_min, makespan_s });
+            let busy_variation = median(rows.iter().filter(same).filter_map(|row| row.busy_variation).collect());
+            let strategy = strategy.clone();
+            groups[place].standings.push(Standing { strategy, mb_per_min, makespan_s, busy_variation });
         }
     }
     groups
@@ -161,6 +171,7 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
         }
     }
     lines.extend(ours(groups, &said));
+    lines.extend(evenness(groups, &said));
     let shares: Vec<(f64, &Group)> = groups.iter().filter_map(|group| Some((share(group)?, group))).collect();
     if let Some((worst, group)) = shares.iter().min_by(|one, other| one.0.total_cmp(&other.0)) {
         let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
@@ -220,6 +231,31 @@ fn ours(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
     lines
 }
 
+/// How unevenly agents were busy, by layout and pace: of every strategy the median over the cells.
+fn evenness(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
+    layouts.dedup();
+    for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
+        for layout in &layouts {
+            let here = groups.iter().filter(|group| group.layout == *layout);
+            let here: Vec<&Group> =
+                here.filter(|group| group.point.per_site_rps.is_unthrottled() == unthrottled).collect();
+            let of =
+                |strategy: &str| median(here.iter().filter_map(|group| group.of(strategy)?.busy_variation).collect());
+            let others = OTHERS.iter().chain(&[BALANCED, AGAIN]);
+            let others: Vec<String> = others.filter_map(|name| Some(format!("{name} {:.2}", of(name)?))).collect();
+            let Some(ours) = of(OURS) else { continue };
+            lines.push(format!(
+                "{layout}, {pace}: busy times' coefficient of variation, {OURS}: {ours:.2}; target <= {VARIATION:.2}: {}; {}",
+                said(ours <= VARIATION),
+                others.join(", ")
+            ));
+        }
+    }
+    lines
+}
+
 /// Ours of the best of the others.
 fn share(group: &Group) -> Option<f64> {
     let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
@@ -234,7 +270,7 @@ mod tests {
     fn row(strategy: &str, seed: u64, mb_per_min: f64, void: bool) -> Row {
         let point = Settings::committed().unwrap().base;
         let cell = Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed };
-        Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, void, source: None }
+        Row { cell, mb_per_min, makespan_s: 1000.0 / mb_per_min, busy_variation: None, void, source: None }
     }
 
     #[test]
