@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use sqlx::{PgConnection, PgPool};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::gnp::Position;
 use crate::model::{SiteId, Strategy};
@@ -139,17 +140,16 @@ struct Ground {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Works a plan out.
+/// Works a plan out. Its turn ends with the work, and not before: whoever asked may have gone away meanwhile.
 ///
 /// # Errors
 /// When something that is named is not there or has no place, nothing is located, or the database fails.
-pub async fn plan(pool: &PgPool, wanted: &Wanted) -> Result<Plan, PlanError> {
+pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == Split::All {
         return Err(PlanError::Strategy(WhatIfError::NothingToSuggest));
     }
-    let mut tx = store::begin(pool).await?;
-    store::whatif::as_of_now(&mut tx).await?;
+    let mut tx = store::begin_snapshot(pool).await?;
     let ground = Ground::read(&mut tx, wanted).await?;
     tx.commit().await.map_err(store::Error::from)?;
 
@@ -159,9 +159,9 @@ pub async fn plan(pool: &PgPool, wanted: &Wanted) -> Result<Plan, PlanError> {
         let compared = whatif::compare(&ground.sites, &ground.agents, split, threads)?;
         let suggest = || whatif::suggest(&ground.sites, &ground.agents, split, count, SEED, threads);
         let suggested = (count > 0).then(suggest).transpose()?;
-        Ok::<_, WhatIfError>((ground, compared, suggested))
+        Ok::<_, WhatIfError>((ground, compared, suggested, turn))
     });
-    let (ground, compared, suggested) = worked_out.await.map_err(|_| PlanError::Stopping)??;
+    let (ground, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
 
     let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
     let picks: Vec<SiteId> = picks.filter_map(|pick| ground.sites.id(pick.site)).collect();

@@ -89,8 +89,8 @@ impl ReportService for ReportDesk {
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let wanted = Wanted::try_from(request.into_inner()).map_err(status::from_field)?;
-        let _turn = self.planning.lock().await;
-        let plan = plan::plan(&self.scheduler.pool, &wanted).await.map_err(status::from_plan)?;
+        let turn = Arc::clone(&self.planning).lock_owned().await;
+        let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await.map_err(status::from_plan)?;
         Ok(Response::new(plan.into()))
     }
 }

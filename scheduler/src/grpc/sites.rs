@@ -7,7 +7,7 @@ use futures::{Stream, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
 use sqlx::PgConnection;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -22,8 +22,10 @@ use crate::store::positions::Source;
 use crate::store::sites::Site;
 use crate::store::submissions::{self, Submission};
 use crate::store::{
-    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, sightings, sites, verdicts,
+    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, sightings, sites, throughput,
+    verdicts,
 };
+use crate::throughput::Estimate;
 
 use super::convert::{explain as explained, sites as convert, timestamp};
 use super::status::Unknown;
@@ -39,6 +41,8 @@ const ENDINGS_AT_MOST: i64 = 20;
 const ALARMS_AT_MOST: i64 = 1000;
 /// The time between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// A watch estimates what is left again after so many times as long as that took: of a batch of a million, a second in ten.
+const ESTIMATE_PAUSE: u32 = 10;
 
 /// Serves `landfall.v1.SiteService`.
 #[derive(Debug, Clone)]
@@ -169,6 +173,8 @@ impl SiteService for SiteDesk {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
+        let estimate = left(&mut conn, batch.id, &progress).await?;
+        let progress = convert::progress(progress, estimate);
         let endings = batches::endings(&mut conn, batch.id, ENDINGS_AT_MOST).await.map_err(status::from_store)?;
         let asked = constraints_of(&mut conn, batch.id).await.map_err(status::from_store)?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
@@ -285,6 +291,14 @@ impl SiteDesk {
     }
 }
 
+/// How long a batch will still take; `None` when nothing is open.
+async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> Result<Option<Estimate>, Status> {
+    if progress.open() == 0 {
+        return Ok(None);
+    }
+    throughput::left(conn, batch).await.map_err(status::from_store)
+}
+
 /// One operator following one batch.
 struct Watch {
     scheduler: Scheduler,
@@ -292,13 +306,24 @@ struct Watch {
     ticks: Interval,
     shutdown: CancellationToken,
     ended: bool,
+    /// How long it will still take, and when that is looked at again.
+    estimate: Option<Estimate>,
+    estimate_at: Instant,
 }
 
 impl Watch {
     fn new(desk: &SiteDesk, batch: BatchId) -> Self {
         let mut ticks = tokio::time::interval(WATCH_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { scheduler: desk.scheduler.clone(), batch, ticks, shutdown: desk.shutdown.clone(), ended: false }
+        Self {
+            scheduler: desk.scheduler.clone(),
+            batch,
+            ticks,
+            shutdown: desk.shutdown.clone(),
+            ended: false,
+            estimate: None,
+            estimate_at: Instant::now(),
+        }
     }
 
     /// One message at once, then one a period; the last is the one that shows the batch ended.
@@ -309,7 +334,8 @@ impl Watch {
             }
             let message = watch.next().await;
             watch.ended = message.as_ref().map_or(true, |progress| progress.open() == 0);
-            Some((message.map(Into::into), watch))
+            let estimate = watch.estimate.clone().filter(|_| !watch.ended);
+            Some((message.map(|progress| convert::progress(progress, estimate)), watch))
         })
     }
 
@@ -319,10 +345,19 @@ impl Watch {
             () = self.shutdown.cancelled() => return Err(status::stopping()),
             _ = self.ticks.tick() => {}
         }
+        let due = Instant::now() >= self.estimate_at;
         let look = async {
             let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-            batches::progress(&mut conn, self.batch).await.map_err(status::from_store)
+            let progress = batches::progress(&mut conn, self.batch).await.map_err(status::from_store)?;
+            let began = Instant::now();
+            let left = if due { Some(left(&mut conn, self.batch, &progress).await?) } else { None };
+            Ok((progress, left, began.elapsed()))
         };
-        self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()))
+        let looked = self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()));
+        let (progress, left, took) = looked?;
+        if let Some(left) = left {
+            (self.estimate, self.estimate_at) = (left, Instant::now() + took * ESTIMATE_PAUSE);
+        }
+        Ok(progress)
     }
 }

@@ -30,6 +30,8 @@ pub struct Waiting {
     pub former: Option<(Former, String)>,
     /// Whether its site was broken off.
     pub broken_off: bool,
+    /// How long it has been in its state.
+    pub waited: Duration,
 }
 
 /// Which strategies' tasks are asked for.
@@ -56,6 +58,7 @@ pub async fn waiting(
     let rows = sqlx::query!(
         r#"
         select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
+               extract(epoch from now() - t.state_since)::float8 as "waited_s!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -109,6 +112,7 @@ pub async fn waiting(
                 choices: row.choices,
                 former,
                 broken_off: row.broken_off,
+                waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
             })
         })
         .collect()

@@ -6,10 +6,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, CrawlPolicy, Strategy};
-use crate::throughput::{Estimate, estimate};
 
 use super::policies::Columns;
-use super::throughput::{self, Scope};
 use super::{Error, unsigned};
 
 /// One batch.
@@ -54,8 +52,6 @@ pub struct Progress {
     pub waiting_for: Option<String>,
     /// When the next round of a task that has ended is due.
     pub next_recrawl: Option<DateTime<Utc>>,
-    /// How long it will still take; `None` when nothing is open.
-    pub estimate: Option<Estimate>,
 }
 
 impl Progress {
@@ -319,13 +315,7 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
         bytes: unsigned("outcomes", "bytes", row.bytes)?,
         waiting_for: None,
         next_recrawl: row.next_recrawl,
-        estimate: None,
     };
-    if progress.open() > 0 {
-        let scope = Scope::newest(batch);
-        let remaining = throughput::standing(conn, scope).await?.remaining;
-        progress.estimate = estimate(&remaining, &throughput::recent(conn, scope).await?);
-    }
     if progress.waiting() > 0 {
         progress.waiting_for = commonest_reason(conn, batch).await?;
         if progress.waiting_for.is_none() && !row.connected {

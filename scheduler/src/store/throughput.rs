@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, Rtt};
-use crate::throughput::{Amount, Recent, Remaining, Slice, Total};
+use crate::throughput::{self, Amount, Estimate, Recent, Remaining, Slice, Total};
 
 use super::{Error, round_trip, unsigned};
 
@@ -104,6 +104,16 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
         crawling_since: row.crawling_since,
         crawling_pages: unsigned("checkpoints", "pages", row.crawling_pages)?,
     })
+}
+
+/// How long the newest rounds of a batch will still take; `None` when nothing is left of them. Reads the whole batch thrice.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
+    let scope = Scope::newest(batch);
+    let remaining = standing(conn, scope).await?.remaining;
+    Ok(throughput::estimate(&remaining, &recent(conn, scope).await?))
 }
 
 /// The newest round of any site of a batch; `None` when the batch has no site.
@@ -382,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::model::{AgentId, SessionId};
-    use crate::store::{batches, fixtures};
+    use crate::store::fixtures;
     use crate::throughput::{estimate, growth};
 
     /// A batch an agent crawls; `begin` is an hour ago.
@@ -599,8 +609,7 @@ mod tests {
         let grown = scene.read(5).await;
         assert_eq!((grown.standing.remaining.crawling, grown.standing.crawling_pages), (1, 42));
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
-        let progress = batches::progress(&mut scene.conn, batch).await.expect("progress");
-        let said = progress.estimate.expect("an estimate");
+        let said = left(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left, said.sites, said.held), (None, 3, 3));
         assert!(said.note.starts_with("no estimate yet: nothing has ended; 3 sites wait"), "{}", said.note);
 
@@ -612,7 +621,7 @@ mod tests {
         assert_eq!(recent.begun, 41, "a quarter of the time is not long enough for ten of them");
         assert_eq!((recent.ended, recent.length), (40, secs(100.0)));
         assert!((recent.done - 40.0).abs() < 1e-9 && recent.window > secs(600.0), "{recent:?}");
-        let left = batches::progress(&mut scene.conn, batch).await.expect("progress").estimate.and_then(|one| one.left);
+        let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);
         assert!(left.is_some_and(|left| left > secs(3500.0)), "one site is left alone for an hour: {left:?}");
     }
 

@@ -47,15 +47,6 @@ pub struct Enrolled {
     pub coordinate: Option<Vec<f64>>,
 }
 
-/// Has all that is read in this transaction read as of one moment.
-///
-/// # Errors
-/// When the database fails.
-pub async fn as_of_now(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("set transaction isolation level repeatable read, read only").execute(conn).await?;
-    Ok(())
-}
-
 /// The newest embedding in which sites lie; `None` where no site is located.
 ///
 /// # Errors

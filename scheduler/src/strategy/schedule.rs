@@ -49,6 +49,19 @@ pub struct Job {
     pub takes: Vec<Option<Duration>>,
     /// Whether its size is known, so that what it takes tells it from other sites.
     pub sized: bool,
+    /// How long it has waited.
+    pub waited: Duration,
+}
+
+impl Job {
+    /// What comes first of an agent's jobs, in nanoseconds; the least does. Those of known size come first, the longest of them first, so that
+    /// short ones even out what longer ones left. Of the others nobody knows which are long: they come nearest first, so that most of a batch is
+    /// there early. What has waited a second longer counts a second more: however many come after it, its turn comes.
+    fn turn(&self, takes: Duration) -> i128 {
+        let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 4);
+        let takes = if self.sized { -nanos(takes) } else { nanos(takes) };
+        takes - nanos(self.waited)
+    }
 }
 
 /// One site's place in a plan.
@@ -103,16 +116,9 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// An agent's jobs in the order in which they begin. Those of known size come first, the longest of them first, so that short ones even out
-/// what longer ones left. Of the others nobody knows which are long: they come nearest first, so that most of a batch is there early.
+/// An agent's jobs in the order in which they begin.
 fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duration]) -> Vec<Planned> {
-    placed.sort_by_key(|one| {
-        if jobs[one.job].sized {
-            (0, Reverse(one.takes), Duration::ZERO)
-        } else {
-            (1, Reverse(Duration::ZERO), one.takes)
-        }
-    });
+    placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
     let begun = placed.into_iter().filter_map(|Placed { job, takes }| {
         let mut first = free.peek_mut()?;
@@ -172,7 +178,7 @@ mod tests {
     }
 
     fn job(millis: &[u64]) -> Job {
-        Job { takes: millis.iter().map(|one| (*one > 0).then(|| ms(*one))).collect(), sized: true }
+        Job { takes: millis.iter().map(|one| (*one > 0).then(|| ms(*one))).collect(), sized: true, waited: ms(0) }
     }
 
     fn begins(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<(usize, usize, Duration)> {
@@ -189,6 +195,16 @@ mod tests {
         assert_eq!(begins(&unsized_jobs, &free), [(0, 0, ms(0)), (1, 0, ms(10)), (2, 1, ms(0))]);
         let mixed = [Job { sized: false, ..jobs[0].clone() }, jobs[1].clone(), jobs[2].clone()];
         assert_eq!(begins(&mixed, &free)[0], (1, 0, ms(0)), "what is known to be long does not wait");
+    }
+
+    #[test]
+    fn what_has_waited_longer_gets_its_turn_however_many_nearer_or_longer_ones_come_after_it() {
+        let first = |jobs: &[Job]| begins(jobs, &[vec![ms(0)]])[0].0;
+        let far = |waited| Job { sized: false, waited: ms(waited), ..job(&[500]) };
+        let near = Job { sized: false, ..job(&[20]) };
+        assert_eq!([470, 490].map(|waited| first(&[near.clone(), far(waited)])), [0, 1]);
+        let long = job(&[3000]);
+        assert_eq!([3400, 3600].map(|waited| first(&[long.clone(), far(waited)])), [0, 1]);
     }
 
     #[test]

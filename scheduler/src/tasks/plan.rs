@@ -212,7 +212,7 @@ impl Sight {
             may.then(|| work.takes(distance, one.speed))
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
-        Job { takes: candidates.iter().map(takes).collect(), sized }
+        Job { takes: candidates.iter().map(takes).collect(), sized, waited: self.waiting[index].waited }
     }
 
     /// Any agent, as no distance is known or trusted.

@@ -62,6 +62,7 @@ fn planned(candidates: &[Candidate], work: Work) -> f64 {
     let job = |_| Job {
         takes: candidates.iter().map(|one| Some(work.takes(one.distance()?, one.speed))).collect(),
         sized: true,
+        waited: Duration::ZERO,
     };
     std::hint::black_box(plan(&(0..SITES).map(job).collect::<Vec<Job>>(), &frees));
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)

@@ -141,7 +141,7 @@ impl<'a> Fleet<'a> {
             let farthest = candidates.iter().filter_map(Candidate::distance).max();
             let takes = candidates.iter().zip(&speeds);
             let takes = takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            Job { takes, sized: former.is_some() }
+            Job { takes, sized: former.is_some(), waited: now }
         };
         let jobs: Vec<Job> = sites.iter().map(job).collect();
         let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();

@@ -18,6 +18,7 @@ use crate::store::sightings::Sighting;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
 use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
+use crate::throughput::Estimate;
 
 use super::{InvalidField, constraints, duration, name, policies, rtt, timestamp};
 
@@ -197,37 +198,36 @@ impl From<Listed> for v1::Batch {
 pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
-    progress: Progress,
+    progress: v1::BatchProgress,
     endings: Vec<(String, u64)>,
 ) -> v1::ShowBatchResponse {
     v1::ShowBatchResponse {
         name: batch.name,
         strategy: batch.strategy.name().to_owned(),
         policy: Some(policies::message(batch.policy)),
-        progress: Some(progress.into()),
+        progress: Some(progress),
         endings: endings.into_iter().map(|(reason, tasks)| v1::Ending { reason, tasks }).collect(),
         constraints: Some(constraints::message(asked)),
     }
 }
 
-impl From<Progress> for v1::BatchProgress {
-    fn from(progress: Progress) -> Self {
-        Self {
-            submitted: progress.submitted,
-            measuring: progress.measuring,
-            located: progress.located,
-            assigned: progress.assigned,
-            leased: progress.leased,
-            complete: progress.complete,
-            truncated: progress.truncated,
-            failed: progress.failed,
-            cancelled: progress.cancelled,
-            pages: progress.pages,
-            bytes: progress.bytes,
-            waiting_for: progress.waiting_for.unwrap_or_default(),
-            next_recrawl: progress.next_recrawl.map(timestamp),
-            estimate: progress.estimate.map(Into::into),
-        }
+/// How far a batch is, and how long it will still take.
+pub(in crate::grpc) fn progress(progress: Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
+    v1::BatchProgress {
+        submitted: progress.submitted,
+        measuring: progress.measuring,
+        located: progress.located,
+        assigned: progress.assigned,
+        leased: progress.leased,
+        complete: progress.complete,
+        truncated: progress.truncated,
+        failed: progress.failed,
+        cancelled: progress.cancelled,
+        pages: progress.pages,
+        bytes: progress.bytes,
+        waiting_for: progress.waiting_for.unwrap_or_default(),
+        next_recrawl: progress.next_recrawl.map(timestamp),
+        estimate: estimate.map(Into::into),
     }
 }
 
