@@ -220,6 +220,8 @@ impl Crawl {
             policy,
             watch: self.watch,
             hands_back_before: deadline,
+            unread: None,
+            reads_long: false,
         }
         .run()
         .await

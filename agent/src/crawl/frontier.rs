@@ -116,7 +116,7 @@ impl Frontier {
         new
     }
 
-    /// The next path to fetch. The one before it must have been [`Frontier::visited`].
+    /// The next path to fetch. The one before it must be [`Frontier::visited`] before anything is found at this one.
     ///
     /// # Errors
     /// When the queue cannot be read.

@@ -3,7 +3,7 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Blocker;
 use super::budget::{Budget, Ledger, Policy};
@@ -11,17 +11,17 @@ use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
 use super::keep::{Keeper, Standing};
 use super::links::LinkExtractor;
-use super::politeness::Grudge;
 use super::robots::directives::header_forbids_following;
 use super::robots::{self, Robots, RobotsCache, Rules};
 use super::site_path::{Fingerprint, Site, SitePath};
-use crate::clock;
 
 mod sitemaps;
 mod time;
+mod unread;
 
 use time::unix_ms;
 pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
+use unread::Page;
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
@@ -78,6 +78,10 @@ pub(super) struct Walk<'a> {
     pub(super) watch: Stopwatch,
     /// Before when a pause has to end to be spent elsewhere; `None` where there is nobody to hand the crawl back to.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
+    /// The page that came last, until it is read; its step is not over.
+    pub(super) unread: Option<Page>,
+    /// Whether the newest page took long to read.
+    pub(super) reads_long: bool,
 }
 
 impl Walk<'_> {
@@ -103,7 +107,11 @@ impl Walk<'_> {
             self.frontier.spent_mut().sitemaps_read = true;
             self.end_step();
         }
-        while let Some(entry) = self.frontier.next().await? {
+        while let Some(entry) = self.next().await? {
+            // Whatever may end the crawl, or hold it up, finds the last step over.
+            if self.reads_long || self.may_end() {
+                self.catch_up().await?;
+            }
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
                 return Err(End::Cut(budget));
             }
@@ -112,13 +120,28 @@ impl Walk<'_> {
             // They may have changed since it was queued, by another agent perhaps.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
+            } else {
+                self.catch_up().await?;
             }
-            self.note_spent();
-            self.frontier.visited();
-            self.keeper.step(self.frontier).await?;
+            if self.unread.is_none() {
+                self.end_visit().await?;
+            }
             self.tell().await?;
         }
         Ok(())
+    }
+
+    fn may_end(&self) -> bool {
+        self.ledger.exhausted(&self.policy).is_some() || self.fetcher.is_paused() || self.rules.are_stale()
+    }
+
+    /// The next path to fetch: of the page that came last, where nothing else waits.
+    async fn next(&mut self) -> Result<Option<Entry>, End> {
+        if let Some(entry) = self.frontier.next().await? {
+            return Ok(Some(entry));
+        }
+        self.catch_up().await?;
+        Ok(self.frontier.next().await?)
     }
 
     /// Asks for robots.txt once more when what it said is too old.
@@ -146,13 +169,8 @@ impl Walk<'_> {
     }
 
     fn note_spent(&mut self) {
-        let spent = self.frontier.spent_mut();
-        self.ledger.write_to(spent);
-        spent.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let Grudge { turned_away, in_a_row, pause } = self.fetcher.grudge();
-        (spent.turned_away, spent.failed_in_a_row) = (turned_away, in_a_row);
-        spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(clock::wall() + pause) };
-        self.keeper.show(self.frontier.spent(), self.frontier.waiting());
+        let grudge = self.fetcher.grudge();
+        self.notes().note_spent(grudge);
     }
 
     /// Nothing waits any more; was that all?
@@ -198,12 +216,13 @@ impl Walk<'_> {
     /// `None` when it failed.
     async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
         let Some(url) = self.url(path) else {
+            self.catch_up().await?;
             self.fail(path, "is no URL");
             return Ok(None);
         };
         let mut turned_away = None;
         for attempt in 1.. {
-            match self.fetcher.get(&url).await.map(|answer| answer.found_at(depth)) {
+            match self.get(&url).await?.map(|answer| answer.found_at(depth)) {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
                     turned_away = Some(answer.status().as_u16());
                     self.discard(answer).await?;
@@ -299,14 +318,15 @@ impl Walk<'_> {
         if status.as_u16() != 200 {
             return self.discard(answer).await;
         }
-        let mut links = None;
+        let mut page = None;
         if answer.is_html()
             && !header_forbids_following(answer.robots_tags())
             && let Some(url) = self.url(path)
         {
-            links = Some(LinkExtractor::new(self.site.clone(), url, answer.charset()));
+            let links = LinkExtractor::new(self.site.clone(), url, answer.charset());
+            page = Some(Page::new(links, depth.saturating_add(1)));
         }
-        match self.receive(answer, links.as_mut()).await? {
+        match self.receive(answer, page.as_mut()).await? {
             Body::Whole => self.ledger.complete_page(),
             Body::Broken(error) => {
                 self.fetcher.broke_off(&error);
@@ -317,36 +337,12 @@ impl Walk<'_> {
                 self.fail(path, &format!("is larger than {} MiB", MAX_PAGE_BYTES >> 20));
             }
         }
-        if let Some(links) = links {
-            self.enqueue(links, depth.saturating_add(1)).await;
-        }
+        self.unread = page;
         Ok(())
     }
 
-    async fn enqueue(&mut self, links: LinkExtractor, depth: u32) {
-        let links = links.finish();
-        if links.cut {
-            self.frontier.note_dropped();
-        }
-        self.offer_all(links.paths, depth).await;
-    }
-
-    /// Queues what robots.txt and the policy allow of these paths. What they do not is nothing that was left out.
-    async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
-        let mut turn = Instant::now();
-        for path in paths {
-            if self.frontier.is_unseen(&path) && self.policy.paths.allow(&path) && self.rules.allow(&path) {
-                self.frontier.offer(&path, depth);
-            }
-            if turn.elapsed() >= TURN {
-                tokio::task::yield_now().await;
-                turn = Instant::now();
-            }
-        }
-    }
-
     /// Receives a page.
-    async fn receive(&mut self, mut answer: Answer, mut links: Option<&mut LinkExtractor>) -> Result<Body, End> {
+    async fn receive(&mut self, mut answer: Answer, mut page: Option<&mut Page>) -> Result<Body, End> {
         let end = self.ledger.bytes.saturating_add(MAX_PAGE_BYTES);
         loop {
             let piece = match answer.piece().await {
@@ -358,8 +354,8 @@ impl Walk<'_> {
             if self.ledger.overdrawn(&self.policy) {
                 return Err(End::Cut(Budget::Bytes));
             }
-            if let Some(links) = links.as_mut() {
-                links.write(&piece);
+            if let Some(page) = page.as_mut() {
+                page.add(piece);
             }
             if self.ledger.bytes > end {
                 return Ok(Body::TooLarge);

@@ -75,6 +75,30 @@ async fn another_agent_goes_on_where_one_stopped() {
 }
 
 #[tokio::test]
+async fn a_page_is_visited_though_the_next_is_never_answered() {
+    let site = TestSite::start(|path| match path {
+        "/" => html("<a href=/a><a href=/b>"),
+        "/a" => html("<a href=/c>"),
+        "/b" => Reply::Never,
+        _ => Reply::status(404),
+    })
+    .await;
+    let (watched, mut progress) = tokio::sync::watch::channel(Progress::default());
+    let (stop, keep) = (CancellationToken::new(), Keep { watched: Some(watched), ..Keep::default() });
+    let job = job(&site.origin(), policy());
+    let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
+    // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
+    // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
+    progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
+    while !site.paths().contains(&"/b".to_owned()) {
+        tokio::task::yield_now().await;
+    }
+    stop.cancel();
+    let Ended::Stopped(Some(standing)) = crawl.await.unwrap() else { panic!("it was stopped") };
+    assert_eq!(standing.checkpoint.pages, 2);
+}
+
+#[tokio::test]
 async fn an_agent_goes_on_after_a_restart() {
     let site = TestSite::start(tree).await;
     let folder = tempfile::tempdir().unwrap();

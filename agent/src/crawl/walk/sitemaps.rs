@@ -41,7 +41,7 @@ impl Walk<'_> {
             let spent = self.frontier.spent_mut();
             spent.listed = spent.listed.saturating_add(u64::try_from(pages.len()).unwrap_or(u64::MAX));
             self.fetcher.politeness().learn_size(spent.listed);
-            self.offer_all(pages, 1).await;
+            self.notes().offer_all(pages, 1).await;
             self.end_step();
             self.keeper.step(self.frontier).await?;
         }
