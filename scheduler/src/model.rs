@@ -235,6 +235,11 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
+    /// Whether it has a site confirmed whose distances are unsure. Others have every site confirmed, or none.
+    pub const fn confirms_the_unsure(self) -> bool {
+        matches!(self, Self::GnpBalanced | Self::EarliestFinish)
+    }
+
     /// Whether sites must be measured before it can choose: for their distance, or for the address that a prober sees.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)

@@ -17,6 +17,7 @@ use crate::model::{AgentId, Rtt, Strategy};
 mod anycast;
 pub mod balance;
 mod balanced;
+pub mod confidence;
 mod confirmed;
 mod domain;
 mod earliest;

@@ -32,6 +32,8 @@ pub struct Waiting {
     pub broken_off: bool,
     /// How long it has been in its state.
     pub waited: Duration,
+    /// Whether its site was confirmed lately.
+    pub confirmed: bool,
 }
 
 /// Which strategies' tasks are asked for.
@@ -44,8 +46,8 @@ pub enum Pool {
 }
 
 /// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
-/// so are those that are parked (`super::parkings`) and those of `gnp-confirmed` whose site has no confirmation that ended
-/// `confirmed_within` this time.
+/// so are those that are parked (`super::parkings`), those of `gnp-confirmed` whose site has no confirmation that ended
+/// `confirmed_within` this time, and those of a strategy that has unsure sites confirmed while theirs is wanted or under way.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
@@ -55,10 +57,13 @@ pub async fn waiting(
     confirmed_within: Duration,
     limit: i64,
 ) -> Result<Vec<Waiting>, Error> {
+    let unsure = Strategy::ALL.into_iter().filter(|strategy| strategy.confirms_the_unsure());
+    let unsure: Vec<String> = unsure.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
         r#"
         select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
+               coalesce(r.ended_at >= now() - make_interval(secs => $2), false) as "confirmed!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -67,10 +72,12 @@ pub async fn waiting(
         join batches b on b.id = t.batch_id
         left join assignments c on c.id = t.assignment_id
         left join agents a on a.id = c.agent_id
+        left join confirmations r on r.site_id = t.site_id
         where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
-          and (b.strategy <> $1 or exists (
-              select from confirmations r
-              where r.site_id = t.site_id and r.ended_at >= now() - make_interval(secs => $2)
+          and (b.strategy <> $1 or r.ended_at >= now() - make_interval(secs => $2))
+          and (b.strategy <> all($6) or not (
+              r.site_id is not null and r.ended_at is null
+              or exists (select from wanted_confirmations w where w.site_id = t.site_id)
           ))
         order by t.token = 0, t.id
         limit $3
@@ -81,6 +88,7 @@ pub async fn waiting(
         limit,
         Strategy::EarliestFinish.name(),
         pool == Pool::Together,
+        &unsure,
     )
     .fetch_all(conn)
     .await?;
@@ -113,6 +121,7 @@ pub async fn waiting(
                 former,
                 broken_off: row.broken_off,
                 waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
+                confirmed: row.confirmed,
             })
         })
         .collect()

@@ -1,4 +1,5 @@
-//! Confirmations: which agents were asked to measure a site of a `gnp-confirmed` batch before it gets its agent.
+//! Confirmations: which agents were asked to measure a site before it gets its agent, of a `gnp-confirmed` batch or because its distances
+//! were too unsure to choose by.
 //!
 //! A confirmation belongs to the site: every task of the site shares it, until it is too old. Its confirmers are asked
 //! by measurement orders, one at a time like everybody who measures a site. Nothing of it is kept in memory.
@@ -17,22 +18,38 @@ use super::{Error, round_trip};
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);
 
-/// The sites of located `gnp-confirmed` tasks whose confirmation has not begun, or ended more than `max_age` ago; at
-/// most `limit`, and so many only that no more than `at_once` are open.
+/// Wants these sites confirmed. Those that are wanted already are no error.
+///
+/// # Errors
+/// When the database fails.
+pub async fn want(conn: &mut PgConnection, sites: &[SiteId]) -> Result<(), Error> {
+    sqlx::query!(
+        "insert into wanted_confirmations (site_id) select unnest($1::bigint[]) order by 1 on conflict do nothing",
+        &raw_sites(sites),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// The sites of located `gnp-confirmed` tasks whose confirmation has not begun, or ended more than `max_age` ago, and those that are
+/// [wanted](want); at most `limit`, and so many only that no more than `at_once` are open.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn due(conn: &mut PgConnection, max_age: Duration, limit: i64, at_once: i64) -> Result<Vec<SiteId>, Error> {
     let sites = sqlx::query_scalar!(
         r#"
-        select distinct t.site_id
+        select t.site_id as "site_id!"
         from tasks t join batches b on b.id = t.batch_id
         where t.state = 'located' and b.strategy = $1
           and not exists (
               select from confirmations r
               where r.site_id = t.site_id and (r.ended_at is null or r.ended_at >= now() - make_interval(secs => $2))
           )
-        order by t.site_id
+        union
+        select site_id from wanted_confirmations
+        order by 1
         limit greatest(0, least($3::bigint, $4 - (select count(*) from confirmations where ended_at is null)))
         "#,
         Strategy::GnpConfirmed.name(),
@@ -74,9 +91,9 @@ pub async fn tried(
 }
 
 /// Begins the confirmation of these sites, each by these agents; one by nobody ends at once. A confirmation that another
-/// scheduler began meanwhile, and one that ended less than `max_age` ago, stays as it is.
+/// scheduler began meanwhile, and one that ended less than `max_age` ago, stays as it is; none of them is wanted any more.
 ///
-/// Their tasks say `reason`, in place of `former_reason` or nothing, until it ends. Returns how many ended at once.
+/// Tasks that wait for it say `reason`, in place of a `former` one or nothing, until it ends. Returns how many ended at once.
 ///
 /// # Errors
 /// When the database fails.
@@ -85,7 +102,7 @@ pub async fn begin(
     confirmations: &[(SiteId, Vec<AgentId>)],
     max_age: Duration,
     reason: &str,
-    former_reason: &str,
+    former: &[&str],
 ) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
@@ -105,6 +122,7 @@ pub async fn begin(
     )
     .fetch_all(&mut *conn)
     .await?;
+    sqlx::query!("delete from wanted_confirmations where site_id = any($1)", &sites).execute(&mut *conn).await?;
     sqlx::query!("delete from confirmers where site_id = any($1)", &begun).execute(&mut *conn).await?;
     let asked = confirmations.iter().filter(|(site, _)| begun.contains(&site.get()));
     let (sites, agents): (Vec<i64>, Vec<i64>) =
@@ -116,21 +134,28 @@ pub async fn begin(
     )
     .execute(&mut *conn)
     .await?;
+    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
     sqlx::query!(
         r#"
         update tasks set reason = $2 from batches
-        where site_id = any($1) and state = 'located' and (reason is null or reason = $4)
-          and batches.id = tasks.batch_id and batches.strategy = $3
+        where site_id = any($1) and state = 'located' and (reason is null or reason = any($4))
+          and batches.id = tasks.batch_id and batches.strategy = any($3)
         "#,
         &sites,
         reason,
-        Strategy::GnpConfirmed.name(),
-        former_reason,
+        &confirming(),
+        &former,
     )
     .execute(conn)
     .await?;
     let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(&site.get()));
     Ok(u64::try_from(ended.count()).unwrap_or(u64::MAX))
+}
+
+/// The strategies that wait for confirmations.
+pub(super) fn confirming() -> Vec<String> {
+    let waits = |strategy: &Strategy| *strategy == Strategy::GnpConfirmed || strategy.confirms_the_unsure();
+    Strategy::ALL.into_iter().filter(waits).map(|strategy| strategy.name().to_owned()).collect()
 }
 
 /// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::PgConnection;
 
 use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
-use crate::model::{AgentId, BatchId, SiteId, Strategy};
+use crate::model::{AgentId, BatchId, SiteId};
 
-use super::{Error, unsigned};
+use super::{Error, confirmations, unsigned};
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
 ///
@@ -171,15 +171,14 @@ pub async fn spending(
     Ok((spending, expected))
 }
 
-/// Those of the sites that batches of a strategy with constraints wait to be chosen for, with all such batches; sites that another batch
-/// of it without constraints waits for are absent.
+/// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for
+/// that may have them confirmed are absent.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn located_for(
+pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],
-    strategy: Strategy,
 ) -> Result<HashMap<SiteId, Vec<BatchId>>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let rows = sqlx::query!(
@@ -187,12 +186,12 @@ pub async fn located_for(
         select t.site_id, array_agg(distinct t.batch_id) as "batches!"
         from tasks t join batches b on b.id = t.batch_id
         left join batch_constraints c on c.batch_id = b.id
-        where t.site_id = any($1) and t.state = 'located' and b.strategy = $2
+        where t.site_id = any($1) and t.state = 'located' and b.strategy = any($2)
         group by t.site_id
         having bool_and(c.batch_id is not null)
         "#,
         &sites,
-        strategy.name(),
+        &confirmations::confirming(),
     )
     .fetch_all(conn)
     .await?;

@@ -9,6 +9,7 @@
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 
+use super::confidence::{DIFFER, variance};
 use super::load::draw;
 use super::rank::least;
 use super::{Candidate, NO_DISTANCE, Ranked};
@@ -16,10 +17,6 @@ use super::{Candidate, NO_DISTANCE, Ranked};
 /// Agents that are drawn from. In maps of thirty agents and nine landmarks the fifth nearest is about twice as far as the nearest: more
 /// would send many sites far away for room that the next crawl's end brings anyway.
 const NEAREST: usize = 5;
-
-/// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first it
-/// is a quarter. Distances less sure than that hardly tell the nearest agents apart.
-const DIFFER: f64 = 0.25;
 
 /// Draws one of the nearest of `ordered`.
 pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
@@ -37,12 +34,6 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
         None => draw(&ranked, rng).ok_or(NO_DISTANCE)?.agent,
     };
     Ok((agent, ranked))
-}
-
-/// How unsure its distance is; not at all where it was measured, or nothing says so.
-fn variance(candidate: &Candidate) -> f64 {
-    let spread = candidate.spread.filter(|_| candidate.measured.is_none());
-    spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
 fn free_share(candidate: &Candidate) -> f64 {

@@ -17,8 +17,8 @@ use crate::seed;
 use crate::store::assignments::{self, Ground, Pool, Waiting};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::Available;
-use crate::store::{alarms, loads, parkings, quarantines, unmet};
-use crate::strategy::{self, Candidate, Choice};
+use crate::store::{alarms, confirmations, loads, parkings, quarantines, unmet};
+use crate::strategy::{self, Candidate, Choice, confidence};
 
 use super::admission::{Admission, Nobody};
 use super::duty::OnDuty;
@@ -167,11 +167,16 @@ impl Assign {
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
         let mut chosen = BTreeSet::new();
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
+        let mut unsure = Vec::new();
         for task in &waiting {
             let mut candidates = known.candidates(task.site, &agents);
             candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
             if candidates.is_empty() {
                 unmet.entry(task.batch).or_default().push(task.task);
+            }
+            if alarm.is_none() && task.former.is_none() && is_to_be_confirmed(task, &known, &candidates) {
+                unsure.push(task.site);
+                continue;
             }
             let facts = facts.get(&task.task).cloned().unwrap_or_default();
             let Some((choice, seed, note)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
@@ -194,11 +199,22 @@ impl Assign {
             chosen.insert(choice.agent);
         }
         admission.set_aside(&mut tx, &unmet).await?;
+        confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
         tx.commit().await.context("commit assignments")?;
+        if !unsure.is_empty() {
+            self.scheduler.wakes.confirm.notify_one();
+        }
         tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
         self.scheduler.wakes.wake_agents(chosen);
         Ok(full)
     }
+}
+
+/// Whether a task's site is to be confirmed before it gets an agent: its distances are unsure, and it was not asked lately. Of one that
+/// probably stands in several places no measurement says which agent is nearest.
+pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
+    let may_be = task.strategy.confirms_the_unsure() && !task.confirmed && !known.suspicions.contains_key(&task.site);
+    may_be && confidence::unsure(candidates)
 }
 
 /// Parks the tasks of sites that were broken off; returns the others.

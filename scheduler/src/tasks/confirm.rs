@@ -1,4 +1,5 @@
-//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it.
+//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it; and so they do before
+//! one whose distances are too unsure gets its agent by `gnp-balanced` or `earliest-finish`.
 //!
 //! Works on located tasks, site by site. Each pass ends what is answered or overdue, begins what is due, and orders the
 //! next measurement of what is open: one confirmer after another, since a site has one open order at a time. Confirmers
@@ -15,7 +16,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::gnp::Place;
-use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy};
+use crate::model::{AgentId, BatchId, Rtt, SiteId};
 use crate::store::confirmations::{self, Tried};
 use crate::store::{constraints, loads, measurement_orders, quarantines};
 
@@ -24,6 +25,7 @@ use super::claims;
 use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
 use super::measure::{order_lifetime, spread};
+use super::plan::PLANNED;
 use super::refined::Current;
 
 /// Sites whose confirmation begins, or goes on, in one pass.
@@ -85,7 +87,7 @@ impl Confirm {
         }
         let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
         let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
-        let constrained = constraints::located_for(&mut tx, &sites, Strategy::GnpConfirmed).await;
+        let constrained = constraints::to_be_confirmed(&mut tx, &sites).await;
         let constrained = constrained.context("read which batches ask something of their agents")?;
         let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
         tx.commit().await.context("end reading")?;
@@ -98,7 +100,7 @@ impl Confirm {
         let chosen =
             tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
         let mut tx = self.scheduler.begin().await?;
-        let ended = confirmations::begin(&mut tx, &chosen, max_age, CONFIRMING, NO_AGENT_CONNECTED)
+        let ended = confirmations::begin(&mut tx, &chosen, max_age, CONFIRMING, &[NO_AGENT_CONNECTED, PLANNED])
             .await
             .context("store confirmations")?;
         tx.commit().await.context("commit confirmations")?;
@@ -191,7 +193,7 @@ mod tests {
 
     use super::*;
     use crate::gnp::trust::Kind;
-    use crate::model::{SessionId, TaskId};
+    use crate::model::{SessionId, Strategy, TaskId};
     use crate::store::placements::{self, Located};
     use crate::store::{embeddings, fixtures};
     use crate::tasks::assign::Assign;
@@ -231,7 +233,11 @@ mod tests {
 
         /// A task of a batch of its own, located.
         async fn located(&self, batch: &str) -> TaskId {
-            let batch = self.trial.batch(batch, "gnp-confirmed").await;
+            self.located_by(batch, Strategy::GnpConfirmed).await
+        }
+
+        async fn located_by(&self, batch: &str, strategy: Strategy) -> TaskId {
+            let batch = self.trial.batch(batch, strategy.name()).await;
             fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
         }
 
@@ -328,6 +334,50 @@ mod tests {
         let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
         assert_eq!(line.trial.count(measured).await, 5, "three landmarks and two confirmers are on record");
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
+    }
+
+    /// Two tasks of strategies that confirm the unsure, in place of the one that confirms every site.
+    async fn of_ours(line: &Line) -> [TaskId; 2] {
+        line.trial.execute("update tasks set state = 'cancelled'").await;
+        line.trial.execute("update agents set capacity = 9").await;
+        let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
+        [balanced, line.located_by("planned", Strategy::EarliestFinish).await]
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_of_unsure_distances_is_confirmed_before_ours_choose(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        // What the landmarks say does not fit together: the map is unsure where it lies.
+        line.trial.measured(line.site, &[(line.agents[7].0, Some(22))]).await;
+        let tasks = of_ours(&line).await;
+        line.pass().await;
+        assert_eq!(line.trial.count("select count(*) from wanted_confirmations").await, 1, "they share it");
+        line.pass().await;
+        assert_eq!(line.trial.count("select count(*) from wanted_confirmations").await, 0);
+        for task in tasks {
+            assert_eq!(line.trial.state(task).await, ("located".into(), Some(CONFIRMING.into())));
+        }
+        confirmed_by_the_nearest(&line.confirm().await);
+        for task in tasks {
+            assert!(line.chosen(task).await.0.is_some());
+        }
+        let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
+        assert!(line.trial.count(measured).await >= 4, "both choices went by what the two nearest measured");
+        assert_eq!(line.trial.count("select count(*) from confirmations").await, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_the_nearest_have_measured_is_chosen_for_at_once(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        let nearest = [5, 6].map(|index| (line.agents[index].0, Some(line.millis(index))));
+        line.trial.measured(line.site, &nearest).await;
+        let tasks = of_ours(&line).await;
+        line.pass().await;
+        for task in tasks {
+            assert!(line.chosen(task).await.0.is_some());
+        }
+        let asked = "select (select count(*) from wanted_confirmations) + (select count(*) from confirmations)";
+        assert_eq!(line.trial.count(asked).await, 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

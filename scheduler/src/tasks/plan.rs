@@ -16,12 +16,12 @@ use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::{self, Ground, Pool, Waiting};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available, Held};
-use crate::store::{parkings, quarantines};
+use crate::store::{confirmations, parkings, quarantines};
 use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{draw_seed, park_broken};
+use super::assign::{draw_seed, is_to_be_confirmed, park_broken};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, explain_nobody};
 use super::known::Known;
@@ -33,7 +33,7 @@ const WINDOW: i64 = 500;
 /// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
 const LISTED: usize = 3;
 /// Why a task that was planned waits.
-const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
+pub(super) const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
 
 /// One pass.
 ///
@@ -55,12 +55,16 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     }
     let waiting = park_broken(&mut tx, waiting).await?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let sight = Sight::read(&mut tx, &scheduler.maps, waiting, agents, map).await?;
+    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
     let cap = scheduler.config.politeness.crawls_at_address;
+    confirmations::want(&mut tx, &sight.unsure_sites()).await.context("want unsure sites confirmed")?;
     let chosen = sight.carry_out(&mut tx, &mut admission, cap).await?;
     assignments::explain_planned(&mut tx, PLANNED).await.context("explain planned tasks")?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
+    if sight.unsure.contains(&true) {
+        scheduler.wakes.confirm.notify_one();
+    }
     scheduler.wakes.wake_agents(chosen);
     Ok(())
 }
@@ -77,6 +81,8 @@ struct Sight {
     crawls: Vec<usize>,
     /// When each agent's slots are free, in the order of the candidates.
     frees: Vec<Vec<Duration>>,
+    /// Whether each one's site is to be confirmed before.
+    unsure: Vec<bool>,
     /// Why distances are not trusted.
     alarm: Option<String>,
 }
@@ -93,6 +99,7 @@ impl Sight {
     async fn read(
         conn: &mut PgConnection,
         maps: &Maps,
+        admission: &Admission,
         waiting: Vec<Waiting>,
         agents: Vec<Available>,
         map: Option<Arc<Current>>,
@@ -112,11 +119,21 @@ impl Sight {
             candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
             candidates
         });
-        let candidates = candidates.collect();
+        let candidates: Vec<Vec<Candidate>> = candidates.collect();
+        let unsure = waiting.iter().zip(&candidates).map(|(task, among)| {
+            let among = admitted(admission, task.batch, among);
+            alarm.is_none() && is_to_be_confirmed(task, &known, &among)
+        });
+        let unsure = unsure.collect();
         let frees = agents.iter().map(|agent| frees(agent, &held)).collect();
         let usual = facts::usual(&crawls);
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        Ok(Self { waiting, facts, usual, candidates, crawls, frees, alarm })
+        Ok(Self { waiting, facts, usual, candidates, crawls, frees, unsure, alarm })
+    }
+
+    /// The sites that are to be confirmed.
+    fn unsure_sites(&self) -> Vec<SiteId> {
+        self.waiting.iter().zip(&self.unsure).filter(|(_, unsure)| **unsure).map(|(task, _)| task.site).collect()
     }
 
     /// Records what is decided; returns the agents that got something. What is decided and finds its address full is parked; what waits for
@@ -170,11 +187,10 @@ impl Sight {
     fn decided(&self, admission: &Admission) -> Vec<Decided<'_>> {
         let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
         let mut decided = Vec::new();
-        for ((task, among), job) in self.waiting.iter().zip(&self.candidates).zip(&jobs) {
-            let among: Vec<Candidate> =
-                among.iter().filter(|one| admission.admits(task.batch, one.agent)).copied().collect();
-            if job.takes.iter().all(Option::is_none)
-                && let Some(choice) = self.draw(task, &among)
+        for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
+            if !self.unsure[index]
+                && job.takes.iter().all(Option::is_none)
+                && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
             {
                 decided.push(Decided { task, choice, takes: None });
             }
@@ -191,7 +207,7 @@ impl Sight {
     }
 
     /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
-    /// batch excludes.
+    /// batch excludes, nor where the site is to be confirmed before.
     fn job(&self, index: usize, admission: &Admission) -> Job {
         let candidates = &self.candidates[index];
         let batch = self.waiting[index].batch;
@@ -208,7 +224,9 @@ impl Sight {
         let tried = tried.filter(|tried| admission.admits(batch, *tried));
         let takes = |one: &Candidate| {
             let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
-            let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
+            let may = !self.unsure[index]
+                && tried.is_none_or(|tried| tried == one.agent)
+                && admission.admits(batch, one.agent);
             may.then(|| work.takes(distance, one.speed))
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
@@ -238,6 +256,11 @@ impl Sight {
         let candidates = std::iter::once(taker).chain(listed).collect();
         Some(Choice { agent: taker.agent, candidates, strategy: Strategy::EarliestFinish, fallback: None })
     }
+}
+
+/// Those of the candidates that a batch does not exclude.
+fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
+    among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
 }
 
 /// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.

@@ -1,0 +1,50 @@
+//! How far distances can be trusted. Pure.
+//!
+//! Where they are less sure than the nearest agents lie apart, they hardly tell them apart: then the load counts for more
+//! ([`super::balanced`]), and a few agents are asked to measure the site before one is chosen.
+
+use super::Candidate;
+
+/// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first
+/// it is a quarter. For confirmation 0.2 to 0.4 were tried (docs/choosing.md): what a probe removes of the excess hardly differs.
+pub const DIFFER: f64 = 0.25;
+
+/// How unsure an agent's distance is, as the variance of its logarithm; nothing where it was measured, or nothing says so.
+pub(super) fn variance(candidate: &Candidate) -> f64 {
+    let spread = candidate.spread.filter(|_| candidate.measured.is_none());
+    spread.map_or(0.0, |spread| spread.ratio().powi(2))
+}
+
+/// Whether it cannot be told from what is known which of the candidates is nearest: the one that ranks first is only predicted, and that less
+/// surely than the nearest lie apart.
+pub fn unsure(candidates: &[Candidate]) -> bool {
+    let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
+    let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
+    nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Spread;
+    use super::*;
+    use crate::model::{AgentId, Rtt};
+
+    fn candidate(agent: i64, millis: f64, spread: Option<f64>) -> Candidate {
+        let rtt = Rtt::try_from_millis_f64(millis).ok();
+        let (measured, predicted) = if spread.is_none() { (rtt, None) } else { (None, rtt) };
+        Candidate { predicted, measured, spread: spread.map(Spread::new), ..Candidate::new(AgentId::new(agent), 1) }
+    }
+
+    #[test]
+    fn only_what_ranks_first_can_be_too_unsure() {
+        let sure = candidate(1, 10.0, Some(0.2));
+        let unsure_one = |millis| candidate(2, millis, Some(0.3));
+        let measured = candidate(3, 5.0, None);
+        assert!(!unsure(&[]) && !unsure(&[Candidate::new(AgentId::new(1), 1)]), "nothing is known");
+        assert!(!unsure(&[sure]) && !unsure(&[sure, unsure_one(20.0)]));
+        assert!(unsure(&[sure, unsure_one(8.0)]) && unsure(&[unsure_one(8.0), sure]));
+        assert!(!unsure(&[unsure_one(8.0), measured]), "a measured one is nearer");
+        let both = Candidate { measured: measured.measured, ..unsure_one(8.0) };
+        assert!(!unsure(&[both]), "it was measured");
+    }
+}
