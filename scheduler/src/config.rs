@@ -12,6 +12,7 @@ use humantime_serde::re::humantime::format_duration;
 use serde::Deserialize;
 
 use crate::contact::ContactUrl;
+use crate::strategy::confidence;
 
 mod leases;
 mod politeness;
@@ -299,6 +300,13 @@ pub struct ConfirmConfig {
 impl Default for ConfirmConfig {
     fn default() -> Self {
         Self { agents: 3, samples: 3 }
+    }
+}
+
+impl Config {
+    /// How long a confirmation takes as a rule at most.
+    pub const fn confirming(&self) -> Duration {
+        confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
 }
 

@@ -235,7 +235,7 @@ impl Strategy {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether it has a site confirmed whose distances are unsure. Others have every site confirmed, or none.
+    /// Whether it has a site confirmed that waits anyway and whose distances are unsure. Others have every site confirmed, or none.
     pub const fn confirms_the_unsure(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }

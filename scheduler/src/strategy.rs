@@ -146,7 +146,7 @@ impl Candidate {
     }
 
     /// When a slot is free for one more task, from now.
-    fn waits(&self) -> Duration {
+    pub fn waits(&self) -> Duration {
         self.wait.unwrap_or_else(|| match self.level().has_room() {
             true => Duration::ZERO,
             false => self.next_ends().saturating_sub(self.pace),

@@ -11,7 +11,6 @@ use super::{Draw, Matrix, Node, Settings, SettingsError, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
 use crate::seed;
-use crate::strategy::confidence::unsure;
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
 use crate::strategy::{Candidate, Home, Site, Spread, choose};
 
@@ -143,9 +142,8 @@ impl Field<'_> {
         let node = self.draw.site_node(site);
         let seed = draw_seed(self.seed, node);
         self.rank(&mut agents, &candidates, seed);
-        let is_unsure = unsure(&candidates);
         let taken = |strategy: &Strategy| match strategy {
-            strategy if *strategy == Strategy::GnpConfirmed || strategy.confirms_the_unsure() && is_unsure => {
+            Strategy::GnpConfirmed => {
                 let (candidates, asked) = self.confirmed(site, &candidates, place.as_ref());
                 self.taken(*strategy, site, &candidates, measured.len() + asked, seed)
             }

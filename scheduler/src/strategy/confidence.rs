@@ -1,7 +1,9 @@
 //! How far distances can be trusted. Pure.
 //!
 //! Where they are less sure than the nearest agents lie apart, they hardly tell them apart: then the load counts for more
-//! ([`super::balanced`]), and a few agents are asked to measure the site before one is chosen.
+//! ([`super::balanced`]), and if the site has to wait anyway, a few agents measure it meanwhile.
+
+use std::time::Duration;
 
 use super::Candidate;
 
@@ -21,6 +23,12 @@ pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
+}
+
+/// How long a confirmation takes by so many agents, each of so many samples and one to warm the connection up: as a rule less, as most
+/// sites are asked by fewer. A site that would wait as long anyway loses nothing by it.
+pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
+    interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use sqlx::PgConnection;
@@ -168,20 +169,22 @@ impl Assign {
         let mut chosen = BTreeSet::new();
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
         let mut unsure = Vec::new();
+        let confirming = self.scheduler.config.confirming();
         for task in &waiting {
             let mut candidates = known.candidates(task.site, &agents);
             candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
             if candidates.is_empty() {
                 unmet.entry(task.batch).or_default().push(task.task);
             }
-            if alarm.is_none() && task.former.is_none() && is_to_be_confirmed(task, &known, &candidates) {
-                unsure.push(task.site);
-                continue;
-            }
             let facts = facts.get(&task.task).cloned().unwrap_or_default();
             let Some((choice, seed, note)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
                 continue;
             };
+            let may_be = alarm.is_none() && task.former.is_none() && is_to_be_confirmed(task, &known, &candidates);
+            if may_be && waits(&candidates, choice.agent) >= confirming {
+                unsure.push(task.site);
+                continue;
+            }
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| !PASSING.contains(&reason.as_str()));
             let alarmed = alarm.as_ref().filter(|_| task.strategy.needs_distance());
@@ -210,8 +213,8 @@ impl Assign {
     }
 }
 
-/// Whether a task's site is to be confirmed before it gets an agent: its distances are unsure, and it was not asked lately. Of one that
-/// probably stands in several places no measurement says which agent is nearest.
+/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure, and it was not asked lately. Of one
+/// that probably stands in several places no measurement says which agent is nearest.
 pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
     let may_be = task.strategy.confirms_the_unsure() && !task.confirmed && !known.suspicions.contains_key(&task.site);
     may_be && confidence::unsure(candidates)
@@ -237,6 +240,11 @@ pub(super) async fn park_ahead(
     let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
     waiting.retain(|task| !parked.contains(&task.task));
     Ok(waiting)
+}
+
+/// How long a task would wait at an agent.
+fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
+    candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
 
 fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {

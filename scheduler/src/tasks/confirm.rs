@@ -1,5 +1,5 @@
-//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it; and so they do before
-//! one whose distances are too unsure gets its agent by `gnp-balanced` or `earliest-finish`.
+//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it; and so they do while
+//! one whose distances are unsure waits for its turn by `gnp-balanced` or `earliest-finish`.
 //!
 //! Works on located tasks, site by site. Each pass ends what is answered or overdue, begins what is due, and orders the
 //! next measurement of what is open: one confirmer after another, since a site has one open order at a time. Confirmers
@@ -336,48 +336,81 @@ mod tests {
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
     }
 
-    /// Two tasks of strategies that confirm the unsure, in place of the one that confirms every site.
-    async fn of_ours(line: &Line) -> [TaskId; 2] {
+    /// A line whose site has unsure distances, or sure ones, and whose agents are busy for five seconds, or idle; with two tasks of strategies that
+    /// have the unsure confirmed. A confirmation takes less than a second.
+    async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
+        let mut line = Line::of(pool, 8).await;
+        let config = Arc::make_mut(&mut line.trial.scheduler.config);
+        (config.confirm.samples, config.measure.site_interval) = (1, Duration::from_millis(100));
         line.trial.execute("update tasks set state = 'cancelled'").await;
-        line.trial.execute("update agents set capacity = 9").await;
+        line.trial.execute("update agents set capacity = 1").await;
+        if busy {
+            let batch = line.trial.batch("busy", "random").await;
+            for index in 0..line.agents.len() {
+                let mut conn = line.trial.conn().await;
+                let site = fixtures::site(&mut conn, &format!("busy{index}.cn")).await;
+                fixtures::task(&mut conn, batch, site, "located").await;
+            }
+            Assign::new(line.trial.plan()).run_once().await.expect("a pass");
+            line.trial.execute("update assignments set crawl_ms = 5000").await;
+        }
+        if sure {
+            let nearest = [5, 6].map(|index| (line.agents[index].0, Some(line.millis(index))));
+            line.trial.measured(line.site, &nearest).await;
+        } else {
+            // What the landmarks say does not fit together: the map is unsure where it lies.
+            line.trial.measured(line.site, &[(line.agents[7].0, Some(22))]).await;
+        }
         let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
-        [balanced, line.located_by("planned", Strategy::EarliestFinish).await]
+        let planned = line.located_by("planned", Strategy::EarliestFinish).await;
+        (line, [balanced, planned])
     }
 
+    const WANTED: &str = "select count(*) from wanted_confirmations";
+
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_of_unsure_distances_is_confirmed_before_ours_choose(pool: PgPool) {
-        let line = Line::of(pool, 8).await;
-        // What the landmarks say does not fit together: the map is unsure where it lies.
-        line.trial.measured(line.site, &[(line.agents[7].0, Some(22))]).await;
-        let tasks = of_ours(&line).await;
+    async fn a_site_of_unsure_distances_that_waits_is_confirmed_meanwhile(pool: PgPool) {
+        let (line, [balanced, planned]) = of_ours(pool, false, true).await;
         line.pass().await;
-        assert_eq!(line.trial.count("select count(*) from wanted_confirmations").await, 1, "they share it");
+        assert_eq!(line.trial.count(WANTED).await, 1, "they share it");
         line.pass().await;
-        assert_eq!(line.trial.count("select count(*) from wanted_confirmations").await, 0);
-        for task in tasks {
+        assert_eq!(line.trial.count(WANTED).await, 0);
+        for task in [balanced, planned] {
             assert_eq!(line.trial.state(task).await, ("located".into(), Some(CONFIRMING.into())));
         }
         confirmed_by_the_nearest(&line.confirm().await);
-        for task in tasks {
-            assert!(line.chosen(task).await.0.is_some());
-        }
-        let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
-        assert!(line.trial.count(measured).await >= 4, "both choices went by what the two nearest measured");
-        assert_eq!(line.trial.count("select count(*) from confirmations").await, 1);
+        assert!(line.chosen(balanced).await.0.is_some());
+        let (state, reason) = line.trial.state(planned).await;
+        assert!(state == "located" && reason.is_some_and(|reason| reason == PLANNED), "it waits for its slot");
+        line.trial
+            .execute("update tasks set state = 'cancelled' where site_id <> (select max(site_id) from confirmations)")
+            .await;
+        line.pass().await;
+        let chosen = line.chosen(planned).await.0;
+        assert!(matches!(chosen, Some(5 | 6)), "{chosen:?}");
+        assert_eq!(
+            (line.trial.count(WANTED).await, line.trial.count("select count(*) from confirmations").await),
+            (0, 1)
+        );
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_that_the_nearest_have_measured_is_chosen_for_at_once(pool: PgPool) {
-        let line = Line::of(pool, 8).await;
-        let nearest = [5, 6].map(|index| (line.agents[index].0, Some(line.millis(index))));
-        line.trial.measured(line.site, &nearest).await;
-        let tasks = of_ours(&line).await;
+    async fn no_slot_idles_for_a_confirmation(pool: PgPool) {
+        let (line, tasks) = of_ours(pool, false, false).await;
         line.pass().await;
         for task in tasks {
             assert!(line.chosen(task).await.0.is_some());
         }
-        let asked = "select (select count(*) from wanted_confirmations) + (select count(*) from confirmations)";
-        assert_eq!(line.trial.count(asked).await, 0);
+        assert_eq!(line.trial.count(WANTED).await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_the_nearest_have_measured_is_not_confirmed(pool: PgPool) {
+        let (line, [balanced, planned]) = of_ours(pool, true, true).await;
+        line.pass().await;
+        assert!(line.chosen(balanced).await.0.is_some());
+        assert_eq!(line.trial.state(planned).await, ("located".into(), Some(PLANNED.into())));
+        assert_eq!(line.trial.count(WANTED).await, 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

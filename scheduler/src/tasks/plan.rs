@@ -57,12 +57,13 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
     let cap = scheduler.config.politeness.crawls_at_address;
-    confirmations::want(&mut tx, &sight.unsure_sites()).await.context("want unsure sites confirmed")?;
-    let chosen = sight.carry_out(&mut tx, &mut admission, cap).await?;
+    let (decided, unsure) = sight.decided(&admission, scheduler.config.confirming());
+    confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
+    let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided).await?;
     assignments::explain_planned(&mut tx, PLANNED).await.context("explain planned tasks")?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
-    if sight.unsure.contains(&true) {
+    if !unsure.is_empty() {
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
@@ -81,7 +82,7 @@ struct Sight {
     crawls: Vec<usize>,
     /// When each agent's slots are free, in the order of the candidates.
     frees: Vec<Vec<Duration>>,
-    /// Whether each one's site is to be confirmed before.
+    /// Whether each one's site is to be confirmed if it has to wait anyway.
     unsure: Vec<bool>,
     /// Why distances are not trusted.
     alarm: Option<String>,
@@ -131,11 +132,6 @@ impl Sight {
         Ok(Self { waiting, facts, usual, candidates, crawls, frees, unsure, alarm })
     }
 
-    /// The sites that are to be confirmed.
-    fn unsure_sites(&self) -> Vec<SiteId> {
-        self.waiting.iter().zip(&self.unsure).filter(|(_, unsure)| **unsure).map(|(task, _)| task.site).collect()
-    }
-
     /// Records what is decided; returns the agents that got something. What is decided and finds its address full is parked; what waits for
     /// a slot has no place at its address yet.
     async fn carry_out(
@@ -143,8 +139,8 @@ impl Sight {
         conn: &mut PgConnection,
         admission: &mut Admission,
         cap: u32,
+        decided: &[Decided<'_>],
     ) -> anyhow::Result<BTreeSet<AgentId>> {
-        let decided = self.decided(admission);
         let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
         let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
         let mut chosen = BTreeSet::new();
@@ -183,13 +179,13 @@ impl Sight {
         Ok(chosen)
     }
 
-    /// What the plan decides now: what would begin soon, and what no distance is known of.
-    fn decided(&self, admission: &Admission) -> Vec<Decided<'_>> {
+    /// What the plan decides now: what would begin soon, and what no distance is known of. And the sites that are confirmed while they wait, as
+    /// they would for longer than that takes.
+    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided<'_>>, Vec<SiteId>) {
         let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
-        let mut decided = Vec::new();
+        let (mut decided, mut unsure) = (Vec::new(), Vec::new());
         for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
-            if !self.unsure[index]
-                && job.takes.iter().all(Option::is_none)
+            if job.takes.iter().all(Option::is_none)
                 && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
             {
                 decided.push(Decided { task, choice, takes: None });
@@ -201,13 +197,15 @@ impl Sight {
             {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));
                 decided.push(Decided { task: &self.waiting[planned.job], choice, takes });
+            } else if self.unsure[planned.job] && planned.begins >= confirming {
+                unsure.push(self.waiting[planned.job].site);
             }
         }
-        decided
+        (decided, unsure)
     }
 
     /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
-    /// batch excludes, nor where the site is to be confirmed before.
+    /// batch excludes.
     fn job(&self, index: usize, admission: &Admission) -> Job {
         let candidates = &self.candidates[index];
         let batch = self.waiting[index].batch;
@@ -224,9 +222,7 @@ impl Sight {
         let tried = tried.filter(|tried| admission.admits(batch, *tried));
         let takes = |one: &Candidate| {
             let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
-            let may = !self.unsure[index]
-                && tried.is_none_or(|tried| tried == one.agent)
-                && admission.admits(batch, one.agent);
+            let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
             may.then(|| work.takes(distance, one.speed))
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());

@@ -312,6 +312,9 @@ impl Run<'_> {
     }
 
     fn balance(&mut self, now: Duration) {
+        for agent in self.fleet.choose_confirmed(now) {
+            self.grant(agent, now);
+        }
         self.assign_planned(now);
         for agent in self.fleet.pass_on() {
             self.grant(agent, now);

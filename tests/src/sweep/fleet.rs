@@ -13,7 +13,7 @@ use landfall_scheduler::strategy::learned::Crawled;
 use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
 
-use super::survey::{Survey, agent_id, agent_index};
+use super::survey::{self, Survey, agent_id, agent_index};
 
 /// As in the scheduler: crawls from which a pace is told, and the fleet's mean that is added to them.
 const CRAWLS_PACED: usize = 20;
@@ -44,7 +44,9 @@ struct Holder {
 /// A fleet with a batch.
 #[derive(Debug)]
 pub struct Fleet<'a> {
+    strategy: Strategy,
     slots: u32,
+    seed: u64,
     agents: Vec<Holder>,
     /// For each site, what is known of each agent's way to it, without load.
     known: Vec<Cow<'a, [Candidate]>>,
@@ -52,6 +54,10 @@ pub struct Fleet<'a> {
     chosen: BTreeMap<usize, Former>,
     /// Sites that are planned together and not assigned yet.
     pool: BTreeSet<usize>,
+    /// Sites that are being confirmed, and when they will have been; and those that were.
+    confirming: BTreeMap<usize, Duration>,
+    confirmed: BTreeSet<usize>,
+    survey: &'a Survey,
     /// How long each site's crawl was planned to take, and since when it is leased.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
@@ -69,6 +75,8 @@ pub struct Taught {
     sites: BTreeMap<usize, (usize, Told)>,
     /// What each agent's newest crawls told.
     agents: Vec<VecDeque<Told>>,
+    /// Sites that were confirmed.
+    confirmed: BTreeSet<usize>,
 }
 
 /// What a crawl that has ended tells of its agent.
@@ -96,11 +104,17 @@ impl<'a> Fleet<'a> {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let mut fleet = Self {
+            strategy,
             slots,
+            seed,
             known: (0..sites).map(|site| known(survey, site, before)).collect(),
             agents: vec![Holder::default(); agents],
             chosen: BTreeMap::new(),
             pool: BTreeSet::new(),
+            confirming: BTreeMap::new(),
+            // What was confirmed for a crawl before is known.
+            confirmed: before.map(|before| before.confirmed.clone()).unwrap_or_default(),
+            survey,
             expected: BTreeMap::new(),
             since: BTreeMap::new(),
             before,
@@ -110,23 +124,56 @@ impl<'a> Fleet<'a> {
         if let Some(before) = before {
             fleet.agents.iter_mut().zip(&before.agents).for_each(|(holder, told)| holder.told.clone_from(told));
         }
-        if strategy == Strategy::EarliestFinish {
-            fleet.pool = (0..sites).collect();
-            fleet.plan(Duration::ZERO);
-            return Ok(fleet);
-        }
         for site in 0..sites {
-            let candidates = fleet.candidates(site);
-            let draw = seed::spread(seed.rotate_left(32) ^ u64::try_from(site).unwrap_or(u64::MAX));
-            let choice =
-                strategy::choose(strategy, &Site::default(), &candidates, draw).context("there is nobody to choose")?;
-            let listed = choice.candidates.iter().map(listed).collect();
-            let agent = agent_index(choice.agent).context("the chosen agent")?;
-            fleet.agents[agent].waiting.insert(site);
-            let (agent, strategy, fallback) = (choice.agent, choice.strategy, choice.fallback);
-            fleet.chosen.insert(site, Former { agent, strategy, fallback, listed });
+            fleet.choose(site, Duration::ZERO).context("there is nobody to choose")?;
         }
+        fleet.plan(Duration::ZERO);
         Ok(fleet)
+    }
+
+    /// Chooses an agent for a site, has it planned, or has it confirmed before; returns the agent. `None` where there is nobody.
+    fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
+        if self.strategy == Strategy::EarliestFinish {
+            self.pool.insert(site);
+            return Some(None);
+        }
+        let candidates = self.candidates(site);
+        let draw = seed::spread(self.seed.rotate_left(32) ^ u64::try_from(site).unwrap_or(u64::MAX));
+        let choice = strategy::choose(self.strategy, &Site::default(), &candidates, draw)?;
+        let listed = choice.candidates.iter().map(listed).collect();
+        let agent = agent_index(choice.agent)?;
+        let taker = candidates.iter().find(|one| one.agent == choice.agent)?;
+        if self.is_worth_confirming(site, taker.waits()) {
+            self.confirm(site, now);
+            return Some(None);
+        }
+        self.agents[agent].waiting.insert(site);
+        let (by, strategy, fallback) = (choice.agent, choice.strategy, choice.fallback);
+        self.chosen.insert(site, Former { agent: by, strategy, fallback, listed });
+        Some(Some(agent))
+    }
+
+    /// Whether a site that would wait so long is confirmed meanwhile.
+    fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
+        let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
+        asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
+    }
+
+    fn confirm(&mut self, site: usize, now: Duration) {
+        if let Some((known, takes)) = self.survey.confirmed(site) {
+            self.confirming.insert(site, now + takes);
+            self.confirmed.insert(site);
+            if self.before.is_none() {
+                self.known[site] = Cow::Borrowed(known);
+            }
+        }
+    }
+
+    /// Chooses for the sites that have been confirmed; returns the agents that got some.
+    pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
+        let ended: Vec<usize> = self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
+        self.confirming.retain(|_, at| *at > now);
+        ended.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
     /// Plans the sites of the pool as the scheduler does (`tasks/plan`), and assigns what would begin soon; returns the agents that got some.
@@ -147,10 +194,14 @@ impl<'a> Fleet<'a> {
         let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();
         let mut got = BTreeSet::new();
         for planned in schedule::plan(&jobs, &frees) {
+            let Some(&site) = sites.get(planned.job) else { continue };
             if planned.begins > schedule::AHEAD {
+                if self.is_worth_confirming(site, planned.begins) {
+                    self.pool.remove(&site);
+                    self.confirm(site, now);
+                }
                 continue;
             }
-            let Some(&site) = sites.get(planned.job) else { continue };
             self.pool.remove(&site);
             self.expected.insert(site, planned.ends.saturating_sub(planned.begins));
             let (agent, strategy) = (agent_id(planned.agent), Strategy::EarliestFinish);
@@ -224,7 +275,8 @@ impl<'a> Fleet<'a> {
 
     /// What it taught, when it has ended.
     pub fn into_taught(self) -> Taught {
-        Taught { sites: self.ended, agents: self.agents.into_iter().map(|holder| holder.told).collect() }
+        let agents = self.agents.into_iter().map(|holder| holder.told).collect();
+        Taught { sites: self.ended, agents, confirmed: self.confirmed }
     }
 
     /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
@@ -266,7 +318,9 @@ impl<'a> Fleet<'a> {
 
     /// Whether any site waits.
     pub fn waits(&self) -> bool {
-        !self.pool.is_empty() || self.agents.iter().any(|holder| !holder.waiting.is_empty())
+        !self.pool.is_empty()
+            || !self.confirming.is_empty()
+            || self.agents.iter().any(|holder| !holder.waiting.is_empty())
     }
 
     /// The agents as candidates for a site.
@@ -297,10 +351,10 @@ impl<'a> Fleet<'a> {
 
 /// What is known of each agent's way to a site, a crawl before included.
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&Taught>) -> Cow<'a, [Candidate]> {
-    match before.and_then(|before| before.sites.get(&site)) {
-        Some((agent, told)) => {
+    match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
+        Some((before, (agent, told))) => {
             let crawl = Crawled { agent: agent_id(*agent), rtt: told.rtt, weight: 1.0 };
-            Cow::Owned(survey.predicted(site, &[crawl]))
+            Cow::Owned(survey.predicted(site, before.confirmed.contains(&site), &[crawl]))
         }
         None => Cow::Borrowed(survey.candidates(site)),
     }

@@ -3,9 +3,12 @@
 //!
 //! Round trips are taken as they are emulated: measured ones differ by less than a millisecond.
 
+use std::time::Duration;
+
 use anyhow::Context;
 use landfall_scheduler::gnp::{Ingredients, Mesh, Nominee, Place, Refined, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
+use landfall_scheduler::strategy::confidence::{self, unsure};
 use landfall_scheduler::strategy::learned::{Crawled, Lessons, measured_by_crawls, teach};
 use landfall_scheduler::strategy::{Candidate, Spread};
 
@@ -13,6 +16,12 @@ use crate::scenario::Scenario;
 
 /// What the scheduler elects with, and the epoch of its first map.
 const SEED: u64 = 1;
+/// As in the scheduler and the lab: agents that confirm a site, samples each takes, and the time from one to the next.
+const CONFIRMERS: usize = 3;
+const SAMPLES: u32 = 3;
+const SAMPLED_EVERY: Duration = Duration::from_millis(500);
+/// How long a confirmation takes as the scheduler reckons.
+pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 
 /// What is known of every site.
 #[derive(Debug)]
@@ -24,6 +33,16 @@ pub struct Survey {
     measured: Vec<Vec<(AgentId, Rtt)>>,
     /// For each site every agent, without load.
     known: Vec<Vec<Candidate>>,
+    /// For sites whose distances are unsure, what a confirmation brings.
+    confirmed: Vec<Option<Confirmed>>,
+}
+
+/// What a confirmation of a site brings.
+#[derive(Debug)]
+struct Confirmed {
+    measured: Vec<(AgentId, Rtt)>,
+    takes: Duration,
+    known: Vec<Candidate>,
 }
 
 /// An agent's identifier in a survey.
@@ -72,17 +91,41 @@ impl Survey {
             Ok(measured)
         };
         let measured = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<Vec<_>>>()?;
-        let mut survey = Self { agents: scenario.agents.len(), map: Some(map), measured, known: Vec::new() };
-        survey.known = (0..scenario.sites.len()).map(|site| survey.predicted(site, &[])).collect();
+        let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
+        let mut survey = Self { agents, map: Some(map), measured, known: Vec::new(), confirmed: Vec::new() };
+        survey.known = (0..sites).map(|site| survey.predicted(site, false, &[])).collect();
+        survey.confirmed = (0..sites).map(|site| survey.confirm(scenario, site)).collect();
         Ok(survey)
     }
 
-    /// What is known of each agent's way to a site, after these crawls of it.
-    pub fn predicted(&self, site: usize, crawls: &[Crawled]) -> Vec<Candidate> {
-        let (Some(map), Some(measured)) = (&self.map, self.measured.get(site)) else {
-            return self.candidates(site).to_vec();
-        };
-        let placed_by = [measured, measured_by_crawls(&Lessons::default(), measured, crawls).as_slice()].concat();
+    /// Has a site confirmed, if its distances are unsure: one agent after another.
+    fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmed> {
+        let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
+        if !unsure(known) {
+            return None;
+        }
+        let free: Vec<AgentId> = known.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
+        let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
+        let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt());
+        let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
+        // A connection and a request to warm it up come before the samples.
+        let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
+        let found = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
+        let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(found).collect();
+        let known = self.placed(site, &measured, &[]);
+        Some(Confirmed { measured, takes, known })
+    }
+
+    /// What is known of each agent's way to a site, confirmed if that is needed, after these crawls of it.
+    pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[Crawled]) -> Vec<Candidate> {
+        let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
+        let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
+        measured.map_or_else(Vec::new, |measured| self.placed(site, measured, crawls))
+    }
+
+    fn placed(&self, site: usize, measured: &[(AgentId, Rtt)], crawls: &[Crawled]) -> Vec<Candidate> {
+        let Some(map) = &self.map else { return self.candidates(site).to_vec() };
+        let placed_by = [measured, &measured_by_crawls(&Lessons::default(), measured, crawls)].concat();
         let place = map.locate(&placed_by).ok().map(Place::Cloud);
         let one = |agent: usize| {
             let agent = agent_id(agent);
@@ -107,9 +150,16 @@ impl Survey {
         self.known.get(site).map_or(&[], Vec::as_slice)
     }
 
+    /// The same once it is confirmed, and how long that takes; `None` where it is not needed.
+    pub fn confirmed(&self, site: usize) -> Option<(&[Candidate], Duration)> {
+        let confirmed = self.confirmed.get(site)?.as_ref()?;
+        Some((&confirmed.known, confirmed.takes))
+    }
+
     /// A survey of which nothing but these is known; for cases worked out by hand.
     #[cfg(test)]
     pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
-        Self { agents: known.first().map_or(0, Vec::len), map: None, measured: Vec::new(), known }
+        let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
+        Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }
     }
 }
