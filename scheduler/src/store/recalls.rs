@@ -61,15 +61,21 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
                    where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
                ) as "crashed_at!"
         from batches b
-        join tasks t on t.batch_id = b.id and t.state = 'leased'
-        join leases l on l.task_id = t.id and l.token = t.token and l.state = 'active'
+        -- `offset 0`: batch by batch, and looked up by index. Else all leased tasks and all leases are read, whatever their strategy.
+        cross join lateral (
+            select id, batch_id, token, assignment_id from tasks
+            where tasks.batch_id = b.id and tasks.state = 'leased' offset 0
+        ) t
+        cross join lateral (
+            select * from leases where leases.task_id = t.id and leases.token = t.token and leases.state = 'active' offset 0
+        ) l
         join assignments c on c.id = t.assignment_id
         left join checkpoints p on p.task_id = t.id
         where b.strategy = $1 and l.granted_at <= now() - make_interval(secs => $2)
-          and not exists (select from recalls r where r.task_id = t.id)
+          and not exists (select from recalls r where r.task_id = t.id offset 0)
           and not coalesce(p.paused_until > now() or p.turned_away > 0, false)
           and not exists (
-              select from parkings w where w.cause = 'address' and w.address = l.address and not w.called
+              select from parkings w where w.cause = 'address' and w.address = l.address and not w.called offset 0
           )
         -- As `strategy::schedule` expects it.
         order by greatest(

@@ -10,9 +10,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{AgentId, Rtt};
+use crate::model::AgentId;
 
-use super::work::{HELD_BACK, OPENING_TRIPS};
+use super::work::{Counted, HELD_BACK, OPENING_TRIPS};
 use super::{Candidate, Work, schedule};
 
 /// No lease is asked for within this time of its grant: its first seconds are the connection, robots.txt and sitemaps, which say nothing of
@@ -73,13 +73,7 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
     lasting.sort_by(|one, other| other.2.here_s.total_cmp(&one.2.here_s).then(one.0.cmp(&other.0)));
     let mut moves = Vec::new();
     for (index, crawl, rest) in lasting {
-        let idle =
-            |one: &&Candidate| one.agent != crawl.here.agent && free.get(&one.agent).is_some_and(|slots| *slots > 0);
-        let ends = |one: &Candidate| Some((rest.there_s(crawl, one)?, one.agent));
-        let first = crawl.elsewhere.iter().filter(idle).filter_map(ends);
-        let Some((there_s, to)) = first.min_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))) else {
-            continue;
-        };
+        let Some((there_s, to)) = crawl.first_end(&rest, &free) else { continue };
         if there_s >= SHARE * rest.here_s {
             continue;
         }
@@ -107,13 +101,15 @@ struct Rest {
     pages: f64,
     /// How many times as long as predicted a page is believed to take elsewhere.
     slower: f64,
+    /// Its site's work, as far as it is the same for all agents.
+    counted: Counted,
 }
 
 impl UnderWay {
     /// What is left of it; `None` where nothing tells.
     fn rest(&self) -> Option<Rest> {
-        let interval_s = self.work.interval.as_secs_f64();
-        let predicted_s = self.work.page_s(self.here.distance()?, self.here.speed);
+        let (counted, interval_s) = (self.work.counted(), self.work.interval.as_secs_f64());
+        let predicted_s = counted.page_s(self.here.distance()?, self.here.speed);
         let (page_s, remaining, slower) = match self.fetched {
             Some((pages, took)) if pages > 0 => {
                 let page_s = took.as_secs_f64() / f64::from(pages);
@@ -126,19 +122,34 @@ impl UnderWay {
             }
             _ => (predicted_s.max(interval_s), schedule::remaining(self.takes, self.took), 1.0),
         };
-        let rest = Rest { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower };
+        let rest = Rest { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower, counted };
         // Its time may end before its pages do.
         let here_s = rest.here_s.min(self.at_most.saturating_sub(self.took).as_secs_f64());
         (rest.pages.is_finite() && rest.slower.is_finite()).then_some(Rest { here_s, ..rest })
     }
+
+    /// Where the rest of it would end first of the agents with an idle slot, and in how many seconds; of equals the first of them.
+    fn first_end(&self, rest: &Rest, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
+        let interval_s = self.work.interval.as_secs_f64();
+        let mut first: Option<(f64, AgentId)> = None;
+        for one in self.elsewhere.iter().filter(|one| one.agent != self.here.agent) {
+            let Some(there_s) = rest.there_s(interval_s, one) else { continue };
+            let sooner = first.is_none_or(|(least, agent)| (there_s, one.agent) < (least, agent));
+            // Looked up last: of many agents few would end it sooner than those before them.
+            if sooner && free.get(&one.agent).is_some_and(|slots| *slots > 0) {
+                first = Some((there_s, one.agent));
+            }
+        }
+        first
+    }
 }
 
 impl Rest {
-    /// How long an agent would take for it, handing over included; `None` where its distance is not known.
-    fn there_s(&self, crawl: &UnderWay, agent: &Candidate) -> Option<f64> {
-        let distance: Rtt = agent.distance()?;
+    /// Seconds that an agent would take for it, handing over included; `None` where its distance is not known.
+    fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
+        let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
-        let page_s = (self.slower * crawl.work.page_s(distance, agent.speed)).max(crawl.work.interval.as_secs_f64());
+        let page_s = (self.slower * self.counted.page_s(distance, agent.speed)).max(interval_s);
         Some(HANDOVER.as_secs_f64() + opening_s + self.pages * page_s)
     }
 }
@@ -148,6 +159,7 @@ mod tests {
     use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     use super::*;
+    use crate::model::Rtt;
     use crate::strategy::Speed;
 
     fn secs(seconds: u64) -> Duration {

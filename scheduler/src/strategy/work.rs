@@ -90,11 +90,6 @@ impl Work {
         Self { pages: left, bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..*self }
     }
 
-    /// Seconds that a page takes an agent by itself, however long it waits for the next.
-    pub(super) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
-        speed.factor * self.trips_s(distance) + speed.byte_s * self.page_bytes()
-    }
-
     /// What is the same of it for all agents.
     pub(crate) fn counted(&self) -> Counted {
         let interval_s = self.interval.as_secs_f64();
@@ -134,9 +129,18 @@ impl Counted {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
+    /// Seconds that a page takes an agent by itself, however long it waits for the next.
+    pub(super) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
+        self.page_at_s(distance.as_duration().as_secs_f64(), speed)
+    }
+
+    fn page_at_s(&self, trip: f64, speed: Speed) -> f64 {
+        speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
+    }
+
     /// Seconds that an agent takes whose round trip is so many seconds.
     pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
-        let page = speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes;
+        let page = self.page_at_s(trip, speed);
         (OPENING_TRIPS * trip + self.pages * page.max(self.interval_s)).clamp(0.0, LONGEST_S)
     }
 }
