@@ -35,6 +35,8 @@ pub struct UnderWay {
     pub takes: Option<Duration>,
     /// How long it may take at most.
     pub at_most: Duration,
+    /// Pages that it may fetch at most.
+    pub most_pages: u32,
     /// Pages, and how long the agent had taken for them: from the checkpoint of a crawl that no other agent had before.
     pub fetched: Option<(u32, Duration)>,
     /// The least time between two requests that the site bore, where the agent has told.
@@ -52,7 +54,7 @@ pub struct UnderWay {
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
-        select l.task_id, l.token, l.site_id, t.batch_id, l.agent_id, c.crawl_ms, b.max_duration_ms,
+        select l.task_id, l.token, l.site_id, t.batch_id, l.agent_id, c.crawl_ms, b.max_duration_ms, b.max_pages,
                extract(epoch from now() - l.granted_at)::float8 as "took_s!",
                case when p.token = 1 and l.token = 1 and p.pages > 0 then p.pages end as own_pages,
                extract(epoch from p.saved_at - l.granted_at)::float8 as saved_s, p.interval_ms as "interval_ms?",
@@ -106,6 +108,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
                 took: seconds(row.took_s),
                 takes: takes.map(Duration::from_millis),
                 at_most: Duration::from_millis(at_most),
+                most_pages: unsigned("batches", "max_pages", row.max_pages)?,
                 fetched: pages.zip(row.saved_s.map(seconds)),
                 interval: interval.map(Duration::from_millis),
                 crashed_at: row.crashed_at.into_iter().map(AgentId::new).collect(),

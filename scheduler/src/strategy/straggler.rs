@@ -20,8 +20,8 @@ use super::{Candidate, Work, schedule};
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
 /// Asked for at once, at most: each rests on estimates, and what came of these is known when the next are looked at.
 const MOST_AT_ONCE: usize = 4;
-/// What it takes to hand a crawl over, beside the round trips before its first page: the request that is broken off, the rest that its
-/// site is left alone for, two passes of the scheduler and two orders' way.
+/// What it takes to hand a crawl over, beside the interval that its site is left alone for and the round trips before its first page: the
+/// request that is broken off, two passes of the scheduler and two orders' way.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is asked for when it would end within this share of the time that it would go on for. Sizes, paces and distances err by some ten
 /// per cent each (`gnp.md`, `choosing.md`): a third less is more than all of them at once make of nothing, as a rule.
@@ -36,6 +36,8 @@ pub struct UnderWay {
     pub takes: Duration,
     /// For how long it may go on, at most.
     pub at_most: Duration,
+    /// Pages that it may fetch, at most.
+    pub most_pages: u32,
     /// All of its site; what is usual where its size is not known.
     pub work: Work,
     /// Whether it is.
@@ -113,8 +115,9 @@ impl UnderWay {
         let (page_s, remaining, slower) = match self.fetched {
             Some((pages, took)) if pages > 0 => {
                 let page_s = took.as_secs_f64() / f64::from(pages);
-                let left = f64::from(self.work.left(pages, self.sized).pages) * page_s;
-                let left = Duration::try_from_secs_f64(left).ok()?;
+                // Its pages may be cut before they end.
+                let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
+                let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
                 // What politeness held back says nothing of the agent.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
@@ -150,7 +153,7 @@ impl Rest {
         let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
         let page_s = (self.slower * self.counted.page_s(distance, agent.speed)).max(interval_s);
-        Some(HANDOVER.as_secs_f64() + opening_s + self.pages * page_s)
+        Some(HANDOVER.as_secs_f64() + interval_s + opening_s + self.pages * page_s)
     }
 }
 
@@ -174,11 +177,12 @@ mod tests {
     /// Of 1,000 pages of one round each, at an agent 200 ms away: 200 s.
     fn far() -> UnderWay {
         let work = Work { pages: 1000, bytes: 1_000_000, interval: Duration::ZERO };
-        let (here, elsewhere) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)]);
+        let (here, elsewhere, most_pages) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)], u32::MAX);
         UnderWay {
             took: secs(20),
             takes: secs(200),
             at_most: secs(3600),
+            most_pages,
             work,
             sized: true,
             fetched: None,
@@ -211,6 +215,10 @@ mod tests {
         assert!(moves(std::slice::from_ref(&ending), &idle(&[(2, 1)])).is_empty(), "ten pages are left");
         let endless = UnderWay { sized: false, ..ending };
         assert_eq!(to(&moves(&[endless], &idle(&[(2, 1)]))), [(0, 2)], "nobody knows how many are");
+        let slow = UnderWay { took: secs(60), fetched: Some((100, secs(60))), ..far() };
+        assert_eq!(to(&moves(std::slice::from_ref(&slow), &idle(&[(2, 1)]))), [(0, 2)]);
+        let full = UnderWay { most_pages: 102, ..slow };
+        assert!(moves(&[full], &idle(&[(2, 1)])).is_empty(), "two pages are left of what it may fetch");
         let cut = UnderWay { at_most: secs(22), ..far() };
         assert!(moves(&[cut], &idle(&[(2, 1)])).is_empty(), "its time ends before it is handed over");
     }
@@ -250,27 +258,30 @@ mod tests {
         let near = prop_oneof![Just(0_u32), 1_u32..1000];
         let fetched = prop::option::of((0_u32..5000, 0_u64..5000));
         let one = (
-            (0_u64..5000, 0_u64..5000, 0_u64..9000),
+            (0_u64..5000, 0_u64..5000, 0_u64..9000, any::<u32>()),
             (any::<u32>(), any::<u64>(), 0_u64..3000, any::<bool>()),
             fetched,
             (1_i64..5, prop::collection::vec(near, 6)),
         );
-        let one = one.prop_map(|((took, takes, at_most), (pages, bytes, interval, sized), fetched, (here, millis))| {
-            let known = |number: i64, millis: u32| match millis {
-                0 => Candidate::new(AgentId::new(number), 1),
-                millis => Candidate { speed: Speed::new(1.5, Some(1e6)), ..agent(number, millis) },
-            };
-            UnderWay {
-                took: secs(took),
-                takes: secs(takes),
-                at_most: secs(at_most),
-                work: Work { pages, bytes, interval: Duration::from_millis(interval) },
-                sized,
-                fetched: fetched.map(|(pages, took)| (pages, secs(took))),
-                here: known(here, millis[0]),
-                elsewhere: (1..).zip(&millis[1..]).map(|(number, millis)| known(number, *millis)).collect(),
-            }
-        });
+        let one = one.prop_map(
+            |((took, takes, at_most, most_pages), (pages, bytes, interval, sized), fetched, (here, millis))| {
+                let known = |number: i64, millis: u32| match millis {
+                    0 => Candidate::new(AgentId::new(number), 1),
+                    millis => Candidate { speed: Speed::new(1.5, Some(1e6)), ..agent(number, millis) },
+                };
+                UnderWay {
+                    took: secs(took),
+                    takes: secs(takes),
+                    at_most: secs(at_most),
+                    most_pages,
+                    work: Work { pages, bytes, interval: Duration::from_millis(interval) },
+                    sized,
+                    fetched: fetched.map(|(pages, took)| (pages, secs(took))),
+                    here: known(here, millis[0]),
+                    elsewhere: (1..).zip(&millis[1..]).map(|(number, millis)| known(number, *millis)).collect(),
+                }
+            },
+        );
         prop::collection::vec(one, 0..12)
     }
 

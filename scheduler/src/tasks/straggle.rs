@@ -96,8 +96,9 @@ async fn lasting<'a>(
         let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
         // What the site bears, it bears from elsewhere as well.
         work.interval = work.interval.max(crawl.interval.unwrap_or_default());
-        let (took, at_most, fetched, sized) = (crawl.took, crawl.at_most, crawl.fetched, facts.size.is_some());
-        Some((crawl, UnderWay { took, takes, at_most, work, sized, fetched, here, elsewhere: candidates }))
+        let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
+        let (fetched, sized) = (crawl.fetched, facts.size.is_some());
+        Some((crawl, UnderWay { took, takes, at_most, most_pages, work, sized, fetched, here, elsewhere: candidates }))
     });
     Ok(lasting.collect())
 }

@@ -63,8 +63,8 @@ fn looked_at(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
     let (took, takes, at_most) = (Duration::from_secs(20), Duration::from_secs(60), Duration::from_secs(3600));
-    let elsewhere = candidates.to_vec();
-    let crawl = UnderWay { took, takes, at_most, work, sized: true, fetched: None, here, elsewhere };
+    let (elsewhere, most_pages) = (candidates.to_vec(), 1_000);
+    let crawl = UnderWay { took, takes, at_most, most_pages, work, sized: true, fetched: None, here, elsewhere };
     let crawls: Vec<UnderWay> = (0..SITES).map(|_| crawl.clone()).collect();
     let began = Instant::now();
     std::hint::black_box(moves(&crawls, &free));
