@@ -92,7 +92,7 @@ async fn run_within(
     stop: CancellationToken,
 ) -> Ended {
     let Policy { max_depth, max_pages, .. } = job.policy;
-    let recorder = keep.recorder.clone();
+    let (recorder, recalled) = (keep.recorder.clone(), keep.recalled.clone());
     let (frontier, mut keeper) = match keep.open(&job.name, max_depth, max_pages).await {
         Ok(opened) => opened,
         Err(error) => return Ended::Broken(format!("the crawl's file: {error}")),
@@ -101,11 +101,18 @@ async fn run_within(
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => None,
+        () = recalled.cancelled() => None,
         ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
     };
     let rested_at = crawl.rested_at();
     let outcome = match ended {
-        None => return Ended::Stopped(crawl.standing().await),
+        None => {
+            let standing = crawl.standing().await;
+            if recalled.is_cancelled() {
+                rest(rested_at, &stop).await;
+            }
+            return Ended::Stopped(standing);
+        }
         Some(Ok(End::Paused(pause))) => {
             // The site's wish costs the crawl its time, wherever it is spent; once, if it comes back too early.
             if crawl.fetcher.is_some() {

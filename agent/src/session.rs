@@ -250,6 +250,9 @@ impl Serving {
             }
             Some(Down::Address(answer)) => work.claims().answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
+            Some(Down::Recall(order)) => {
+                work.recall(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
+            }
             // A second welcome says nothing new, and what is not known is from a newer scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }

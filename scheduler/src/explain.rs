@@ -2,12 +2,44 @@
 //!
 //! Pure. Nothing is computed anew: a choice is explained by what it was made from, as it was then.
 
+use std::time::Duration;
+
 use crate::model::{Rtt, Strategy};
 
 /// How the note of a choice begins that was made because a waiting task went on to another agent.
 pub const WAITED: &str = "waited at ";
 /// How the note of a choice begins whose former agent was gone.
 pub const NEXT: &str = "the next candidate: ";
+/// How the note of a choice begins whose crawl was under way elsewhere.
+pub const TAKEN_BACK: &str = "was taken back from ";
+
+/// How it begins what is said of a task whose lease was asked for, and came back.
+pub const CAME_BACK: &str = "taken back from ";
+
+/// What is said of a task whose lease was asked for, and came back.
+pub fn taken_back(from: &str, here: Duration) -> String {
+    format!("{CAME_BACK}{from}, where it would have gone on for about {}", about(here))
+}
+
+/// The note of the choice that follows; `takes` where that was predicted.
+pub fn taken_over(from: &str, here: Duration, takes: Option<Duration>) -> String {
+    let taken_back = taken_back(from, here);
+    match takes {
+        Some(takes) => format!("was {taken_back}; it takes about {} here", about(takes)),
+        None => format!("was {taken_back}"),
+    }
+}
+
+/// Why a lease is asked for, as its agent is told.
+pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
+    format!("{to} would end it in about {}; here it goes on for about {}", about(there), about(here))
+}
+
+/// "12 s", "0.4 s".
+fn about(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
+}
 
 /// A candidate of a recorded choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +88,7 @@ pub struct Recorded {
 /// "chosen because ...".
 pub fn because(choice: &Recorded) -> String {
     let note = choice.note.as_deref().filter(|note| !note.is_empty());
-    let moved = note.filter(|note| note.starts_with(WAITED) || note.starts_with(NEXT));
+    let moved = note.filter(|note| [WAITED, NEXT, TAKEN_BACK].iter().any(|how| note.starts_with(how)));
     let mut text = match moved {
         Some(note) if note.starts_with(NEXT) => format!("chosen because it is {note}"),
         Some(note) => format!("chosen because the site {note}"),
@@ -191,6 +223,13 @@ mod tests {
             ..choice(Strategy::GnpTop1)
         };
         assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
+        let seconds = Duration::from_secs_f64;
+        let note = Some(taken_over("a", seconds(83.6), Some(seconds(4.26))));
+        assert_eq!(
+            because(&Recorded { note, ..choice(Strategy::EarliestFinish) }),
+            "chosen because the site was taken back from a, where it would have gone on for about 84 s; it takes about \
+             4.3 s here; it is 2nd of 3, 12.0 ms predicted"
+        );
         assert_eq!(
             because(&choice(Strategy::Random)),
             "chosen because it was drawn at random among 30 agents, with the seed 7"

@@ -32,6 +32,7 @@ pub mod placements;
 mod policies;
 pub mod positions;
 pub mod quarantines;
+pub mod recalls;
 pub mod refusals;
 pub mod reports;
 pub mod rounds;

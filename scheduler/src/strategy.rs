@@ -33,6 +33,7 @@ mod prefix;
 mod random;
 mod rank;
 pub mod schedule;
+pub mod straggler;
 mod work;
 
 pub use anycast::choose_among_near;

@@ -23,6 +23,7 @@ pub mod prune;
 pub mod reap;
 pub mod recrawl;
 pub mod refined;
+mod straggle;
 #[cfg(test)]
 mod trial;
 pub mod trust;

@@ -34,6 +34,8 @@ mod checkpoints;
 mod parked;
 #[path = "session/policies.rs"]
 mod policies;
+#[path = "session/recalls.rs"]
+mod recalls;
 #[path = "session/several.rs"]
 mod several;
 #[path = "session/together.rs"]

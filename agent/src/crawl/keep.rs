@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::frontier::checkpoint::{self, State};
 use super::frontier::{Frontier, OpenError, Spent};
@@ -46,6 +47,8 @@ pub struct Keep {
     pub recorder: Option<Recorder>,
     /// Who watches it.
     pub watched: Option<watch::Sender<Progress>>,
+    /// Cancelled when somebody else is to go on with it: it ends as one that is stopped, and rests before its site is another's.
+    pub recalled: CancellationToken,
 }
 
 /// How far a crawl is, for whoever watches.
@@ -87,7 +90,7 @@ impl std::fmt::Debug for Keep {
 impl Keep {
     /// The frontier of a crawl of `owner`: where the file or the checkpoint says, whichever is further.
     pub(super) async fn open(self, owner: &str, max_depth: u32, max_pages: u32) -> io::Result<(Frontier, Keeper)> {
-        let Self { file, checkpoint, offer, recorder, watched } = self;
+        let Self { file, checkpoint, offer, recorder, watched, .. } = self;
         let owner = owner.to_owned();
         let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
         let mut frontier = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;

@@ -47,12 +47,14 @@ pub(super) struct Crawling {
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
     /// Where it asks for its address.
     pub(super) claims: mpsc::Sender<Claim>,
+    /// Cancelled when the scheduler asks for its lease.
+    pub(super) recalled: CancellationToken,
 }
 
 impl Crawling {
     /// Crawls until the site ends or `stop` is cancelled. An outcome that cannot be written is not waited for once `closing` is.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> CrawlEnd {
-        let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims } = self;
+        let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims, recalled } = self;
         let file = match kept.file_of(key).await {
             Ok(file) => file,
             Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
@@ -62,7 +64,7 @@ impl Crawling {
             let _taken = checkpoints.try_send(wire::checkpoint(key, standing));
         });
         let recorder = store.map(|store| store.recorder(&job.name, Some(key.task_id)));
-        let keep = Keep { file: Some(file), checkpoint, offer: Some(offer), recorder, ..Keep::default() };
+        let keep = Keep { file: Some(file), checkpoint, offer: Some(offer), recorder, recalled, ..Keep::default() };
         let outcome = match crawl::run(job, keep, claims::permits(key, claims), context, stop).await {
             Ended::Outcome(outcome) => outcome,
             Ended::Stopped(standing) => {

@@ -4,7 +4,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
     AddressClaim, BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave,
-    MeasureOrder, OutcomeAck, OutcomeKind, SiteTarget, measure_order, outcome_ack,
+    MeasureOrder, OutcomeAck, OutcomeKind, RecallOrder, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -23,6 +23,7 @@ use crate::test_server::{Reply, Seen, TestServer, status};
 use crate::warc::{Line, Store};
 
 mod policies;
+mod recalls;
 mod turns;
 
 const CONTACT: &str = "https://example.org/crawler";

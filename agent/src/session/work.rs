@@ -46,6 +46,8 @@ pub struct Work {
     capacity: usize,
     context: Option<Arc<Context>>,
     running: HashMap<LeaseKey, CancellationToken>,
+    /// By which the scheduler asks for their leases.
+    recalls: HashMap<LeaseKey, CancellationToken>,
     crawls: JoinSet<CrawlEnd>,
     /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
     keys: HashMap<tokio::task::Id, LeaseKey>,
@@ -80,6 +82,7 @@ impl Work {
             means,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             running: HashMap::new(),
+            recalls: HashMap::new(),
             crawls: JoinSet::new(),
             keys: HashMap::new(),
             measures: JoinSet::new(),
@@ -171,6 +174,7 @@ impl Work {
     fn end_of(&mut self, crawl: tokio::task::Id) -> Option<LeaseKey> {
         let key = self.keys.remove(&crawl)?;
         self.running.remove(&key);
+        self.recalls.remove(&key);
         self.claims.forget(key);
         Some(key)
     }
@@ -290,6 +294,14 @@ impl Work {
         }
     }
 
+    /// Ends the crawl of a lease that is asked for; until it is handed back it is this agent's, and holds its slot.
+    pub(super) fn recall(&self, key: LeaseKey, reason: &str) {
+        if let Some(recall) = self.recalls.get(&key) {
+            tracing::info!(task.id = key.task_id, token = key.token, reason, "a crawl is handed back unfinished");
+            recall.cancel();
+        }
+    }
+
     /// Stops every crawl; each still ends by itself.
     fn stop_crawls(&self) {
         for stop in self.running.values() {
@@ -363,8 +375,8 @@ impl Work {
         if !self.supersede(key) || self.free_slots() == 0 {
             return Some(wire::release(key));
         }
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
+        let (stop, recall) = (CancellationToken::new(), CancellationToken::new());
+        let (stopped, recalled) = (stop.clone(), recall.clone());
         let crawling = Crawling {
             key,
             job,
@@ -375,10 +387,12 @@ impl Work {
             store: self.store.clone().filter(|_| store),
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
+            recalled,
         };
         let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));
         self.keys.insert(crawling.id(), key);
         self.running.insert(key, stop);
+        self.recalls.insert(key, recall);
         None
     }
 }

@@ -11,6 +11,7 @@ use landfall_proto::v1;
 use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
+use crate::explain;
 use crate::model::{AgentId, LeaseToken, OrderId, Rtt, TaskId};
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
@@ -18,6 +19,7 @@ use crate::store::loads::Said;
 use crate::store::measurement_orders::{Order, OrderTarget};
 use crate::store::measurements::{Finding, Measured, Report};
 use crate::store::outcomes::{self, Answer, Blocker, Budget, Ending};
+use crate::store::recalls::Order as Recall;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
@@ -161,6 +163,14 @@ const fn metric(metric: Metric) -> v1::DistanceMetric {
 
 pub(super) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
     respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
+}
+
+pub(super) fn recall_order(recall: &Recall) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Recall(v1::RecallOrder {
+        task_id: recall.task.get(),
+        token: recall.token.get(),
+        reason: explain::ends_sooner(&recall.to, recall.there, recall.here),
+    }))
 }
 
 /// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun, and `last_pages` how far its site's

@@ -33,16 +33,24 @@ pub struct SiteFacts {
     pub position: Option<Position>,
     /// Pages and bytes of its last crawl; `None` before one ended.
     pub size: Option<(u32, u64)>,
+    /// Pages that its crawl has fetched, where it is under way or was handed back.
+    pub fetched: u32,
     /// Time between two requests, as its batch has it.
     pub interval: Duration,
 }
 
 impl SiteFacts {
-    /// As strategies want it; a site of unknown size counts as one of the `usual`.
+    /// As strategies want it; a site of unknown size counts as one of the `usual`. Of a crawl that goes on it is what is left.
     pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
+        let whole = self.whole(usual);
+        let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
+        Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
+    }
+
+    /// All of it, however much has been fetched.
+    pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
-        let work = Some(Work { pages, bytes, interval: self.interval });
-        Site { host: &self.host, address: self.address, position: self.position, work }
+        Work { pages, bytes, interval: self.interval }
     }
 }
 
@@ -55,10 +63,11 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
     let rows = sqlx::query!(
         r#"
         select t.id, coalesce(s.origin, s.name) as "name!", host(s.address) as address, s.latitude, s.longitude, b.request_interval_ms,
-               last.pages as "pages?", last.bytes as "bytes?"
+               last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
         from tasks t
         join sites s on s.id = t.site_id
         join batches b on b.id = t.batch_id
+        left join checkpoints under_way on under_way.task_id = t.id
         left join lateral (
             select o.pages, o.bytes from tasks other join outcomes o on o.task_id = other.id
             where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
@@ -86,13 +95,14 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
             let interval = Duration::from_millis(unsigned("batches", "request_interval_ms", row.request_interval_ms)?);
             let address = row.address.and_then(|address| address.parse().ok());
             let position = position("sites", row.latitude, row.longitude)?;
-            Ok((TaskId::new(row.id), SiteFacts { host, address, position, size, interval }))
+            let fetched = unsigned("checkpoints", "pages", row.fetched.unwrap_or_default())?;
+            Ok((TaskId::new(row.id), SiteFacts { host, address, position, size, fetched, interval }))
         })
         .collect()
 }
 
 /// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
-/// round trip or fetched nothing are left out.
+/// round trip or fetched nothing are left out, and so are those that were taken over: what they took is not their last agent's alone.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -110,6 +120,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
         join tasks t on t.id = newest.task_id
         join batches b on b.id = t.batch_id
         where newest.kind in ('complete', 'truncated') and newest.rtt_us is not null and newest.pages > 0
+          and not exists (select from recalls r where r.task_id = newest.task_id and r.token < newest.token)
         order by newest.agent_id, newest.accepted_at desc
         "#,
         &agents,

@@ -423,7 +423,10 @@ mod tests {
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));
         assert!(!sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"), "no news");
         let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
-        assert_eq!(waiting, Some(sessions::Waiting { orders: false, revocations: false, tasks: false, free: 2 }));
+        assert_eq!(
+            waiting,
+            Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks: false, free: 2 })
+        );
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
         assert!(crate::store::loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
@@ -538,7 +541,8 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let agent = fixtures::agent(&mut conn, "a").await;
         let session = fixtures::session(&mut conn, agent).await;
-        let waiting = |tasks, free| Some(sessions::Waiting { orders: false, revocations: false, tasks, free });
+        let waiting =
+            |tasks, free| Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks, free });
         let mut seen = Vec::new();
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         for host in ["a.cn", "b.cn", "c.cn"] {

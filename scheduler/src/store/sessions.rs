@@ -165,6 +165,7 @@ pub async fn open(
     .await?;
     let session = SessionId::new(session);
     let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
+    super::recalls::tell_again(conn, agent, session).await?;
     super::leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
     Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub const AHEAD: Duration = Duration::from_secs(1);
 /// A crawl that takes longer than predicted goes on for this share of the time it has taken: sizes are skewed, and the longer one has
 /// taken, the larger it is.
-const OVERDUE_SHARE: f64 = 0.3;
+pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
 /// When each slot of an agent is free, from now: crawls under way have one each, and what waits there takes its turns.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {

@@ -6,14 +6,15 @@
 
 use std::time::Duration;
 
+use super::schedule;
 use crate::model::Rtt;
 
 /// Bytes of the first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: the connection, its first request, robots.txt.
-const OPENING_TRIPS: f64 = 3.0;
+pub(super) const OPENING_TRIPS: f64 = 3.0;
 /// A crawl whose pages took less than this many intervals each was held back by politeness: it says nothing of the agent.
-const HELD_BACK: f64 = 1.25;
+pub(super) const HELD_BACK: f64 = 1.25;
 /// Crawls that count as many as what was believed before: with few, one lucky or unlucky crawl shall not decide.
 const PRIOR_CRAWLS: f64 = 4.0;
 /// Longest time that is told, seconds: beyond, one is as good as another.
@@ -77,6 +78,18 @@ impl Work {
         seconds(self.counted().takes_s(distance, speed))
     }
 
+    /// What is left of it once so many pages have been fetched. Where its size is not known (not `sized`), or there are more than there should
+    /// be, at least as many again as a crawl that is overdue goes on for.
+    pub fn left(&self, fetched: u32, sized: bool) -> Self {
+        let pages = self.pages.max(1);
+        let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
+        let grown = u32::try_from(grown).unwrap_or(u32::MAX);
+        let missing = pages.saturating_sub(fetched);
+        let left = if sized && missing > 0 { missing } else { missing.max(grown).max(1) };
+        let bytes = u128::from(self.bytes) * u128::from(left) / u128::from(pages);
+        Self { pages: left, bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..*self }
+    }
+
     /// What is the same of it for all agents.
     pub(crate) fn counted(&self) -> Counted {
         let interval_s = self.interval.as_secs_f64();
@@ -116,9 +129,18 @@ impl Counted {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
+    /// Seconds that a page takes an agent by itself, however long it waits for the next.
+    pub(super) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
+        self.page_at_s(distance.as_duration().as_secs_f64(), speed)
+    }
+
+    fn page_at_s(&self, trip: f64, speed: Speed) -> f64 {
+        speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
+    }
+
     /// Seconds that an agent takes whose round trip is so many seconds.
     pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
-        let page = speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes;
+        let page = self.page_at_s(trip, speed);
         (OPENING_TRIPS * trip + self.pages * page.max(self.interval_s)).clamp(0.0, LONGEST_S)
     }
 }

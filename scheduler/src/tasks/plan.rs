@@ -12,13 +12,15 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
+use crate::explain;
 use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::{self, Ground, Pool, Waiting};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available, Held};
+use crate::store::recalls::{self, Recalled};
 use crate::store::{confirmations, parkings, quarantines};
 use crate::strategy::schedule::{self, Job, Planned};
-use crate::strategy::{self, Candidate, Choice, Speed, explored};
+use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
 use super::assign::{draw_seed, is_to_be_confirmed, park_broken};
@@ -26,6 +28,7 @@ use super::duty::OnDuty;
 use super::fleet::{PASSING, explain_nobody};
 use super::known::Known;
 use super::refined::{Current, Maps};
+use super::straggle;
 
 /// Tasks planned together: bounds a pass to a second, as the distances of a site take half a millisecond. Of a larger batch the oldest
 /// are planned first.
@@ -45,7 +48,7 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     let waiting = assignments::waiting(&mut tx, Pool::Together, confirmed_within, WINDOW);
     let waiting = waiting.await.context("read tasks to plan")?;
     if waiting.is_empty() {
-        return Ok(());
+        return straggle::run(scheduler, tx, map).await;
     }
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
@@ -80,6 +83,8 @@ struct Sight {
     candidates: Vec<Vec<Candidate>>,
     /// Crawls of each one's site that are remembered.
     crawls: Vec<usize>,
+    /// Those whose lease was asked for.
+    recalled: HashMap<TaskId, Recalled>,
     /// When each agent's slots are free, in the order of the candidates.
     frees: Vec<Vec<Duration>>,
     /// Whether each one's site is to be confirmed if it has to wait anyway.
@@ -113,23 +118,19 @@ impl Sight {
         let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
         let held = loads::held(conn).await.context("read what the agents hold")?;
         let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
-        let speed = |agent: AgentId| Speed::default().learned(crawls.get(&agent).map_or(&[][..], Vec::as_slice));
-        let speeds: HashMap<AgentId, Speed> = ids.iter().map(|agent| (*agent, speed(*agent))).collect();
-        let candidates = waiting.iter().map(|task| {
-            let mut candidates = known.candidates(task.site, &agents);
-            candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
-            candidates
-        });
+        let recalled = recalls::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
+        let speeds = speeds(&crawls);
+        let candidates = waiting.iter().map(|task| with_speeds(known.candidates(task.site, &agents), &speeds));
         let candidates: Vec<Vec<Candidate>> = candidates.collect();
         let unsure = waiting.iter().zip(&candidates).map(|(task, among)| {
             let among = admitted(admission, task.batch, among);
-            alarm.is_none() && is_to_be_confirmed(task, &known, &among)
+            alarm.is_none() && !recalled.contains_key(&task.task) && is_to_be_confirmed(task, &known, &among)
         });
         let unsure = unsure.collect();
         let frees = agents.iter().map(|agent| frees(agent, &held)).collect();
         let usual = facts::usual(&crawls);
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        Ok(Self { waiting, facts, usual, candidates, crawls, frees, unsure, alarm })
+        Ok(Self { waiting, facts, usual, candidates, crawls, recalled, frees, unsure, alarm })
     }
 
     /// Records what is decided; returns the agents that got something. What is decided and finds its address full is parked; what waits for
@@ -146,8 +147,9 @@ impl Sight {
         let mut chosen = BTreeSet::new();
         for Decided { task, choice, takes } in decided.iter().filter(|decided| !parked.contains(&decided.task.task)) {
             // What kept the site from being measured says more than that no distance is known.
-            let unmeasured =
-                task.reason.as_ref().filter(|reason| **reason != PLANNED && !PASSING.contains(&reason.as_str()));
+            let unmeasured = task.reason.as_ref().filter(|reason| {
+                **reason != PLANNED && !PASSING.contains(&reason.as_str()) && !reason.starts_with(explain::CAME_BACK)
+            });
             let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
             let fallback = self.alarm.as_ref().or(fallback);
             // A quota may have been used up by what was decided before.
@@ -163,6 +165,10 @@ impl Sight {
                 .context("record an assignment")?;
             if let Some(takes) = takes {
                 assignments::expect(conn, task.task, *takes).await.context("note how long the crawl takes")?;
+            }
+            if let Some(recalled) = self.recalled.get(&task.task) {
+                let note = explain::taken_over(&recalled.name, recalled.here, *takes);
+                assignments::annotate(conn, task.task, &note).await.context("note whose crawl it was")?;
             }
             admission.took(task.batch, choice.agent);
             chosen.insert(choice.agent);
@@ -215,8 +221,10 @@ impl Sight {
             candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
         let seed = draw_seed(&self.waiting[index]);
-        // Now and then a site is only for the agent that might be nearer.
+        // Now and then a site is only for the agent that might be nearer; one that was asked for is to end soon.
+        let recalled = self.recalled.get(&self.waiting[index].task);
         let tried = nearest
+            .filter(|_| recalled.is_none())
             .and_then(|nearest| explored(nearest, candidates, self.crawls[index], seed))
             .map(|tried| tried.agent);
         let tried = tried.filter(|tried| admission.admits(batch, *tried));
@@ -226,7 +234,15 @@ impl Sight {
             may.then(|| work.takes(distance, one.speed))
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
-        Job { takes: candidates.iter().map(takes).collect(), sized, waited: self.waiting[index].waited }
+        let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
+        // Not straight back to whom it was taken from, unless nobody else is left.
+        let back = recalled.and_then(|recalled| candidates.iter().position(|one| one.agent == recalled.from));
+        if let Some(back) = back
+            && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
+        {
+            takes[back] = None;
+        }
+        Job { takes, sized, waited: self.waiting[index].waited }
     }
 
     /// Any agent, as no distance is known or trusted.
@@ -257,6 +273,17 @@ impl Sight {
 /// Those of the candidates that a batch does not exclude.
 fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
     among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
+}
+
+/// How fast each agent's crawls go, by what they taught.
+pub(super) fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
+    crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
+}
+
+/// Candidates that know how fast they are.
+pub(super) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
+    candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
+    candidates
 }
 
 /// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use landfall_scheduler::gnp::{Direction, Position};
 use landfall_scheduler::model::{AgentId, Rtt, Strategy};
 use landfall_scheduler::strategy::schedule::{Job, plan};
+use landfall_scheduler::strategy::straggler::{UnderWay, moves};
 use landfall_scheduler::strategy::{Candidate, Home, Site, Speed, Spread, Work, choose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -33,7 +34,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let site =
         |host| Site { host, address: Some(IpAddr::from([10, 77, 3, 9])), position: Some(position), work: Some(work) };
     let mut runs = Strategy::ALL.map(|strategy| (strategy, Vec::new()));
-    let mut plans = Vec::new();
+    let (mut plans, mut stragglers) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
         for (strategy, micros) in &mut runs {
             let began = Instant::now();
@@ -43,6 +44,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
             micros.push(began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES));
         }
         plans.push(planned(&candidates, work));
+        stragglers.push(looked_at(&candidates, work));
     }
     let mut lines: Vec<Line> = runs
         .into_iter()
@@ -52,7 +54,21 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         format!("earliest-finish, {SITES} sites planned at once: us a site"),
         format!("{:.1}", median(plans)),
     ));
+    lines.push(Line::at_most("earliest-finish, stragglers: us a crawl".to_owned(), median(stragglers), MOST_MICROS));
     Ok(lines)
+}
+
+/// As many crawls under way at the nearest agent, so that none is moved: then all are looked at, for every agent.
+fn looked_at(candidates: &[Candidate], work: Work) -> f64 {
+    let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
+    let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
+    let (took, takes, at_most) = (Duration::from_secs(20), Duration::from_secs(60), Duration::from_secs(3600));
+    let (elsewhere, most_pages) = (candidates.to_vec(), 1_000);
+    let crawl = UnderWay { took, takes, at_most, most_pages, work, sized: true, fetched: None, here, elsewhere };
+    let crawls: Vec<UnderWay> = (0..SITES).map(|_| crawl.clone()).collect();
+    let began = Instant::now();
+    std::hint::black_box(moves(&crawls, &free));
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
 /// A plan of as many sites: how long each takes at each agent, and when slots are free.

@@ -6,8 +6,10 @@ use tonic::Status;
 
 use super::manners;
 use super::stream::Session;
+use crate::explain;
 use crate::grpc::{agent_convert as convert, status};
 use crate::store::parkings::{self, Claimed};
+use crate::store::recalls::{self, Recalled};
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, checkpoints, leases};
 
@@ -16,7 +18,12 @@ impl Session {
         let convert::Released { task, token, crash, pause } = convert::release(release);
         let most = self.scheduler.config.lease.max_crashes;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let said = |recalled: &Recalled| explain::taken_back(&recalled.name, recalled.here);
+        let asked_for = crash.is_none()
+            && pause.is_none()
+            && recalls::release(&mut tx, self.agent, task, token, said).await.map_err(status::from_store)?;
         let released = match pause {
+            _ if asked_for => Ok(true),
             Some(pause) => parkings::pause(&mut tx, self.agent, task, token, pause).await,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await,
         };
@@ -33,8 +40,8 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // One that was not its own any more says nothing of its room; nor does one whose site is the reason.
-            if pause.is_none() {
+            // One that was not its own any more says nothing of its room; nor does one that was asked for, or whose site is the reason.
+            if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
             }
             // A draining agent does not get it back.

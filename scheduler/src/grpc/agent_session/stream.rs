@@ -1,7 +1,7 @@
 //! One agent's session: a task that owns its stream.
 //!
 //! It answers what the agent says, and whenever it is woken (or a second has passed) sends what the store holds for the
-//! agent: leases revoked, orders to measure, and leases, each committed before it is sent. It ends when the stream breaks, the
+//! agent: leases revoked or asked for, orders to measure, and leases, each committed before it is sent. It ends when the stream breaks, the
 //! session is superseded or expired, or the scheduler shuts down; nothing is lost by that, since the store knows what was
 //! promised and the agent repeats what was not acknowledged.
 
@@ -24,7 +24,7 @@ use crate::model::{AgentId, SessionId, TaskId};
 use crate::store::leases::{Free, Grant};
 use crate::store::outcomes::Answer;
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, checkpoints, leases, measurement_orders, measurements, sessions};
+use crate::store::{self, checkpoints, leases, measurement_orders, measurements, recalls, sessions};
 
 /// How long one message may wait for room.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -241,7 +241,8 @@ impl Session {
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
-        if waiting.orders || waiting.revocations || waiting.leases() { self.hand_out(waiting).await } else { Ok(()) }
+        let any = waiting.orders || waiting.revocations || waiting.recalls || waiting.leases();
+        if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
     /// The slots to be filled when outcomes free more, where something waits for them as far as is known.
@@ -271,7 +272,7 @@ impl Session {
     }
 
     async fn hand_out(&mut self, waiting: sessions::Waiting) -> Result<(), Status> {
-        let (mut orders, mut revoked, mut grants) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut orders, mut revoked, mut recalled, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         if waiting.orders {
             let unsent = measurement_orders::take_unsent(&mut tx, self.agent, self.session).await;
@@ -280,6 +281,9 @@ impl Session {
         if waiting.revocations {
             revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
         }
+        if waiting.recalls {
+            recalled = recalls::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+        }
         if waiting.leases() {
             grants = leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
         }
@@ -287,6 +291,9 @@ impl Session {
         // First: each makes room for what follows.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
+        }
+        for order in recalled {
+            self.send(convert::recall_order(&order)).await?;
         }
         for order in orders {
             let config = &self.scheduler.config;

@@ -58,6 +58,8 @@ pub struct Waiting {
     pub orders: bool,
     /// Leases of this session that were revoked, and whose agent was not told.
     pub revocations: bool,
+    /// Leases of this agent that were asked for, and of which it was not told.
+    pub recalls: bool,
     /// Tasks assigned to the agent while it does not drain and has not paused.
     pub tasks: bool,
     /// The agent's slots that no active lease takes; below zero where it has fewer slots than it had.
@@ -85,6 +87,7 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
                    select from leases l
                    where l.session_id = $2 and l.state = 'revoked' and l.revocation_sent_at is null
                ) as "revocations!",
+               exists (select from recalls r where r.agent_id = $1 and r.sent_at is null) as "recalls!",
                a.draining_since is null and s.paused is null and exists (
                    select from tasks t where t.state = 'assigned' and t.agent_id = $1
                ) as "tasks!",

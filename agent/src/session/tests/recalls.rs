@@ -1,0 +1,98 @@
+//! Leases that the scheduler asks for: their crawls end where they are, and another agent goes on.
+
+use super::*;
+
+/// A site of two pages, of which the second never comes.
+async fn half_a_site() -> TestServer {
+    TestServer::plain(|seen: &Seen| {
+        let body = "<a href=\"/next\">on</a>";
+        let length = body.len();
+        let page = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{body}");
+        match seen.method() {
+            "HEAD" => Reply::After(Duration::ZERO, status("200 OK")),
+            _ if seen.head.contains(" /robots.txt ") => Reply::After(Duration::ZERO, status("404 Not Found")),
+            _ if seen.head.contains(" /next ") => Reply::Never,
+            _ => Reply::After(Duration::ZERO, page),
+        }
+    })
+    .await
+}
+
+/// Waits until a crawl asks for the second page.
+async fn half_way(session: &mut TestSession, server: &TestServer) {
+    session.permit().await;
+    while !server.seen().iter().any(|seen| seen.head.contains(" /next ")) {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn recall(token: i64) -> Down {
+    let reason = "another agent would end it in 3 s, here it goes on for about 40 s".to_owned();
+    Down::Recall(RecallOrder { task_id: LEASE.task_id, token, reason })
+}
+
+#[tokio::test]
+async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_agent_goes_on() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = half_a_site().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    half_way(&mut session, &server).await;
+    // Of what it does not hold it gives nothing back.
+    session.send(recall(LEASE.token - 1)).await;
+    session.send(recall(LEASE.token)).await;
+    session.send(recall(LEASE.token)).await;
+    let Some(Up::Checkpoint(checkpoint)) = session.next_but_heartbeats().await else { panic!("no checkpoint") };
+    assert_eq!((checkpoint.task_id, checkpoint.token, checkpoint.pages), (LEASE.task_id, LEASE.token, 1));
+    let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
+    assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
+    assert_eq!((release.crash.as_str(), release.not_before), ("", None));
+
+    // Elsewhere the first page is not asked for again.
+    let whole = page_server().await;
+    let _other = TestAgent::start(&scheduler);
+    let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let order = CrawlOrder { token: LEASE.token + 1, checkpoint: checkpoint.state, ..crawl_order(&whole) };
+    other.send(Down::Crawl(order)).await;
+    let Some(Up::Outcome(outcome)) = other.next_but_heartbeats().await else { panic!("no outcome") };
+    assert_eq!((outcome.kind(), outcome.pages, outcome.refetched), (OutcomeKind::Complete, 2, 0));
+    assert!(!whole.seen().iter().any(|seen| seen.head.starts_with("GET / ")), "it was fetched before");
+}
+
+#[tokio::test]
+async fn a_crawl_that_has_ended_reports_its_outcome_though_its_lease_is_asked_for() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = page_server().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
+    session.send(recall(LEASE.token)).await;
+    let ack = OutcomeAck { task_id: outcome.task_id, token: outcome.token, ..OutcomeAck::default() };
+    session.send(Down::Outcome(ack)).await;
+    session.send(Down::Crawl(CrawlOrder { task_id: LEASE.task_id + 1, ..crawl_order(&server) })).await;
+    let Some(Up::Outcome(next)) = session.next_but_heartbeats().await else { panic!("no outcome") };
+    assert_eq!((next.task_id, next.kind()), (LEASE.task_id + 1, OutcomeKind::Complete));
+}
+
+#[tokio::test]
+async fn its_site_is_left_alone_for_an_interval_before_the_lease_is_anothers() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let server = half_a_site().await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let mut order = crawl_order(&server);
+    let interval = Duration::from_millis(300);
+    if let Some(policy) = &mut order.policy {
+        policy.request_interval = Some(interval.try_into().unwrap());
+    }
+    session.send(Down::Crawl(order)).await;
+    half_way(&mut session, &server).await;
+    let last = Instant::now();
+    session.send(recall(LEASE.token)).await;
+    assert!(matches!(session.next_but_heartbeats().await, Some(Up::Checkpoint(_))));
+    assert!(matches!(session.next_but_heartbeats().await, Some(Up::Release(_))));
+    // The request may have come a little before it was seen.
+    assert!(last.elapsed() > interval / 2, "{:?}", last.elapsed());
+}

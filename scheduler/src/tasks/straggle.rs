@@ -1,0 +1,342 @@
+//! Asks for crawls under way that another agent would end sooner: the stragglers of `earliest-finish`.
+//!
+//! Looked at once no site waits to be planned, for slots that idle. Which are asked for is `strategy::straggler`, pure; its agent hands it
+//! back with a checkpoint, and then it is planned as any other. A crawl that ends meanwhile, or whose agent does not hear of it or does not
+//! know of recalls, stays where it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::Context;
+use sqlx::{Postgres, Transaction};
+
+use crate::model::{AgentId, SiteId, TaskId};
+use crate::store::facts::{self, SiteFacts};
+use crate::store::loads::{self, Available};
+use crate::store::{quarantines, recalls};
+use crate::strategy::straggler::{self, UnderWay};
+
+use super::admission::Admission;
+use super::duty::OnDuty;
+use super::known::Known;
+use super::plan::{speeds, with_speeds};
+use super::refined::Current;
+
+/// Crawls looked at in a pass, those that go on longest: the distances of a site take half a millisecond.
+const LOOKED_AT: i64 = 32;
+
+/// One pass. Without crawls that have been under way for some time, or without a slot that idles, it reads next to nothing.
+///
+/// # Errors
+/// When the database fails; what was not committed is looked at in the next pass.
+pub(super) async fn run(
+    scheduler: &OnDuty,
+    mut tx: Transaction<'static, Postgres>,
+    map: Option<Arc<Current>>,
+) -> anyhow::Result<()> {
+    let crawls = recalls::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
+    let crawls = crawls.context("read crawls under way")?;
+    if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
+        return Ok(());
+    }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let free = idle(&mut tx, &agents).await?;
+    if free.values().all(|slots| *slots == 0) {
+        return Ok(());
+    }
+    let lasting = lasting(&mut tx, scheduler, &crawls, &agents, map).await?;
+    let under_way: Vec<UnderWay> = lasting.iter().map(|(_, under_way)| under_way.clone()).collect();
+    let mut told = BTreeSet::new();
+    for one in straggler::moves(&under_way, &free) {
+        let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
+        if recalls::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
+            let (task, token, agent) = (crawl.task, crawl.token, crawl.agent);
+            tracing::info!(task.id = %task, %token, agent.id = %agent, to = %one.to, here = ?one.here, there = ?one.there, "a straggler is asked for");
+            told.insert(agent);
+        }
+    }
+    tx.commit().await.context("commit recalls")?;
+    scheduler.wakes.wake_agents(told);
+    Ok(())
+}
+
+/// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
+async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> anyhow::Result<BTreeMap<AgentId, u32>> {
+    let promised = recalls::promised(tx).await.context("read what was promised to whom")?;
+    let free = |agent: &Available| {
+        let taken = agent.load.saturating_add(promised.get(&agent.agent).copied().unwrap_or_default());
+        (agent.agent, agent.capacity.saturating_sub(taken))
+    };
+    Ok(agents.iter().map(free).collect())
+}
+
+/// What is known of each of these crawls, and of whoever might have it. Left out are those of agents that take no work: nobody knows how far
+/// they are from the site.
+async fn lasting<'a>(
+    tx: &mut Transaction<'static, Postgres>,
+    scheduler: &OnDuty,
+    crawls: &'a [recalls::UnderWay],
+    agents: &[Available],
+    map: Option<Arc<Current>>,
+) -> anyhow::Result<Vec<(&'a recalls::UnderWay, UnderWay)>> {
+    let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
+    let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
+    let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+    let known = Known::read(tx, &scheduler.maps, &sites, agents, map).await?;
+    let facts = facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
+    let taught = facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
+    let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
+    let (speeds, usual) = (speeds(&taught), facts::usual(&taught));
+    let lasting = crawls.iter().filter_map(|crawl| {
+        let mut candidates = with_speeds(known.candidates(crawl.site, agents), &speeds);
+        let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;
+        candidates.retain(|one| admission.admits(crawl.batch, one.agent) && !crawl.crashed_at.contains(&one.agent));
+        let facts: &SiteFacts = facts.get(&crawl.task)?;
+        let mut work = facts.whole(usual);
+        let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
+        // What the site bears, it bears from elsewhere as well.
+        work.interval = work.interval.max(crawl.interval.unwrap_or_default());
+        let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
+        let (fetched, sized) = (crawl.fetched, facts.size.is_some());
+        Some((crawl, UnderWay { took, takes, at_most, most_pages, work, sized, fetched, here, elsewhere: candidates }))
+    });
+    Ok(lasting.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::PgPool;
+
+    use super::super::assign::Assign;
+    use super::super::trial::Trial;
+    use super::*;
+    use crate::explain;
+    use crate::model::{BatchId, LeaseToken, SessionId, Strategy};
+    use crate::store::checkpoints::{self, Checkpoint, Manners};
+    use crate::store::recalls::Recalled;
+    use crate::store::sessions::Registration;
+    use crate::store::{fixtures, leases, sessions};
+
+    const FIRST: LeaseToken = LeaseToken::new(1);
+
+    /// A crawl under way for a minute at the first agent, which is 400 ms away. It is predicted to take ten. The second is 10 ms away, the
+    /// third 20 ms, and both idle.
+    struct Scene {
+        trial: Trial,
+        agents: Vec<(AgentId, SessionId)>,
+        batch: BatchId,
+        site: SiteId,
+        task: TaskId,
+    }
+
+    impl Scene {
+        async fn new(pool: PgPool) -> Self {
+            let trial = Trial::new(pool).await;
+            let agents = trial.connect(3).await;
+            let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+            trial
+                .execute("update batches set request_interval_ms = 0, max_pages = 100000, max_duration_ms = 3600000")
+                .await;
+            let mut conn = trial.conn().await;
+            let site = fixtures::site(&mut conn, "slow.cn").await;
+            let task = fixtures::assigned(&mut conn, batch, site, agents[0].0).await;
+            assert_eq!(leases::grant(&mut conn, agents[0].0, agents[0].1).await.expect("grant").len(), 1);
+            let millis = [400, 10, 20];
+            let distances: Vec<_> = agents.iter().zip(millis).map(|((agent, _), ms)| (*agent, Some(ms))).collect();
+            trial.measured(site, &distances).await;
+            trial.execute("update assignments set crawl_ms = 600000").await;
+            trial.execute("update leases set granted_at = now() - interval '60 s'").await;
+            Self { trial, agents, batch, site, task }
+        }
+
+        async fn pass(&self) {
+            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
+        }
+
+        /// Who was asked for it, on whose behalf, by the agents' places.
+        async fn asked(&self) -> Option<(usize, usize)> {
+            let row: Option<(i64, i64)> = sqlx::query_as("select agent_id, to_agent_id from recalls")
+                .fetch_optional(&self.trial.scheduler.pool)
+                .await
+                .expect("read");
+            let place = |id| self.agents.iter().position(|(agent, _)| agent.get() == id).expect("one of them");
+            row.map(|(from, to)| (place(from), place(to)))
+        }
+
+        async fn checkpoint(&self, pages: u32, manners: Manners) {
+            let checkpoint = Checkpoint { task: self.task, token: FIRST, pages, state: vec![7], manners };
+            let (agent, session) = self.agents[0];
+            let saved = checkpoints::save(&mut *self.trial.conn().await, agent, session, &checkpoint).await;
+            assert!(saved.expect("save"));
+        }
+
+        async fn hands_back(&self) -> bool {
+            let said = |recalled: &Recalled| explain::taken_back(&recalled.name, recalled.here);
+            let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
+            let back = recalls::release(&mut tx, self.agents[0].0, self.task, FIRST, said).await.expect("release");
+            tx.commit().await.expect("commit");
+            back
+        }
+
+        async fn told(&self, session: SessionId) -> Vec<recalls::Order> {
+            recalls::take_unsent(&mut *self.trial.conn().await, self.agents[0].0, session).await.expect("take")
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_straggler_is_asked_for_once_comes_back_and_goes_to_another_with_what_is_left_of_it(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        assert!(!scene.hands_back().await, "nobody asked for it");
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+        let waiting = sessions::waiting(&mut *scene.trial.conn().await, scene.agents[0].0, scene.agents[0].1).await;
+        assert!(waiting.expect("look").expect("a session").recalls);
+        let told = scene.told(scene.agents[0].1).await;
+        let told = &told[0];
+        assert_eq!((told.task, told.token, told.to.as_str()), (scene.task, FIRST, "a1"));
+        assert!((530..=540).contains(&told.here.as_secs()) && told.there < told.here / 10, "{told:?}");
+        assert!(scene.told(scene.agents[0].1).await.is_empty(), "told once");
+        let registration = Registration { held: vec![(scene.task, FIRST)], ..fixtures::registration() };
+        let mut conn = scene.trial.conn().await;
+        let again = sessions::open(&mut conn, scene.agents[0].0, &registration, fixtures::TERMS).await.expect("open");
+        drop(conn);
+        assert_eq!(scene.told(again.session).await.len(), 1, "what was said to a session that broke may be lost");
+
+        scene.trial.execute("update recalls set to_agent_id = agent_id").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 0)), "once is enough");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_comes_back_is_planned_for_another_and_says_whose_it_was(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.checkpoint(600, Manners::default()).await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+        assert!(scene.hands_back().await);
+        assert!(!scene.hands_back().await, "it is not its own any more");
+        let (state, reason) = scene.trial.state(scene.task).await;
+        assert_eq!(state, "located");
+        let reason = reason.expect("a reason");
+        assert!(reason.starts_with("taken back from a0, where it would have gone on for about "), "{reason}");
+        // The nearest by far now, and it does not go back there.
+        scene.trial.measured(scene.site, &[(scene.agents[0].0, Some(1))]).await;
+        scene.pass().await;
+        let (agent, note, millis): (i64, String, i64) = sqlx::query_as(
+            "select c.agent_id, c.note, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
+        )
+        .bind(scene.task.get())
+        .fetch_one(&scene.trial.scheduler.pool)
+        .await
+        .expect("a choice");
+        assert_eq!(agent, scene.agents[1].0.get());
+        assert!(note.starts_with(&format!("was {reason}; it takes about ")), "{note}");
+        // Of a site of unknown size, three tenths of the 600 pages that are there: 180 of at least one round trip each.
+        assert!((1800..4000).contains(&millis), "{millis}");
+        let mut conn = scene.trial.conn().await;
+        let granted = leases::grant(&mut conn, scene.agents[1].0, scene.agents[1].1).await.expect("grant");
+        assert_eq!(granted[0].token, LeaseToken::new(2));
+        assert!(
+            recalls::of_last_leases(&mut conn, &[scene.task]).await.expect("read").is_empty(),
+            "it is another's now"
+        );
+        drop(conn);
+        scene.trial.execute("update leases set granted_at = now() - interval '60 s' where state = 'active'").await;
+        scene.trial.execute("update assignments set crawl_ms = 6000000").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 1)), "it is not asked for again, however long it takes");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn where_nobody_else_is_left_it_goes_back(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.pass().await;
+        assert!(scene.hands_back().await);
+        scene.trial.execute("update agents set draining_since = now() where name <> 'a0'").await;
+        scene.pass().await;
+        assert_eq!(
+            scene
+                .trial
+                .count("select count(*) from tasks t join agents a on a.id = t.agent_id where a.name = 'a0'")
+                .await,
+            1
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn it_stays_where_another_waits_for_the_slot_or_may_not_have_it(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        // Slots that others are about to have are none.
+        scene.trial.execute("update agents set capacity = 1").await;
+        for (number, (agent, _)) in scene.agents.iter().enumerate().skip(1) {
+            let mut conn = scene.trial.conn().await;
+            let site = fixtures::site(&mut conn, &format!("{number}.cn")).await;
+            fixtures::assigned(&mut conn, scene.batch, site, *agent).await;
+        }
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        // A site that waits to be planned comes first.
+        let mut conn = scene.trial.conn().await;
+        let site = fixtures::site(&mut conn, "waits.cn").await;
+        fixtures::task(&mut conn, scene.batch, site, "located").await;
+        drop(conn);
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
+        // At one it crashed, the other is excluded.
+        scene
+            .trial
+            .execute(
+                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
+                 select id, '{}', '{}', '{fast}', 'wait' from batches",
+            )
+            .await;
+        scene.trial.execute("update agents set tags = '{fast}' where name = 'a1'").await;
+        scene
+            .trial
+            .execute(
+                "insert into leases (task_id, token, site_id, agent_id, session_id, state, crash)
+                 select l.task_id, 0, l.site_id, s.agent_id, s.id, 'released', 'a panic'
+                 from leases l, sessions s join agents a on a.id = s.agent_id where a.name = 'a1'",
+            )
+            .await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update agents set tags = '{fast}' where name = 'a2'").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 2)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_that_its_site_turned_away_or_that_has_just_begun_is_left_where_it_is(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.trial.execute("update leases set granted_at = now()").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None, "it has just begun");
+        scene.trial.execute("update leases set granted_at = now() - interval '60 s'").await;
+        for manners in [
+            Manners { turned_away: 1, ..Manners::default() },
+            Manners { pause: Some(Duration::from_secs(50)), ..Manners::default() },
+            // As often as it bears, from everywhere.
+            Manners { interval: Some(Duration::from_secs(1)), ..Manners::default() },
+        ] {
+            scene.checkpoint(60, manners).await;
+            scene.pass().await;
+            assert_eq!(scene.asked().await, None);
+        }
+        scene.trial.execute("update batches set strategy = 'gnp-top3'").await;
+        scene.checkpoint(60, Manners::default()).await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None, "only what is planned is moved");
+        scene.trial.execute("update batches set strategy = 'earliest-finish'").await;
+        scene.trial.execute("insert into trust_alarms (reason) values ('the map lies')").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, None, "distances are not trusted");
+        scene.trial.execute("update trust_alarms set ended_at = now()").await;
+        scene.pass().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+    }
+}

@@ -1,0 +1,97 @@
+//! A straggler changes hands: asked for, handed back with its checkpoint, and taken over, on streams of real agents.
+
+use super::*;
+
+/// A site of an `earliest-finish` batch: a request follows the last answer, 400 ms away from one agent and 10 ms from the other. Each has one
+/// slot, and the near one is away.
+async fn far_away(pool: &PgPool) {
+    sqlx::raw_sql(
+        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('b', 'earliest-finish', 100000, 10000000000, 3, 3600000, 0);
+         insert into sites (name) values ('a.cn');
+         insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
+         select s.id, a.id, case a.name when 'far' then 400000 else 10000 end, 5, 0 from sites s, agents a;
+         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'located' from batches b, sites s;",
+    )
+    .execute(pool)
+    .await
+    .expect("a located site");
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let (far, near) = (running.enrol("far").await, running.enrol("near").await);
+    let mut slow = Agent::connect(&running, &far.credential, Vec::new()).await.expect("connect");
+    slow.welcome().await;
+    far_away(&pool).await;
+    let order = slow.crawl_order().await;
+    assert_eq!((order.token, order.checkpoint.len()), (1, 0));
+    let mut quick = Agent::connect(&running, &near.credential, Vec::new()).await.expect("connect");
+    quick.welcome().await;
+    // Its site is larger than one would think: 150 pages in a minute, and nobody knows how many are left.
+    let so_far = v1::CrawlCheckpoint { pages: 150, state: b"early".to_vec(), ..checkpoint(&order) };
+    slow.say(v1::session_request::Message::Checkpoint(so_far)).await;
+    slow.say(heartbeat(1)).await;
+    assert!(matches!(slow.hear().await.expect("an answer"), v1::session_response::Message::Heartbeat(_)));
+    let aged = "update leases set granted_at = now() - interval '60 s'";
+    sqlx::query(aged).execute(&pool).await.expect("let the time pass");
+
+    let recall = match slow.hear().await.expect("an order") {
+        v1::session_response::Message::Recall(recall) => recall,
+        other => panic!("expected to be asked for the lease, got {other:?}"),
+    };
+    assert_eq!((recall.task_id, recall.token), (order.task_id, order.token));
+    assert!(recall.reason.starts_with("near would end it in about "), "{}", recall.reason);
+    assert!(recall.reason.contains("; here it goes on for about "), "{}", recall.reason);
+    let last = v1::CrawlCheckpoint { pages: 152, state: b"late".to_vec(), ..checkpoint(&order) };
+    slow.say(v1::session_request::Message::Checkpoint(last)).await;
+    slow.say(release(&order)).await;
+
+    let taken_over = quick.crawl_order().await;
+    assert_eq!((taken_over.task_id, taken_over.token), (order.task_id, 2), "a new lease of the same task");
+    assert_eq!(taken_over.checkpoint, b"late", "from where it was");
+    // Whoever had it may have ended it all the same, and comes too late.
+    slow.say(outcome(&order)).await;
+    assert_eq!(slow.outcome_ack().await.answer(), v1::outcome_ack::Answer::Stale);
+    quick.say(outcome(&taken_over)).await;
+    assert_eq!(quick.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+
+    let told: Vec<(String, String)> = sqlx::query_as(
+        "select a.name, coalesce(c.note, '') from assignments c join agents a on a.id = c.agent_id order by c.id",
+    )
+    .fetch_all(&pool)
+    .await
+    .expect("the choices");
+    assert_eq!(told.iter().map(|(agent, _)| agent.as_str()).collect::<Vec<_>>(), ["far", "near"]);
+    assert!(told[1].1.starts_with("was taken back from far, where it would have gone on for about "), "{told:?}");
+    let leases: Vec<(i64, String)> = sqlx::query_as("select token, state::text from leases order by token")
+        .fetch_all(&pool)
+        .await
+        .expect("the leases");
+    assert_eq!(leases, [(1, "released".to_owned()), (2, "completed".to_owned())]);
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_that_does_not_know_of_recalls_goes_on_and_its_outcome_counts(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let (far, near) = (running.enrol("far").await, running.enrol("near").await);
+    let mut slow = Agent::connect(&running, &far.credential, Vec::new()).await.expect("connect");
+    slow.welcome().await;
+    far_away(&pool).await;
+    let order = slow.crawl_order().await;
+    let mut quick = Agent::connect(&running, &near.credential, Vec::new()).await.expect("connect");
+    quick.welcome().await;
+    let long = "with so as (update assignments set crawl_ms = 600000)
+                update leases set granted_at = now() - interval '60 s'";
+    sqlx::query(long).execute(&pool).await.expect("let the time pass");
+    assert!(matches!(slow.hear().await.expect("an order"), v1::session_response::Message::Recall(_)));
+    slow.say(outcome(&order)).await;
+    assert_eq!(slow.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    running.stop().await;
+}
+
+fn checkpoint(order: &v1::CrawlOrder) -> v1::CrawlCheckpoint {
+    v1::CrawlCheckpoint { task_id: order.task_id, token: order.token, ..v1::CrawlCheckpoint::default() }
+}
