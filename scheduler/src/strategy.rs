@@ -14,6 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::gnp::{Direction, Position};
 use crate::model::{AgentId, Rtt, Strategy};
 
+mod alike;
 mod anycast;
 pub mod balance;
 mod balanced;
@@ -99,6 +100,9 @@ pub struct Candidate {
     pub measured: Option<Rtt>,
     /// How unsure the prediction is; `None` where it does not say, or was measured.
     pub spread: Option<Spread>,
+    /// How unsure what is expected is once crawls have taught: with what the map's own spread leaves out, and less where alike sites were
+    /// crawled. `None` where nothing was taught.
+    pub doubt: Option<Spread>,
     /// Tasks it holds.
     pub load: u32,
     /// Tasks it may hold at once.
@@ -122,6 +126,7 @@ impl Candidate {
             expected: None,
             measured: None,
             spread: None,
+            doubt: None,
             load: 0,
             capacity,
             pace: Duration::from_secs(1),

@@ -3,11 +3,12 @@
 //! Each strategy that goes by distance has a history of its own. In every crawl it chooses for every site with what all crawls before taught
 //! ([`crate::strategy::learned`]), and those that explore do so now and then; what a crawl sees is the true round trip of its pair.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::JudgedSite;
 use super::judged::Field;
-use crate::model::{Rtt, Strategy};
+use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{Crawled, Lesson, Lessons, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
@@ -33,16 +34,19 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, Crawled)>> = vec![Vec::new(); sites.len()];
     let mut told: Vec<(usize, Lesson)> = Vec::new();
+    let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
+        sites.iter().map(|site| (site_id(*site), field.measured(*site))).collect();
     for crawl in 0..field.crawls() {
         let lessons: Vec<Lesson> =
             told.iter().map(|(at, lesson)| Lesson { weight: weight(crawl, *at), ..*lesson }).collect();
-        let lessons = Lessons::of(&lessons);
+        let lessons = Lessons::of(&lessons, &measured);
         for (index, site) in sites.iter().enumerate() {
             let own: Vec<Crawled> =
                 crawls[index].iter().map(|(at, seen)| Crawled { weight: weight(crawl, *at), ..*seen }).collect();
             let mut candidates =
                 if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &lessons, &own) };
-            teach(&mut candidates, &lessons, None, &own);
+            let probed = measured.get(&site_id(*site)).map_or(&[][..], Vec::as_slice);
+            teach(&mut candidates, &lessons, &lessons.near(None, probed), &own);
             let Some((taken, tried)) = take(strategy, &candidates, own.len(), field.crawl_seed(*site, crawl)) else {
                 continue;
             };
@@ -56,6 +60,7 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
             if let Some((known, probed)) = known {
                 let lesson = Lesson {
                     agent: taken.agent,
+                    site: site_id(*site),
                     network: None,
                     known,
                     probed,
@@ -68,6 +73,10 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
         }
     }
     truths
+}
+
+fn site_id(site: usize) -> SiteId {
+    SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
 /// Who gets a site: whom the strategy chooses, or whom it tries; and whether it tries.

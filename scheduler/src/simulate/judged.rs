@@ -230,13 +230,18 @@ impl Field<'_> {
 
     /// The candidates for a site once crawls have taught something of it.
     pub(super) fn candidates(&self, site: usize, lessons: &Lessons, crawls: &[Crawled]) -> Vec<Candidate> {
-        let measured = self.draw.measured(site, &self.landmarks);
+        let measured = self.measured(site);
         let placed_by = [&measured[..], &measured_by_crawls(lessons, &measured, crawls)].concat();
         let place = self.map.as_ref().and_then(|map| map.locate(&placed_by));
         (0..self.draw.agents())
             .filter(|&agent| self.draw.truth(site, agent).is_some())
             .map(|agent| self.candidate(agent, place.as_ref(), &measured))
             .collect()
+    }
+
+    /// What landmarks measured of a site.
+    pub(super) fn measured(&self, site: usize) -> Vec<(AgentId, Rtt)> {
+        self.draw.measured(site, &self.landmarks)
     }
 
     /// What is known of a node besides round trips.

@@ -17,6 +17,10 @@ use super::{Error, known_round_trip, position, unsigned};
 
 /// Newest crawls of an agent that teach how fast it is.
 const CRAWLS_LEARNED: i64 = 40;
+/// Newest crawls of an agent that teach what the map gets wrong, in a fleet so small that they are few ...
+const MOST_LESSONS_OF_AN_AGENT: i64 = 200;
+/// ... and of all agents together, where [`CRAWLS_LEARNED`] of each are not more: bounds what is read.
+const LESSONS: i64 = 20_000;
 /// Newest crawls of a site that are remembered: as many as agents are worth trying.
 const CRAWLS_OF_A_SITE: i64 = 10;
 /// After this time a crawl counts half: networks change over days, not over minutes.
@@ -199,7 +203,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let rows = sqlx::query!(
         r#"
-        select newest.agent_id as "agent_id!", newest.rtt_us as "rtt_us!", host(s.address) as address,
+        select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", host(s.address) as address,
                c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
                (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as probed_us,
                c.strategy in ('gnp-top1', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish') and coalesce(c.note, '') not like 'explores%'
@@ -207,7 +211,8 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
                greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
         from sessions here
         cross join lateral (
-            select o.* from outcomes o where o.agent_id = here.agent_id order by o.accepted_at desc limit $1
+            select o.* from outcomes o where o.agent_id = here.agent_id order by o.accepted_at desc
+            limit (select greatest($1, least($2, $3 / greatest(count(*), 1))) from sessions where state = 'active')
         ) newest
         join tasks t on t.id = newest.task_id
         join sites s on s.id = t.site_id
@@ -216,6 +221,8 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
           and here.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
         "#,
         CRAWLS_LEARNED,
+        MOST_LESSONS_OF_AN_AGENT,
+        LESSONS,
     )
     .fetch_all(conn)
     .await?;
@@ -224,6 +231,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
         let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
         lessons.push(Lesson {
             agent: AgentId::new(row.agent_id),
+            site: SiteId::new(row.site_id),
             network: network(row.address),
             known: known_round_trip("assignments", "predicted_us", known)?,
             probed: row.probed_us.is_some(),

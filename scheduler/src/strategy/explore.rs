@@ -54,7 +54,7 @@ pub fn explored<'a>(
 /// What trying an agent gains over [`HORIZON`] crawls, less what it costs, milliseconds.
 fn worth(one: &Candidate, best: f64) -> Option<f64> {
     let mean = one.distance()?.as_millis_f64();
-    let spread = one.spread?.ratio().max(LEAST_SPREAD);
+    let spread = one.doubt.or(one.spread)?.ratio().max(LEAST_SPREAD);
     let z = (best.ln() - mean.ln()) / spread + spread / 2.0;
     let improvement = (best * normal(z) - mean * normal(z - spread)).max(0.0);
     Some(HORIZON * improvement - (mean - best).max(0.0))

@@ -5,28 +5,36 @@
 //! own spread, a crawl by [`CRAWL_SPREAD`] and less the older it is (conjugate normal means: Gelman et al., "Bayesian data analysis", 2013,
 //! 2.5). One crawl never counts for everything, as the prediction never counts for nothing.
 //!
-//! What the map gets wrong of an agent's crawled sites it probably gets wrong of its other sites too, most of all of those next to them: the
-//! mean log ratio of an agent's crawls, and of its crawls of one network, correct its other predictions, drawn towards nothing by
-//! `PRIOR_LESSONS` lessons that say "no error". What pages take longer than probes is common to all, and taken out first.
+//! What the map gets wrong of an agent's crawled sites it probably gets wrong of its other sites too, most of all of those that are alike:
+//! the mean log ratio of an agent's crawls corrects its other predictions, drawn towards nothing by `PRIOR_LESSONS` lessons that say "no
+//! error", and what that leaves over of crawls of alike sites corrects those more ([`super::alike`]). What pages take longer than probes is
+//! common to all, and taken out first.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::model::{AgentId, Rtt};
+use crate::model::{AgentId, Rtt, SiteId};
 
+use super::alike::{Alike, Told};
 use super::{Candidate, Spread};
+
+pub use super::alike::Near;
 
 /// How sure one crawl is of a pair's round trip, as a standard deviation of its logarithm: medians over a crawl's pages repeat within some
 /// ten per cent, and servers differ from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
 /// How sure a prediction is whose spread is not known: the 90th percentile of errors in measured networks (docs/gnp.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
+/// What a map's own spread leaves out, beside it: it knows where a site may lie, not what no map says. Of predictions of agents in reach of the
+/// nearest, which a choice is made among, half are off by more than 13 % where the map's own spread says 9 %, and a quarter by more than
+/// 40 %: a crawl must not be outweighed by such a prediction. Half as much or half again changes what is learned by less than seeds do.
+const UNTOLD_SPREAD: f64 = 0.2;
 /// How sure probes are: they are many, and warm.
 pub const PROBE_SPREAD: f64 = 0.05;
 /// Spreads below are not believed: no map is that sure.
 const LEAST_SPREAD: f64 = 0.03;
-/// Lessons without an error that stand against those an agent or a network has taught.
+/// Lessons without an error that stand against those an agent has taught.
 const PRIOR_LESSONS: f64 = 5.0;
 /// No lesson is believed beyond this log ratio: a factor of four is a broken crawl, or another site.
 const MOST: f64 = 1.4;
@@ -51,6 +59,8 @@ impl From<IpAddr> for Network {
 pub struct Lesson {
     /// Who crawled.
     pub agent: AgentId,
+    /// What.
+    pub site: SiteId,
     /// The site's network, where its address is known.
     pub network: Option<Network>,
     /// The round trip that was known before.
@@ -76,7 +86,7 @@ pub struct Lessons {
     /// What pages take longer than probes, as a log ratio.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
-    by_network: HashMap<(AgentId, Network), f64>,
+    alike: Alike,
 }
 
 /// The weighted sum of log ratios, and the weights.
@@ -95,33 +105,37 @@ impl Sum {
 }
 
 impl Lessons {
-    /// Sums up. What pages take longer is told by pairs that probes had measured alone.
-    pub fn of(lessons: &[Lesson]) -> Self {
+    /// Sums up; `measured` is what probers measured of the lessons' sites, by which sites are alike. What pages take longer is told by pairs
+    /// that probes had measured alone.
+    pub fn of(lessons: &[Lesson], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let told = |lesson: &Lesson| ln(lesson.crawled) - ln(lesson.known);
         let bias = shrunk_median(lessons.iter().filter(|lesson| lesson.probed).map(told).collect());
         let ratio = |lesson: &Lesson| (told(lesson) - bias).clamp(-MOST, MOST);
         let mut agents: HashMap<AgentId, Sum> = HashMap::new();
-        let of_the_map = || lessons.iter().filter(|lesson| !lesson.probed && !lesson.preferred);
-        for lesson in of_the_map() {
+        for lesson in lessons.iter().filter(|lesson| !lesson.probed && !lesson.preferred) {
             agents.entry(lesson.agent).or_default().add(ratio(lesson), lesson.weight);
         }
         let by_agent: HashMap<AgentId, f64> = agents.into_iter().map(|(agent, sum)| (agent, sum.shrunk())).collect();
-        let mut networks: HashMap<(AgentId, Network), Sum> = HashMap::new();
-        for lesson in of_the_map() {
-            let Some(network) = lesson.network else { continue };
-            let of_agent = by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
+        let told = |lesson: &Lesson| {
             // What the agent's own correction leaves.
-            networks.entry((lesson.agent, network)).or_default().add(ratio(lesson) - of_agent, lesson.weight);
-        }
-        let by_network = networks.into_iter().map(|(key, sum)| (key, sum.shrunk())).collect();
-        Self { bias, by_agent, by_network }
+            let residual = ratio(lesson) - by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
+            let Lesson { agent, site, network, weight, .. } = *lesson;
+            Told { agent, site, network, residual, weight }
+        };
+        let alike = Alike::of(lessons.iter().filter(|lesson| !lesson.probed).map(told).collect(), measured);
+        Self { bias, by_agent, alike }
     }
 
-    /// A prediction, corrected by what the agent's crawls taught, and those in the site's network most.
-    pub fn corrected(&self, agent: AgentId, network: Option<Network>, predicted: Rtt) -> Rtt {
+    /// A prediction, corrected by what the agent's crawls taught.
+    pub fn corrected(&self, agent: AgentId, predicted: Rtt) -> Rtt {
         let of_agent = self.by_agent.get(&agent).copied().unwrap_or(0.0);
-        let of_network = network.and_then(|network| self.by_network.get(&(agent, network))).copied().unwrap_or(0.0);
-        round_trip(ln(predicted) + of_agent + of_network, predicted)
+        round_trip(ln(predicted) + of_agent, predicted)
+    }
+
+    /// The crawls of sites that are alike a site in this network of which probers measured this. It looks at
+    /// every crawled site that is known: not for a thread that serves others.
+    pub fn near(&self, network: Option<Network>, measured: &[(AgentId, Rtt)]) -> Near {
+        self.alike.near(measured, network)
     }
 
     /// What probes would have seen where a crawl saw this: without what pages take longer.
@@ -155,16 +169,16 @@ pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls
 }
 
 /// Puts what crawls taught into the candidates for one site: a pair that was crawled has a measured distance, other predictions are
-/// corrected. `crawls` are those of this site, `network` is where it stands.
-pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, network: Option<Network>, crawls: &[Crawled]) {
+/// corrected. `crawls` are those of this site, `near` those of sites that are alike ([`Lessons::near`] of the same lessons).
+pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawls: &[Crawled]) {
     for one in candidates {
         let own: Vec<(Rtt, f64)> = crawls
             .iter()
             .filter(|crawl| crawl.agent == one.agent)
             .map(|crawl| (lessons.probed(crawl.rtt), crawl.weight))
             .collect();
-        let corrected = |rtt: Option<Rtt>| rtt.map(|rtt| lessons.corrected(one.agent, network, rtt));
-        let spread = one.spread.map_or(UNKNOWN_SPREAD, Spread::ratio);
+        let corrected = |rtt: Option<Rtt>| rtt.map(|rtt| lessons.corrected(one.agent, rtt));
+        let spread = one.spread.map_or(UNKNOWN_SPREAD, |spread| spread.ratio().hypot(UNTOLD_SPREAD));
         if let Some((last, _)) = own.first() {
             let prior =
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
@@ -172,7 +186,21 @@ pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, network: Option<Ne
         }
         // The prediction stays the map's: with it goes what the next lesson is compared with.
         one.expected = corrected(one.expected.or(one.predicted));
+        one.doubt = one.spread.map(|_| Spread::new(spread));
+        if one.measured.is_none() {
+            take_over(one, lessons, near, corrected(one.predicted), spread);
+        }
     }
+}
+
+/// Moves what is expected by what crawls of alike sites say. What it exceeds the prediction by, since the agent might be far, shrinks as the
+/// variance does.
+fn take_over(one: &mut Candidate, lessons: &Lessons, near: &Near, predicted: Option<Rtt>, spread: f64) {
+    let (Some(predicted), Some(expected)) = (predicted, one.expected) else { return };
+    let Some((residual, left)) = lessons.alike.expects(near, one.agent, spread) else { return };
+    let premium = (ln(expected) - ln(predicted)) * (left / spread).powi(2);
+    one.expected = Some(round_trip(ln(predicted) + residual + premium, expected));
+    one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
 /// The median, drawn towards nothing; a median, since a few crawls of slow servers say nothing of the others.
@@ -215,8 +243,13 @@ mod tests {
 
     fn lesson(agent: i64, net: u8, known: f64, crawled: f64) -> Lesson {
         let network = Some(Network::from(IpAddr::from([10, 0, net, 7])));
-        let (known, crawled) = (rtt(known), rtt(crawled));
-        Lesson { agent: AgentId::new(agent), network, known, probed: false, preferred: false, crawled, weight: 1.0 }
+        let (agent, site, known, crawled) = (AgentId::new(agent), SiteId::new(net.into()), rtt(known), rtt(crawled));
+        Lesson { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
+    }
+
+    /// Of lessons whose sites nobody measured.
+    fn learned(lessons: &[Lesson]) -> Lessons {
+        Lessons::of(lessons, &HashMap::new())
     }
 
     #[test]
@@ -231,31 +264,47 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
+    /// What is expected of an agent's way to a site in this network, of which 10 ms are predicted.
+    fn expected(lessons: &Lessons, agent: i64, net: u8) -> (f64, f64) {
+        let agent = AgentId::new(agent);
+        let mut one =
+            [Candidate { predicted: Some(rtt(10.0)), spread: Some(Spread::new(0.3)), ..Candidate::new(agent, 1) }];
+        let network = Some(Network::from(IpAddr::from([10, 0, net, 200])));
+        teach(&mut one, lessons, &lessons.near(network, &[]), &[]);
+        assert_eq!(one[0].predicted, Some(rtt(10.0)), "it stays the map's");
+        (one[0].expected.unwrap().as_millis_f64(), one[0].doubt.unwrap().ratio())
+    }
+
     #[test]
     fn an_agents_error_is_learned_slowly_and_its_network_first() {
-        let one = Lessons::of(&[lesson(1, 1, 10.0, 20.0), lesson(2, 2, 10.0, 10.0), lesson(3, 3, 10.0, 10.0)]);
-        let corrected = |lessons: &Lessons, agent: i64, net: u8| {
-            let network = Some(Network::from(IpAddr::from([10, 0, net, 200])));
-            lessons.corrected(AgentId::new(agent), network, rtt(10.0)).as_millis_f64()
-        };
-        assert!(
-            (10.5..12.5).contains(&corrected(&one, 1, 9)),
-            "one lesson moves it by a sixth: {}",
-            corrected(&one, 1, 9)
-        );
-        assert!(corrected(&one, 1, 1) > corrected(&one, 1, 9));
-        assert!((corrected(&one, 2, 9) - 10.0).abs() < 0.01);
+        let one = learned(&[lesson(1, 1, 10.0, 20.0), lesson(2, 2, 10.0, 10.0), lesson(3, 3, 10.0, 10.0)]);
+        let ((elsewhere, unsure), (beside, surer)) = (expected(&one, 1, 9), expected(&one, 1, 1));
+        assert!((10.5..12.5).contains(&elsewhere), "one lesson moves it by a sixth: {elsewhere}");
+        assert!((15.0..20.0).contains(&beside) && surer < unsure, "{beside} {surer} {unsure}");
+        assert!((expected(&one, 2, 9).0 - 10.0).abs() < 0.01);
         let mut many = vec![lesson(1, 1, 10.0, 20.0); 50];
         many.extend(vec![lesson(2, 2, 10.0, 10.0); 60]);
-        let many = Lessons::of(&many);
-        assert!(corrected(&many, 1, 9) > 18.0);
+        assert!(expected(&learned(&many), 1, 9).0 > 18.0);
+    }
+
+    #[test]
+    fn who_was_chosen_for_its_prediction_teaches_of_alike_sites_alone() {
+        let preferred = Lesson { preferred: true, ..lesson(1, 1, 10.0, 20.0) };
+        let lessons = learned(&[preferred; 50]);
+        assert!((expected(&lessons, 1, 9).0 - 10.0).abs() < 0.01);
+        assert!(expected(&lessons, 1, 1).0 > 15.0);
+        let probed = Lesson { probed: true, ..preferred };
+        assert!(
+            (expected(&learned(&[probed]), 1, 1).0 - 10.0).abs() < 0.01,
+            "what pages take longer is no error of the map"
+        );
     }
 
     #[test]
     fn what_all_pages_take_longer_corrects_nobody() {
         let lesson = |i: i64| Lesson { probed: i % 2 == 0, ..lesson(i % 10, 1, 10.0, 15.0) };
-        let lessons = Lessons::of(&(0..100).map(lesson).collect::<Vec<Lesson>>());
-        let corrected = lessons.corrected(AgentId::new(1), None, rtt(10.0)).as_millis_f64();
+        let lessons = learned(&(0..100).map(lesson).collect::<Vec<Lesson>>());
+        let corrected = lessons.corrected(AgentId::new(1), rtt(10.0)).as_millis_f64();
         assert!((corrected - 10.0).abs() < 0.5, "{corrected}");
         assert!((lessons.probed(rtt(15.0)).as_millis_f64() - 10.0).abs() < 0.5);
     }

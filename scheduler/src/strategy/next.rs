@@ -41,7 +41,14 @@ impl Former {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
             let gone = Candidate { pace: Duration::ZERO, ..Candidate::new(listed.agent, 0) };
             let now = now.copied().unwrap_or(gone);
-            Candidate { predicted: listed.predicted, expected: None, measured: listed.measured, spread: None, ..now }
+            Candidate {
+                predicted: listed.predicted,
+                expected: None,
+                measured: listed.measured,
+                spread: None,
+                doubt: None,
+                ..now
+            }
         };
         self.listed.iter().map(known).collect()
     }

@@ -13,7 +13,7 @@ use crate::store::facts::{self, CrawledSite};
 use crate::store::loads::Available;
 use crate::store::verdicts::Suspicion;
 use crate::store::{agents, measurements, placements, verdicts};
-use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls, teach};
+use crate::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
 use crate::strategy::{Candidate, Spread};
 
 use super::claims;
@@ -30,6 +30,8 @@ pub(super) struct Known {
     crawled: HashMap<SiteId, CrawledSite>,
     /// And of the agents.
     lessons: Arc<Lessons>,
+    /// And of sites that are alike those on the map.
+    near: HashMap<SiteId, Near>,
 }
 
 impl Known {
@@ -48,7 +50,14 @@ impl Known {
         crawled.retain(|site, _| !suspicions.contains_key(site));
         let lessons = maps.lessons(conn).await?;
         let Some(map) = map else {
-            return Ok(Self { predicted: HashMap::new(), measured, suspicions, crawled, lessons });
+            return Ok(Self {
+                predicted: HashMap::new(),
+                measured,
+                suspicions,
+                crawled,
+                lessons,
+                near: HashMap::new(),
+            });
         };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
@@ -63,7 +72,7 @@ impl Known {
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
         // Half a millisecond a site: too long for a thread that serves others.
         let taught = Arc::clone(&lessons);
-        let (predicted, measured, crawled) = tokio::task::spawn_blocking(move || {
+        let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
             for (site, of_it) in &mut crawled {
                 let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
@@ -72,6 +81,11 @@ impl Known {
             for site in claimed {
                 measured.entry(site).and_modify(|of_it| *of_it = claims::believed(&map, &positions, of_it));
             }
+            let near = |site: &SiteId| {
+                let network = crawled.get(site).and_then(|crawled| crawled.network);
+                (*site, taught.near(network, measured.get(site).map_or(&[][..], Vec::as_slice)))
+            };
+            let near: HashMap<SiteId, Near> = placed.keys().map(near).collect();
             let predict = |(site, placement)| {
                 let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
                 let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
@@ -79,11 +93,11 @@ impl Known {
                 (site, predict(&map, placement, &placed_by, &agents))
             };
             let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
-            (predicted, measured, crawled)
+            (predicted, measured, crawled, near)
         })
         .await
         .context("predict distances")?;
-        Ok(Self { predicted, measured, suspicions, crawled, lessons })
+        Ok(Self { predicted, measured, suspicions, crawled, lessons, near })
     }
 
     /// Crawls of one of the sites that are remembered.
@@ -114,7 +128,8 @@ impl Known {
         if !self.suspicions.contains_key(&site) {
             let crawled = self.crawled.get(&site);
             let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
-            teach(&mut candidates, &self.lessons, crawled.and_then(|crawled| crawled.network), own);
+            let nothing = Near::default();
+            teach(&mut candidates, &self.lessons, self.near.get(&site).unwrap_or(&nothing), own);
         }
         candidates
     }

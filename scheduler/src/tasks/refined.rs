@@ -12,6 +12,7 @@ use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
 use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
+use crate::model::SiteId;
 use crate::store::{embeddings, facts, measurements};
 use crate::strategy::learned::Lessons;
 
@@ -48,7 +49,12 @@ impl Maps {
         if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
             return Ok(Arc::clone(lessons));
         }
-        let lessons = Arc::new(Lessons::of(&facts::lessons(conn).await.context("read what crawls taught")?));
+        let lessons = facts::lessons(conn).await.context("read what crawls taught")?;
+        let mut sites: Vec<SiteId> = lessons.iter().filter(|lesson| !lesson.probed).map(|lesson| lesson.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let measured = measurements::of_sites(conn, &sites).await.context("read what tells crawled sites apart")?;
+        let lessons = Arc::new(Lessons::of(&lessons, &measured));
         *kept = Some((Instant::now(), Arc::clone(&lessons)));
         Ok(lessons)
     }

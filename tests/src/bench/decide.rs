@@ -4,11 +4,13 @@
 //! deciding. Strategies take turns in five runs; medians are printed. `earliest-finish` decides for one site by itself here; its plan of
 //! many sites is timed beside, per site.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use landfall_scheduler::gnp::{Direction, Position};
-use landfall_scheduler::model::{AgentId, Rtt, Strategy};
+use landfall_scheduler::model::{AgentId, Rtt, SiteId, Strategy};
+use landfall_scheduler::strategy::learned::{Lesson, Lessons, teach};
 use landfall_scheduler::strategy::schedule::{Job, plan};
 use landfall_scheduler::strategy::straggler::{UnderWay, moves};
 use landfall_scheduler::strategy::{Candidate, Home, Site, Speed, Spread, Work, choose};
@@ -22,6 +24,9 @@ const AGENTS: i64 = 1_000;
 const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
+const LANDMARKS: i64 = 9;
+/// Crawls that are known, each of another site.
+const CRAWLS: i64 = 40_000;
 /// Issue: a decision must not be felt beside the round trip it saves.
 const MOST_MICROS: f64 = 20.0;
 
@@ -55,6 +60,10 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         format!("{:.1}", median(plans)),
     ));
     lines.push(Line::at_most("earliest-finish, stragglers: us a crawl".to_owned(), median(stragglers), MOST_MICROS));
+    lines.push(Line::plain(
+        "what crawls of alike sites teach, 40,000 crawls known: us a site",
+        format!("{:.0}", taught(&candidates)),
+    ));
     Ok(lines)
 }
 
@@ -68,6 +77,30 @@ fn looked_at(candidates: &[Candidate], work: Work) -> f64 {
     let crawls: Vec<UnderWay> = (0..SITES).map(|_| crawl.clone()).collect();
     let began = Instant::now();
     std::hint::black_box(moves(&crawls, &free));
+    began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
+}
+
+/// What crawls taught of one site after another, as many crawls known as are ever read for so many agents: part of reading, not of deciding.
+fn taught(candidates: &[Candidate]) -> f64 {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
+    let mut measure =
+        || (1..=LANDMARKS).filter_map(|agent| Some((AgentId::new(agent), rtt(1.0)?))).collect::<Vec<(AgentId, Rtt)>>();
+    let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
+        (0..CRAWLS).map(|site| (SiteId::new(site), measure())).collect();
+    let lesson = |(site, agent): (i64, &Candidate)| {
+        let (known, crawled) = (agent.predicted?, agent.expected?);
+        let (agent, site) = (agent.agent, SiteId::new(site));
+        Some(Lesson { agent, site, network: None, known, probed: false, preferred: true, crawled, weight: 1.0 })
+    };
+    let lessons: Vec<Lesson> = (0..CRAWLS).zip(candidates.iter().cycle()).filter_map(lesson).collect();
+    let lessons = Lessons::of(&lessons, &measured);
+    let mut candidates = candidates.to_vec();
+    let began = Instant::now();
+    for measured in measured.values().take(usize::try_from(SITES).unwrap_or(1)) {
+        teach(&mut candidates, &lessons, &lessons.near(None, measured), &[]);
+    }
+    std::hint::black_box(&candidates);
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use landfall_scheduler::gnp::{Ingredients, Mesh, Nominee, Place, Refined, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::confidence::{self, unsure};
-use landfall_scheduler::strategy::learned::{Crawled, Lessons, measured_by_crawls, teach};
+use landfall_scheduler::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
 use landfall_scheduler::strategy::{Candidate, Spread};
 
 use crate::scenario::Scenario;
@@ -140,7 +140,7 @@ impl Survey {
         };
         let mut candidates: Vec<Candidate> = (0..self.agents).map(one).collect();
         if !crawls.is_empty() {
-            teach(&mut candidates, &Lessons::default(), None, crawls);
+            teach(&mut candidates, &Lessons::default(), &Near::default(), crawls);
         }
         candidates
     }
