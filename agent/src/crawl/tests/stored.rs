@@ -196,3 +196,30 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     assert_eq!(urls.len(), 41);
     stored.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(&config(folder.path()), "test").unwrap();
+    let tree = |path: &str| match path {
+        "/" => html(&(0..150).map(|number| format!("<a href=/{number}>")).collect::<String>()),
+        "/robots.txt" => Reply::status(404),
+        _ => html("a leaf"),
+    };
+    let mut sites = Vec::new();
+    for _ in 0..100 {
+        sites.push(TestSite::start(tree).await);
+    }
+    let crawls = sites.iter().map(|site| {
+        let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
+        let job = job(&site.origin(), policy());
+        run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new())
+    });
+    let ended = futures::future::join_all(crawls.map(tokio::spawn)).await;
+    for ended in ended {
+        let Ended::Outcome(outcome) = ended.unwrap() else { panic!("no outcome") };
+        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 151));
+    }
+    store.close().await;
+    assert_eq!(lines(folder.path()).len(), 100 * 152);
+}
