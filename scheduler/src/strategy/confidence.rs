@@ -1,7 +1,7 @@
 //! How far distances can be trusted. Pure.
 //!
 //! Where they are less sure than the nearest agents lie apart, they hardly tell them apart: then the load counts for more
-//! ([`super::balanced`]), and if the site has to wait anyway, a few agents measure it meanwhile.
+//! (`gnp-balanced`), and if the site has to wait anyway, a few agents measure it meanwhile.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //!
 //! What the map gets wrong of an agent's crawled sites it probably gets wrong of its other sites too, most of all of those that are alike:
 //! the mean log ratio of an agent's crawls corrects its other predictions, drawn towards nothing by `PRIOR_LESSONS` lessons that say "no
-//! error", and what that leaves over of crawls of alike sites corrects those more ([`super::alike`]). What pages take longer than probes is
+//! error", and what that leaves over of crawls of alike sites corrects those more (`strategy::alike`). What pages take longer than probes is
 //! common to all, and taken out first.
 
 use std::collections::HashMap;
