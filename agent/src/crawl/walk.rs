@@ -355,7 +355,7 @@ impl Walk<'_> {
                 return Err(End::Cut(Budget::Bytes));
             }
             if let Some(page) = page.as_mut() {
-                page.add(piece);
+                page.add(&piece);
             }
             if self.ledger.bytes > end {
                 return Ok(Body::TooLarge);

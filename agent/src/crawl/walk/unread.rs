@@ -3,8 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use hyper::body::Bytes;
-
 use super::{End, Stopwatch, TURN, Walk, unix_ms};
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::fetch::{Answer, FetchError};
@@ -24,28 +22,31 @@ const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration:
 /// A page that is being received, or was and is not read yet.
 pub(in crate::crawl) struct Page {
     links: LinkExtractor,
-    pieces: Vec<Bytes>,
-    held: usize,
+    /// What came and is not read. A copy: pieces may be a byte each, and each may keep a buffer of the library's.
+    held: Vec<u8>,
+    received: usize,
     /// How many links away from the start page its links are.
     depth: u32,
 }
 
 impl Page {
     pub(super) const fn new(links: LinkExtractor, depth: u32) -> Self {
-        Self { links, pieces: Vec::new(), held: 0, depth }
+        Self { links, held: Vec::new(), received: 0, depth }
     }
 
     /// Takes a piece of it.
-    pub(super) fn add(&mut self, piece: Bytes) {
-        self.held = self.held.saturating_add(piece.len());
-        self.pieces.push(piece);
-        if self.held > MOST_UNREAD {
-            self.read();
+    pub(super) fn add(&mut self, piece: &[u8]) {
+        self.received = self.received.saturating_add(piece.len());
+        if self.received <= MOST_UNREAD {
+            self.held.extend_from_slice(piece);
+            return;
         }
+        self.read();
+        self.links.write(piece);
     }
 
     fn read(&mut self) {
-        self.pieces.drain(..).for_each(|piece| self.links.write(&piece));
+        self.links.write(&std::mem::take(&mut self.held));
     }
 }
 
