@@ -78,7 +78,7 @@ pub(super) struct SubmitArgs {
     /// The batch, made when it is new
     #[arg(long, value_name = "NAME")]
     pub(super) batch: String,
-    /// How agents are chosen: random, gnp-top1, gnp-top3 or gnp-confirmed [default: gnp-top3, or what the batch has]
+    /// How agents are chosen; docs/choosing.md has every strategy [default: gnp-top3, or what the batch has]
     #[arg(long)]
     pub(super) strategy: Option<Strategy>,
     /// Follow the batch until every site has ended

@@ -172,9 +172,10 @@ mod tests {
         let next = fixtures::task(&mut conn, second, site, "located").await;
         let unhurt = fixtures::task(&mut conn, second, other, "located").await;
         let broken = async |conn: &mut PgConnection| {
-            let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, std::time::Duration::ZERO, 10)
-                .await
-                .expect("look");
+            let waiting =
+                assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
+                    .await
+                    .expect("look");
             waiting.into_iter().map(|task| (task.task, task.broken_off)).collect::<Vec<_>>()
         };
         assert_eq!(broken(&mut conn).await, [(next, true), (unhurt, false)]);

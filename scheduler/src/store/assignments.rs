@@ -32,8 +32,8 @@ pub struct Waiting {
     pub broken_off: bool,
     /// How long it has been in its state.
     pub waited: Duration,
-    /// Whether its site was confirmed lately.
-    pub confirmed: bool,
+    /// Whether its site was confirmed lately, or still is to be.
+    pub asked: bool,
 }
 
 /// Which strategies' tasks are asked for.
@@ -45,25 +45,31 @@ pub enum Pool {
     Together,
 }
 
+/// How long confirmations count, and are waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Within {
+    /// For how long one that has ended counts.
+    pub confirmed: Duration,
+    /// How long one is waited for by tasks that could do without.
+    pub confirming: Duration,
+}
+
 /// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
 /// so are those that are parked (`super::parkings`), those of `gnp-confirmed` whose site has no confirmation that ended
-/// `confirmed_within` this time, and those of a strategy that has unsure sites confirmed while theirs is wanted or under way.
+/// `within.confirmed` ago, and those of a strategy that has unsure sites confirmed while theirs is wanted or under way, for
+/// `within.confirming` at most: they would have waited as long, and an agent that keeps silent must not keep them longer.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
-pub async fn waiting(
-    conn: &mut PgConnection,
-    pool: Pool,
-    confirmed_within: Duration,
-    limit: i64,
-) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting(conn: &mut PgConnection, pool: Pool, within: Within, limit: i64) -> Result<Vec<Waiting>, Error> {
     let unsure = Strategy::ALL.into_iter().filter(|strategy| strategy.confirms_the_unsure());
     let unsure: Vec<String> = unsure.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
         r#"
         select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
-               coalesce(r.ended_at >= now() - make_interval(secs => $2), false) as "confirmed!",
+               (coalesce(r.ended_at >= now() - make_interval(secs => $2), r.site_id is not null)
+                or exists (select from wanted_confirmations w where w.site_id = t.site_id)) as "asked!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -76,19 +82,23 @@ pub async fn waiting(
         where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
           and (b.strategy <> $1 or r.ended_at >= now() - make_interval(secs => $2))
           and (b.strategy <> all($6) or not (
-              r.site_id is not null and r.ended_at is null
-              or exists (select from wanted_confirmations w where w.site_id = t.site_id)
+              r.site_id is not null and r.ended_at is null and r.began_at > now() - make_interval(secs => $7)
+              or exists (
+                  select from wanted_confirmations w
+                  where w.site_id = t.site_id and w.wanted_at > now() - make_interval(secs => $7)
+              )
           ))
         order by t.token = 0, t.id
         limit $3
         for update of t skip locked
         "#,
         Strategy::GnpConfirmed.name(),
-        confirmed_within.as_secs_f64(),
+        within.confirmed.as_secs_f64(),
         limit,
         Strategy::EarliestFinish.name(),
         pool == Pool::Together,
         &unsure,
+        within.confirming.as_secs_f64(),
     )
     .fetch_all(conn)
     .await?;
@@ -121,7 +131,7 @@ pub async fn waiting(
                 former,
                 broken_off: row.broken_off,
                 waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
-                confirmed: row.confirmed,
+                asked: row.asked,
             })
         })
         .collect()
@@ -451,7 +461,7 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a lease that was lost");
-        let chosen = waiting(&mut conn, Pool::EachByItself, Duration::ZERO, 2).await.expect("look");
+        let chosen = waiting(&mut conn, Pool::EachByItself, Within::default(), 2).await.expect("look");
         assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }

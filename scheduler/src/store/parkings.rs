@@ -404,7 +404,9 @@ mod tests {
         );
         let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
             let waiting =
-                assignments::waiting(conn, assignments::Pool::EachByItself, Duration::ZERO, 10).await.expect("look");
+                assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
+                    .await
+                    .expect("look");
             waiting.into_iter().map(|task| task.task).collect()
         };
         assert_eq!((call(&mut conn, 8, 10).await.expect("call"), chosen(&mut conn).await), (0, vec![]));
@@ -436,7 +438,7 @@ mod tests {
         assert_eq!(fixtures::state(&mut conn, task).await, "located");
         assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 0);
         assert!(
-            assignments::waiting(&mut conn, assignments::Pool::EachByItself, Duration::ZERO, 10)
+            assignments::waiting(&mut conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
                 .await
                 .expect("look")
                 .is_empty()
@@ -444,7 +446,7 @@ mod tests {
         sqlx::query("update parkings set until = now()").execute(&mut *conn).await.expect("let a minute pass");
         assert_eq!(call(&mut conn, 8, 10).await.expect("call"), 1);
         assert_eq!(
-            assignments::waiting(&mut conn, assignments::Pool::EachByItself, Duration::ZERO, 10)
+            assignments::waiting(&mut conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
                 .await
                 .expect("look")
                 .len(),

@@ -12,10 +12,11 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
+use crate::config::Config;
 use crate::explain::NEXT;
 use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
 use crate::seed;
-use crate::store::assignments::{self, Ground, Pool, Waiting};
+use crate::store::assignments::{self, Ground, Pool, Waiting, Within};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::Available;
 use crate::store::{alarms, confirmations, loads, parkings, quarantines, unmet};
@@ -144,8 +145,8 @@ impl Assign {
     /// Chooses for one bounded batch; `true` when more may wait.
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let confirmed_within = self.scheduler.config.measure.site_max_age;
-        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, confirmed_within, TASKS_PER_PASS)
+        let within = within(&self.scheduler.config);
+        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, within, TASKS_PER_PASS)
             .await
             .context("read located tasks")?;
         if waiting.is_empty() {
@@ -213,10 +214,15 @@ impl Assign {
     }
 }
 
-/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure, and it was not asked lately. Of one
+/// How long confirmations count, and are waited for.
+pub(super) const fn within(config: &Config) -> Within {
+    Within { confirmed: config.measure.site_max_age, confirming: config.confirming() }
+}
+
+/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure, and nobody was asked lately. Of one
 /// that probably stands in several places no measurement says which agent is nearest.
 pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
-    let may_be = task.strategy.confirms_the_unsure() && !task.confirmed && !known.suspicions.contains_key(&task.site);
+    let may_be = task.strategy.confirms_the_unsure() && !task.asked && !known.suspicions.contains_key(&task.site);
     may_be && confidence::unsure(candidates)
 }
 

@@ -395,6 +395,24 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn whom_nobody_answers_in_time_is_chosen_for_by_what_is_known(pool: PgPool) {
+        let (line, tasks) = of_ours(pool, false, true).await;
+        line.pass().await;
+        line.pass().await;
+        assert!(line.asked().await.is_some());
+        line.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        line.pass().await;
+        for task in tasks {
+            assert_eq!(line.chosen(task).await.0, None, "it is waited for");
+        }
+        line.trial.execute("update confirmations set began_at = began_at - interval '1 second'").await;
+        line.pass().await;
+        for task in tasks {
+            assert!(line.chosen(task).await.0.is_some());
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn no_slot_idles_for_a_confirmation(pool: PgPool) {
         let (line, tasks) = of_ours(pool, false, false).await;
         line.pass().await;

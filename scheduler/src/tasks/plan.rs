@@ -23,7 +23,7 @@ use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{draw_seed, is_to_be_confirmed, park_broken};
+use super::assign::{draw_seed, is_to_be_confirmed, park_broken, within};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, explain_nobody};
 use super::known::Known;
@@ -44,8 +44,8 @@ pub(super) const PLANNED: &str = "planned: waits until the slot it is planned fo
 /// When the database fails; what was not committed is planned in the next pass.
 pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
-    let confirmed_within = scheduler.config.measure.site_max_age;
-    let waiting = assignments::waiting(&mut tx, Pool::Together, confirmed_within, WINDOW);
+    let within = within(&scheduler.config);
+    let waiting = assignments::waiting(&mut tx, Pool::Together, within, WINDOW);
     let waiting = waiting.await.context("read tasks to plan")?;
     if waiting.is_empty() {
         return straggle::run(scheduler, tx, map).await;
