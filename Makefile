@@ -68,9 +68,10 @@ paper: setup ## Redo the paper's experiments, and say how long that takes; ARGS=
 	$(TARGET)/release/lab paper $(ARGS)
 
 bench: ## Print every figure that has a target beside it; ARGS="--only NAME" for one section
-	$(OFFLINE) cargo build --release --workspace
-	$(TARGET)/release/lab trials
-	$(TARGET)/release/lab bench $(ARGS)
+	@# Built as README says for a deployment.
+	$(OFFLINE) cargo build --profile dist --workspace
+	$(TARGET)/dist/lab trials
+	$(TARGET)/dist/lab bench $(ARGS)
 
 sqlx-prepare: setup ## Write .sqlx anew from the migrations and the queries
 	ops/sqlx-prepare.sh

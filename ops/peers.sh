@@ -30,7 +30,7 @@ say() {
 # One that cannot be had is no reason to go without the others: its row says so.
 failed=0
 
-if [ ! -x "$peers/peer-spider" ] && say "building peer-spider with the library spider, some minutes"; then
+if { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then
     if CARGO_TARGET_DIR="$(realpath -m "$peers")/spider" cargo build --release --locked --manifest-path ops/peers/spider/Cargo.toml; then
         cp "$peers/spider/release/peer-spider" "$peers/peer-spider"
     else
