@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use crate::crawl::RobotsCache;
 use crate::dns::Resolver;
 use crate::guard::Guard;
-use crate::user_agent::UserAgent;
+use crate::user_agent::{Product, UserAgent};
 
 /// What a request needs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -28,6 +28,14 @@ pub struct Context {
     pub tls: Arc<rustls::ClientConfig>,
     /// What robots.txt of sites said lately.
     pub robots: Arc<RobotsCache>,
+}
+
+impl Context {
+    /// The same for requests that carry a name of somebody's own.
+    #[must_use]
+    pub fn named(&self, product: &Product) -> Self {
+        Self { user_agent: self.user_agent.clone().named(product), ..self.clone() }
+    }
 }
 
 /// No TLS configuration could be made.

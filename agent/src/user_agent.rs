@@ -1,23 +1,68 @@
 //! The user agent every request carries.
 //!
 //! A site's owner must be able to reach whoever sends the requests, so there is no user agent without a contact URL,
-//! and no request can be formed without a [`UserAgent`].
+//! and no request can be formed without a [`UserAgent`]. Whoever's crawl it is may give it a name of theirs; the software's
+//! own stays in it.
+
+use std::str::FromStr;
+use std::sync::Arc;
 
 use hyper::header::HeaderValue;
+
+/// The longest product token and the longest version, in bytes: they travel with every request.
+const MAX_TOKEN_BYTES: usize = 40;
+const MAX_VERSION_BYTES: usize = 20;
 
 /// A contact URL that a site's owner could not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("contact URL '{0}' is not an http, https or mailto URL")]
 pub struct BadContactUrl(String);
 
-/// A user agent with a contact URL in it. Cheap to clone.
+/// A text that is no product.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{0}' is no user agent: give NAME or NAME/VERSION, the name of letters, '-' and '_' and at most {MAX_TOKEN_BYTES} of them, the version of \
+     letters, digits, '.', '-' and '_' and at most {MAX_VERSION_BYTES}"
+)]
+pub struct BadProduct(String);
+
+/// What a crawler calls itself: a product token, by which robots.txt knows it (RFC 9309, 2.2.1), and perhaps a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Product {
+    token: String,
+    /// With its slash; empty where there is none.
+    version: String,
+}
+
+impl FromStr for Product {
+    type Err = BadProduct;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (token, version) = text.find('/').map_or((text, ""), |at| text.split_at(at));
+        let letters = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
+        let named = (1..=MAX_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(letters);
+        let numbered = match version.strip_prefix('/') {
+            None => true,
+            Some(version) => {
+                (1..=MAX_VERSION_BYTES).contains(&version.len())
+                    && version.bytes().all(|byte| letters(byte) || byte.is_ascii_digit() || byte == b'.')
+            }
+        };
+        let bad = || BadProduct(text.chars().take(80).flat_map(char::escape_debug).collect());
+        (named && numbered).then(|| Self { token: token.to_owned(), version: version.to_owned() }).ok_or_else(bad)
+    }
+}
+
+/// A user agent with a contact URL in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserAgent {
+    contact: String,
+    token: Arc<str>,
     value: HeaderValue,
 }
 
 impl UserAgent {
-    /// What robots.txt knows the agent by.
+    /// What robots.txt knows the agent by when nobody gave it another name.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     /// The user agent that names `contact_url`.
@@ -36,9 +81,24 @@ impl UserAgent {
         if !reachable || url.as_str().contains(['(', ')']) {
             return Err(bad());
         }
-        let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
-        let text = format!("{}/{version} (+{url})", Self::PRODUCT);
-        Ok(Self { value: HeaderValue::from_str(&text).map_err(|_| bad())? })
+        let value = HeaderValue::from_str(&format!("{} (+{url})", software())).map_err(|_| bad())?;
+        Ok(Self { contact: url.into(), token: Self::PRODUCT.into(), value })
+    }
+
+    /// The same with a name before the software's own: `NAME/VERSION (+CONTACT) landfall-agent/0.1`.
+    #[must_use]
+    pub fn named(self, product: &Product) -> Self {
+        let text = format!("{}{} (+{}) {}", product.token, product.version, self.contact, software());
+        // A product is plain ASCII, and the rest has been a header's value before.
+        match HeaderValue::from_str(&text) {
+            Ok(value) => Self { token: product.token.as_str().into(), value, ..self },
+            Err(_) => self,
+        }
+    }
+
+    /// What robots.txt, `X-Robots-Tag` and `meta` elements know it by.
+    pub const fn token(&self) -> &Arc<str> {
+        &self.token
     }
 
     /// The header's value.
@@ -52,6 +112,12 @@ impl UserAgent {
     }
 }
 
+/// The product that sends the requests, whatever it is called.
+fn software() -> String {
+    let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
+    format!("{}/{version}", UserAgent::PRODUCT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +126,7 @@ mod tests {
     fn a_user_agent_names_its_contact() {
         let agent = UserAgent::new("https://example.org/crawler").unwrap();
         assert_eq!(agent.as_str(), "landfall-agent/0.1 (+https://example.org/crawler)");
+        assert_eq!(&**agent.token(), "landfall-agent");
         assert!(UserAgent::new("mailto:crawler@example.org").is_ok());
     }
 
@@ -69,6 +136,36 @@ mod tests {
             ["", " ", "example.org", "ftp://example.org/", "mailto:nobody", "https://a/)x(", "javascript:alert(1)"]
         {
             assert!(UserAgent::new(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn another_name_hides_neither_the_contact_nor_the_software() {
+        let ours = UserAgent::new("https://example.org/crawler").unwrap();
+        for (name, token, text) in [
+            ("StudyBot/1.2-rc1", "StudyBot", "StudyBot/1.2-rc1 (+https://example.org/crawler) landfall-agent/0.1"),
+            ("study_bot", "study_bot", "study_bot (+https://example.org/crawler) landfall-agent/0.1"),
+        ] {
+            let named = ours.clone().named(&name.parse().unwrap());
+            assert_eq!((named.as_str(), &**named.token()), (text, token));
+        }
+        let (long, longer) = ("x".repeat(MAX_TOKEN_BYTES), "x".repeat(MAX_TOKEN_BYTES + 1));
+        assert!(long.parse::<Product>().is_ok());
+        for text in [
+            "",
+            "/1",
+            "Bot/",
+            "Bot 2",
+            "Bot2",
+            "Bot/1 2",
+            "Bot/1/2",
+            "Bot\r\nX: y",
+            "例",
+            "*",
+            "Bot (+me)",
+            longer.as_str(),
+        ] {
+            assert!(text.parse::<Product>().is_err(), "{text}");
         }
     }
 }

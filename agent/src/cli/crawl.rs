@@ -9,10 +9,12 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::policy::{self, Asked};
 use super::request::{RequestArgs, duration};
-use super::{policy, progress, stop_on_signals};
+use super::{progress, stop_on_signals};
 use crate::config::StoreConfig;
 use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy, Progress};
+use crate::user_agent::Product;
 use crate::warc::Store;
 
 /// How far a crawl goes that nobody said more of; no interval is shorter than `request_interval`.
@@ -33,7 +35,7 @@ pub(super) struct CrawlArgs {
     /// The site: scheme://host:port, or a bare host (https, then http).
     site: String,
     /// How far to go, as TOML with the fields max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval,
-    /// sitemaps, include and exclude. What is said on the command line goes before it.
+    /// sitemaps, include, exclude and user_agent. What is said on the command line goes before it.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Store what is fetched in this folder, as WARC files. The same command goes on with a crawl that was interrupted.
@@ -66,17 +68,21 @@ pub(super) struct CrawlArgs {
     /// Do not read the sitemaps that robots.txt names.
     #[arg(long)]
     no_sitemaps: bool,
+    /// What the crawler calls itself, and what robots.txt knows it by [default: landfall-agent]
+    #[arg(long, value_name = "NAME[/VERSION]")]
+    user_agent: Option<Product>,
     #[command(flatten)]
     request: RequestArgs,
 }
 
 impl CrawlArgs {
     /// What is said here, else in the file, else what is usual.
-    fn policy(&self) -> anyhow::Result<Policy> {
-        let mut policy = DEFAULT;
+    fn asked(&self) -> anyhow::Result<Asked> {
+        let mut asked = Asked { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
-            policy::read(file, &mut policy)?;
+            policy::read(file, &mut asked)?;
         }
+        let Asked { mut policy, user_agent } = asked;
         if !self.include.is_empty() {
             policy.paths.include(&self.include).map_err(|reason| anyhow!("--include: {reason}"))?;
         }
@@ -88,7 +94,7 @@ impl CrawlArgs {
         if shortest_interval != Duration::MAX && shortest_interval > request_interval {
             bail!("shortest_interval: {shortest_interval:?} is more than the request_interval of {request_interval:?}");
         }
-        Ok(Policy {
+        let policy = Policy {
             max_pages: self.max_pages.unwrap_or(policy.max_pages),
             max_bytes: self.max_bytes.unwrap_or(policy.max_bytes),
             max_depth: self.max_depth.unwrap_or(policy.max_depth),
@@ -97,14 +103,19 @@ impl CrawlArgs {
             shortest_interval,
             sitemaps: policy.sitemaps && !self.no_sitemaps,
             paths: policy.paths,
-        })
+        };
+        Ok(Asked { policy, user_agent: self.user_agent.clone().or(user_agent) })
     }
 }
 
 /// Crawls, and prints.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
-    let policy = args.policy()?;
-    let context = Arc::new(args.request.context()?);
+    let Asked { policy, user_agent } = args.asked()?;
+    let context = args.request.context()?;
+    let context = Arc::new(match user_agent {
+        Some(product) => context.named(&product),
+        None => context,
+    });
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
     let config = args.warc.clone().map(StoreConfig::in_folder);
@@ -185,7 +196,7 @@ mod tests {
 
     fn asked(flags: &[&str]) -> Result<(Duration, Duration), String> {
         let typed = ["crawl", "example.cn", "--contact-url", "https://example.org/bot"].iter().chain(flags);
-        let policy = Typed::try_parse_from(typed).unwrap().args.policy().map_err(|error| error.to_string())?;
+        let policy = Typed::try_parse_from(typed).unwrap().args.asked().map_err(|error| error.to_string())?.policy;
         Ok((policy.request_interval, policy.shortest_interval))
     }
 
@@ -207,5 +218,21 @@ mod tests {
         assert_eq!(asked(&["--policy", file]), Ok((seconds(4), seconds(3))));
         let refused = "shortest_interval: 3s is more than the request_interval of 2s".to_owned();
         assert_eq!(asked(&["--policy", file, "--request-interval", "2s"]), Err(refused));
+    }
+
+    #[test]
+    fn a_name_on_the_command_line_goes_before_the_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("policy.toml");
+        std::fs::write(&file, "user_agent = 'FileBot'\n").unwrap();
+        let named = |flags: &[&str]| {
+            let typed = ["crawl", "example.cn", "--policy", file.to_str().unwrap()];
+            Typed::try_parse_from(typed.iter().chain(flags)).unwrap().args.asked().unwrap().user_agent
+        };
+        assert_eq!(named(&[]), "FileBot".parse().ok());
+        assert_eq!(named(&["--user-agent", "FlagBot/2"]), "FlagBot/2".parse().ok());
+        let refused =
+            Typed::try_parse_from(["crawl", "example.cn", "--user-agent", "Flag Bot"]).unwrap_err().to_string();
+        assert!(refused.contains("--user-agent") && refused.contains("'Flag Bot' is no user agent"), "{refused}");
     }
 }

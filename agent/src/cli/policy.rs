@@ -1,4 +1,4 @@
-//! A crawl's policy as a file: TOML with the fields of [`Policy`], any of which may be left out.
+//! A crawl's policy as a file: TOML with the fields of [`Policy`] and the user agent, any of which may be left out.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,28 +11,39 @@ use toml::{Spanned, Value};
 use super::request::duration;
 use crate::config::one_line;
 use crate::crawl::Policy;
+use crate::user_agent::{BadProduct, Product};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// Puts what the file says in place of what `policy` says. The ranges are those of the scheduler.
+/// What is asked of a crawl.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// How far it goes.
+    pub(super) policy: Policy,
+    /// What it calls itself; none: the software's name.
+    pub(super) user_agent: Option<Product>,
+}
+
+/// Puts what the file says in place of what `asked` says. The ranges are those of the scheduler.
 ///
 /// # Errors
 /// One sentence that names the file, the line and the field.
-pub(super) fn read(path: &Path, policy: &mut Policy) -> anyhow::Result<()> {
+pub(super) fn read(path: &Path, asked: &mut Asked) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =
         toml::from_str(&text).map_err(|error| anyhow!("{}: {}", path.display(), one_line(&text, &error)))?;
     for (name, value) in &fields {
         let line = text.get(..name.span().start).unwrap_or_default().matches('\n').count() + 1;
-        set(policy, name.get_ref(), value.get_ref())
+        set(asked, name.get_ref(), value.get_ref())
             .map_err(|reason| anyhow!("{}: line {line}: {}: {reason}", path.display(), name.get_ref()))?;
     }
     Ok(())
 }
 
-fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), String> {
+fn set(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
+    let policy = &mut asked.policy;
     match name {
         "max_pages" => policy.max_pages = number(value, &(1..=10_000_000))?,
         "max_bytes" => policy.max_bytes = number(value, &(1..=1 << 50))?,
@@ -43,8 +54,13 @@ fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), String> {
         "include" => policy.paths.include(&texts(value)?)?,
         "exclude" => policy.paths.exclude(&texts(value)?)?,
         "sitemaps" => policy.sitemaps = value.as_bool().ok_or_else(|| format!("{value} is not true or false"))?,
+        "user_agent" => {
+            let name = value.as_str().ok_or_else(|| format!("{value} is not a text"))?;
+            asked.user_agent = Some(name.parse().map_err(|error: BadProduct| error.to_string())?);
+        }
         _ => {
-            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include and exclude";
+            let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include, \
+                         exclude and user_agent";
             return Err(format!("there is no such field; there are {known}"));
         }
     }
@@ -88,20 +104,24 @@ mod tests {
         paths: Paths::ALL,
     };
 
-    fn read_text(text: &str) -> anyhow::Result<Policy> {
+    fn read_text(text: &str) -> anyhow::Result<Asked> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
         std::fs::write(&path, text).unwrap();
-        let mut policy = OTHERWISE;
-        read(&path, &mut policy).map(|()| policy)
+        let mut asked = Asked { policy: OTHERWISE, user_agent: None };
+        read(&path, &mut asked).map(|()| asked)
+    }
+
+    fn named(policy: Policy, user_agent: Option<&str>) -> Asked {
+        Asked { policy, user_agent: user_agent.map(|name| name.parse().unwrap()) }
     }
 
     #[test]
     fn a_file_says_some_fields_or_all() {
-        assert_eq!(read_text("").unwrap(), OTHERWISE);
-        assert_eq!(read_text("max_depth = 0\n").unwrap(), Policy { max_depth: 0, ..OTHERWISE });
+        assert_eq!(read_text("").unwrap(), named(OTHERWISE, None));
+        assert_eq!(read_text("max_depth = 0\n").unwrap(), named(Policy { max_depth: 0, ..OTHERWISE }, None));
         let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
-            shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\n";
+            shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\nuser_agent = 'StudyBot/1'\n";
         let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));
         let mut paths = Paths::ALL;
         paths.include(&["/a"]).unwrap();
@@ -116,7 +136,7 @@ mod tests {
             sitemaps: false,
             paths,
         };
-        assert_eq!(read_text(all).unwrap(), expected);
+        assert_eq!(read_text(all).unwrap(), named(expected, Some("StudyBot/1")));
     }
 
     #[test]
@@ -131,6 +151,8 @@ mod tests {
             ("request_interval = '2 weeks'", "line 1: request_interval: "),
             ("max_duration = '0s'", "line 1: max_duration: 0s is not in 1s to"),
             ("sitemaps = 'yes'", "line 1: sitemaps: \"yes\" is not true or false"),
+            ("user_agent = 'Study Bot'", "line 1: user_agent: 'Study Bot' is no user agent: give NAME"),
+            ("user_agent = 1", "line 1: user_agent: 1 is not a text"),
             ("include = '/a'", "line 1: include: \"/a\" is not a list"),
             ("include = [1]", "line 1: include: [1] is not a list"),
             ("exclude = [\n'/a',\n'b']", "line 1: exclude: the pattern \"b\" does not begin with"),

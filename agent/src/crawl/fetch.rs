@@ -157,6 +157,11 @@ impl Fetcher {
         })
     }
 
+    /// What sites know the crawler by.
+    pub(super) const fn token(&self) -> &Arc<str> {
+        self.context.user_agent.token()
+    }
+
     /// Stores every answer from now on.
     pub(super) fn record(&mut self, recorder: Recorder, context: &Context) {
         self.recorder = Some((recorder, request_headers(context)));

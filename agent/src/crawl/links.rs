@@ -39,13 +39,14 @@ pub(super) struct LinkExtractor {
 }
 
 impl LinkExtractor {
-    /// For the page at `url`; `charset` as its `Content-Type` says.
-    pub(super) fn new(site: Site, url: Url, charset: Option<&str>) -> Self {
+    /// For the page at `url`, read by a crawler that is known by `token`; `charset` as its `Content-Type` says.
+    pub(super) fn new(site: Site, url: Url, charset: Option<&str>, token: Arc<str>) -> Self {
         let encoding = charset
             .and_then(|label| Encoding::for_label_no_replacement(label.as_bytes()))
             .and_then(AsciiCompatibleEncoding::new);
         let mut page = Page {
             site,
+            token,
             base: url,
             based: false,
             encoding: None,
@@ -125,6 +126,8 @@ impl OutputSink for Discard {
 /// What is known of a page half way through it.
 struct Page {
     site: Site,
+    /// What `meta` elements know the crawler by.
+    token: Arc<str>,
     base: Url,
     based: bool,
     /// Queries are percent-encoded in the page's encoding, as browsers do it.
@@ -152,7 +155,7 @@ impl Page {
         {
             self.encoding = Encoding::for_label_no_replacement(label.as_bytes());
         }
-        let speaks_to_us = element.get_attribute("name").is_some_and(|name| directives::is_for_us(&name));
+        let speaks_to_us = element.get_attribute("name").is_some_and(|name| directives::is_for_us(&name, &self.token));
         if speaks_to_us && let Some(content) = element.get_attribute("content") {
             self.nofollow |= directives::forbids_following(&content);
         }
@@ -246,7 +249,7 @@ mod tests {
     fn extract(html: &[u8], charset: Option<&str>, piece: usize) -> Links {
         let site = site("http://example.cn");
         let url = site.root().join("dir/page").unwrap();
-        let mut extractor = LinkExtractor::new(site, url, charset);
+        let mut extractor = LinkExtractor::new(site, url, charset, "StudyBot".into());
         html.chunks(piece.max(1)).for_each(|piece| extractor.write(piece));
         extractor.finish()
     }

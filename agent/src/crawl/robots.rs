@@ -59,17 +59,22 @@ impl Rules {
         Instant::now() >= self.stale_at
     }
 
-    /// Reads a robots.txt.
+    /// Reads a robots.txt, as a crawler that is known by the product token `token`. Where nothing is said of that name, what is said of
+    /// `landfall-agent` counts: who keeps the software out keeps it out by whatever name it comes.
     ///
     /// # Errors
     /// When it cannot be understood; the sentence says why.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(super) fn parse(text: &[u8], token: &str) -> Result<Self, String> {
         let lines = lines(text);
+        let named = lines.iter().any(|line| names(line, token));
+        let token = if named { token } else { UserAgent::PRODUCT };
         if lines.iter().filter(|line| line.contains(&b'$')).count() > MAX_ANCHORED {
             return Err(format!("it holds more than {MAX_ANCHORED} patterns with '$'"));
         }
-        let lines: Vec<Cow<'_, [u8]>> = lines.into_iter().map(normal_rule).collect();
-        let robot = Robot::new(UserAgent::PRODUCT, &lines.join(&b'\n')).map_err(|error| error.to_string())?;
+        let ours = format!("User-agent: {token}");
+        let line = |line| if names(line, token) { Cow::Borrowed(ours.as_bytes()) } else { normal_rule(line) };
+        let lines: Vec<Cow<'_, [u8]>> = lines.into_iter().map(line).collect();
+        let robot = Robot::new(token, &lines.join(&b'\n')).map_err(|error| error.to_string())?;
         Ok(Self { robot: Some(robot), ..Self::none() })
     }
 
@@ -90,14 +95,11 @@ impl Rules {
     }
 }
 
-/// The lines that say something, split wherever the parser would split them. Where our product token is followed by a
-/// version or anything else, only the token is left: it alone counts (RFC 9309, 2.2.1), and the parser compares the whole.
+/// The lines that say something, split wherever the parser would split them.
 fn lines(text: &[u8]) -> Vec<&[u8]> {
-    const OURS: &[u8] = b"User-agent: landfall-agent";
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let lines = text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)).map(<[u8]>::trim_ascii);
-    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with(b"#"));
-    lines.map(|line| if names_us(line) { OURS } else { line }).collect()
+    lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).collect()
 }
 
 /// A rule with its escapes in normal form, as paths have theirs: the parser compares them byte by byte.
@@ -111,14 +113,15 @@ fn normal_rule(line: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether a line begins a group of rules for this agent.
-fn names_us(line: &[u8]) -> bool {
+/// Whether a line begins a group of rules for a product token. A version or anything else that follows it does not count (RFC 9309,
+/// 2.2.1), while the parser compares the whole.
+fn names(line: &[u8], token: &str) -> bool {
     let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
     let (key, value) = line.split_at(colon);
     let value = value.get(1..).unwrap_or_default().trim_ascii();
-    let token = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_')).count();
+    let length = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_')).count();
     key.trim_ascii().eq_ignore_ascii_case(b"user-agent")
-        && value.get(..token).is_some_and(|token| token.eq_ignore_ascii_case(UserAgent::PRODUCT.as_bytes()))
+        && value.get(..length).is_some_and(|named| named.eq_ignore_ascii_case(token.as_bytes()))
 }
 
 /// The rules of a site, as its robots.txt says them now, or said within the last day.
@@ -136,7 +139,7 @@ pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsC
             Err(Denied::OutOfTime) => return Robots::OutOfTime,
         },
     };
-    match text.map_or_else(|| Ok(Rules::none()), |text| Rules::parse(&text)) {
+    match text.map_or_else(|| Ok(Rules::none()), |text| Rules::parse(&text, fetcher.token())) {
         Ok(rules) => Robots::Rules(Rules { stale_at: at + FRESH, ..rules }),
         Err(reason) => Robots::Forbidden(format!("{}/robots.txt: {reason}", site.origin())),
     }
@@ -210,7 +213,7 @@ mod tests {
     fn allows(robots: &str, path: &str) -> bool {
         let site = site("http://example.cn");
         let path = site.path(&site.root().join(path).unwrap()).unwrap();
-        Rules::parse(robots.as_bytes()).unwrap().allow(&path)
+        Rules::parse(robots.as_bytes(), UserAgent::PRODUCT).unwrap().allow(&path)
     }
 
     #[test]
@@ -228,7 +231,8 @@ mod tests {
     #[test]
     fn a_crawl_delay_is_a_duration_whatever_it_says() {
         let delay = |text: &str| {
-            Rules::parse(format!("User-agent: *\nCrawl-delay: {text}\n").as_bytes()).unwrap().crawl_delay()
+            let text = format!("User-agent: *\nCrawl-delay: {text}\n");
+            Rules::parse(text.as_bytes(), UserAgent::PRODUCT).unwrap().crawl_delay()
         };
         assert_eq!(delay("2.5"), Some(Duration::from_millis(2500)));
         assert_eq!(delay("1e30"), Some(Duration::MAX));
@@ -242,7 +246,7 @@ mod tests {
     fn too_many_regular_expressions_are_refused_however_lines_end() {
         for end in ["\n", "\r\n", "\r", "\0"] {
             let rules = |number: usize| format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(number);
-            assert!(Rules::parse(rules(MAX_ANCHORED + 1).as_bytes()).is_err(), "{end:?}");
+            assert!(Rules::parse(rules(MAX_ANCHORED + 1).as_bytes(), UserAgent::PRODUCT).is_err(), "{end:?}");
             assert!(!allows(&rules(MAX_ANCHORED), "/y.x"), "{end:?}");
         }
     }
@@ -261,10 +265,32 @@ mod tests {
         assert!(!allows("\u{feff}User-agent: landfall-agent/2\nDisallow: /x\n", "/x"));
     }
 
+    #[test]
+    fn a_name_goes_before_the_softwares_and_that_before_all() {
+        let by = |robots: &str, token: &str, path: &str| {
+            let site = site("http://example.cn");
+            let path = site.path(&site.root().join(path).unwrap()).unwrap();
+            Rules::parse(robots.as_bytes(), token).unwrap().allow(&path)
+        };
+        let group = |agent: &str, path: &str| format!("User-agent: {agent}\nDisallow: {path}\n\n");
+        let robots =
+            [group("*", "/all"), group("landfall-agent/9", "/software"), group("StudyBot/1", "/study")].concat();
+        for (token, forbidden) in
+            [("studybot", "/study"), ("Study", "/software"), ("landfall-agent", "/software"), ("other", "/software")]
+        {
+            for path in ["/all", "/software", "/study"] {
+                assert_eq!(by(&robots, token, path), path != forbidden, "{token} at {path}");
+            }
+        }
+        assert!(!by(&group("*", "/"), "StudyBot", "/x"));
+        assert!(!by(&group("landfall-agent", "/"), "StudyBot", "/x"), "by another name it is kept out as well");
+        assert!(by(&group("StudyBot", "/"), "landfall-agent", "/x"));
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..600)) {
-            if let Ok(rules) = Rules::parse(&text) {
+            if let Ok(rules) = Rules::parse(&text, UserAgent::PRODUCT) {
                 rules.allow(&SitePath::root());
                 rules.crawl_delay();
             }

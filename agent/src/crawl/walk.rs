@@ -3,6 +3,7 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Blocker;
@@ -320,10 +321,10 @@ impl Walk<'_> {
         }
         let mut page = None;
         if answer.is_html()
-            && !header_forbids_following(answer.robots_tags())
+            && !header_forbids_following(answer.robots_tags(), self.fetcher.token())
             && let Some(url) = self.url(path)
         {
-            let links = LinkExtractor::new(self.site.clone(), url, answer.charset());
+            let links = LinkExtractor::new(self.site.clone(), url, answer.charset(), Arc::clone(self.fetcher.token()));
             page = Some(Page::new(links, depth.saturating_add(1)));
         }
         match self.receive(answer, page.as_mut()).await? {

@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::crawl::RobotsCache;
 use crate::dns::Resolver;
 use crate::guard::Guard;
-use crate::user_agent::UserAgent;
+use crate::user_agent::{Product, UserAgent};
 
 /// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
 #[derive(Debug, Clone)]
@@ -36,6 +36,20 @@ impl Means {
             bind: self.bind,
             tls: Arc::clone(&self.tls),
             robots: Arc::clone(&self.robots),
+        }
+    }
+
+    /// The context of a crawl that may have a contact and a name of its own; `usual`: that of all others.
+    pub(super) fn context_of(
+        &self,
+        usual: Arc<Context>,
+        user_agent: Option<UserAgent>,
+        product: Option<Product>,
+    ) -> Arc<Context> {
+        let context = user_agent.map_or(usual, |user_agent| Arc::new(self.context(user_agent)));
+        match product {
+            Some(product) => Arc::new(context.named(&product)),
+            None => context,
         }
     }
 }

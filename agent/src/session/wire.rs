@@ -18,7 +18,7 @@ use crate::outbox::LeaseKey;
 use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, Order, ProbeError, Probed, Target, Turn};
-use crate::user_agent::UserAgent;
+use crate::user_agent::{Product, UserAgent};
 
 /// Samples of one order at most.
 const MAX_SAMPLES: u32 = 1000;
@@ -204,7 +204,9 @@ pub(super) struct Granted {
     pub(super) job: crawl::Job,
     /// Whether its pages are stored where this agent stores any.
     pub(super) store: bool,
-    /// Its own user agent; `None`: that of all requests.
+    /// Its own name in the user agent; `None`: the software's.
+    pub(super) product: Option<Product>,
+    /// The user agent with its own contact; `None`: that of all requests.
     pub(super) user_agent: Option<UserAgent>,
 }
 
@@ -237,7 +239,9 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
         last_pages: order.last_pages,
     };
     let user_agent = contact.map(|url| UserAgent::new(&url)).transpose().ok()?;
-    Some(Granted { job, store: policy.store.unwrap_or(true), user_agent })
+    let name = policy.user_agent.filter(|name| !name.is_empty());
+    let product = name.map(|name| name.parse()).transpose().ok()?;
+    Some(Granted { job, store: policy.store.unwrap_or(true), product, user_agent })
 }
 
 /// Tells how a crawl stands.
@@ -357,7 +361,9 @@ mod tests {
     fn what_a_former_scheduler_does_not_say_is_as_it_was() {
         let granted = granted(crawl_order(CrawlPolicy::default())).unwrap();
         assert_eq!(granted.job.policy.shortest_interval, Duration::from_secs(5));
-        assert!(granted.job.policy.sitemaps && granted.store && granted.user_agent.is_none());
+        assert!(
+            granted.job.policy.sitemaps && granted.store && granted.user_agent.is_none() && granted.product.is_none()
+        );
         assert_eq!((granted.job.policy.paths, granted.job.last_pages), (crawl::Paths::ALL, None));
     }
 
@@ -371,16 +377,19 @@ mod tests {
             store: Some(false),
             shortest_interval: seconds(1),
             contact_url: Some("https://example.org/study".to_owned()),
+            user_agent: Some("StudyBot/1".to_owned()),
             ..CrawlPolicy::default()
         };
         let read = granted(crawl_order(whole.clone())).unwrap();
         assert!(!read.store && !read.job.policy.sitemaps && read.job.policy.paths != crawl::Paths::ALL);
         assert!(read.user_agent.unwrap().as_str().ends_with(" (+https://example.org/study)"));
+        assert_eq!(read.product, "StudyBot/1".parse().ok());
         for wrong in [
             CrawlPolicy { include: patterns("a"), ..whole.clone() },
             CrawlPolicy { exclude: patterns(""), ..whole.clone() },
             CrawlPolicy { shortest_interval: seconds(6), ..whole.clone() },
-            CrawlPolicy { contact_url: Some("nobody".to_owned()), ..whole },
+            CrawlPolicy { contact_url: Some("nobody".to_owned()), ..whole.clone() },
+            CrawlPolicy { user_agent: Some("Study Bot".to_owned()), ..whole },
         ] {
             assert!(granted(crawl_order(wrong.clone())).is_none(), "{wrong:?}");
         }

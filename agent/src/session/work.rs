@@ -370,8 +370,8 @@ impl Work {
             tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site or policy in it");
             return Some(wire::release(key));
         };
-        let wire::Granted { job, store, user_agent } = granted;
-        let context = user_agent.map_or(context, |user_agent| Arc::new(self.means.context(user_agent)));
+        let wire::Granted { job, store, product, user_agent } = granted;
+        let context = self.means.context_of(context, user_agent, product);
         if !self.supersede(key) || self.free_slots() == 0 {
             return Some(wire::release(key));
         }

@@ -131,6 +131,7 @@ struct Shown {
     include: Vec<String>,
     exclude: Vec<String>,
     contact_url: Option<String>,
+    user_agent: Option<String>,
     recrawl_interval_ms: Option<f64>,
     submitted: u64,
     measuring: u64,
@@ -175,6 +176,7 @@ impl From<ShowBatchResponse> for Shown {
             include: policy.include.unwrap_or_default().patterns,
             exclude: policy.exclude.unwrap_or_default().patterns,
             contact_url: policy.contact_url,
+            user_agent: policy.user_agent,
             recrawl_interval_ms: output::millis(policy.recrawl_interval.as_ref()),
             submitted: progress.submitted,
             measuring: progress.measuring,
@@ -254,6 +256,9 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if let Some(contact_url) = &policy.contact_url {
         writeln!(text, "  contact    {contact_url}")?;
     }
+    if let Some(user_agent) = &policy.user_agent {
+        writeln!(text, "  crawls as  {user_agent}")?;
+    }
     if policy.recrawl_interval.is_some() {
         writeln!(text, "  recrawl    {} after each crawl", length(policy.recrawl_interval.as_ref()))?;
     }
@@ -286,13 +291,14 @@ mod tests {
             include: patterns("/a"),
             exclude: patterns("/b"),
             contact_url: Some("https://example.org/study".to_owned()),
+            user_agent: Some("StudyBot/1.2".to_owned()),
             recrawl_interval: duration(7 * 86_400),
         };
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy), ..ShowBatchResponse::default() };
         let text = text(&shown).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
-                    recrawl    7days after each crawl\n";
+                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
     }
 

@@ -18,7 +18,7 @@ use crate::model::PolicyRequest;
 
 /// The fields a file may have.
 const FIELDS: &str = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, store, include, \
-                      exclude, contact_url, recrawl_interval and the table constraints";
+                      exclude, contact_url, user_agent, recrawl_interval and the table constraints";
 
 /// How far each site is crawled. What is not said is the scheduler's configuration, or what the batch has.
 #[derive(Debug, Clone, Default, Args)]
@@ -60,6 +60,9 @@ pub(super) struct PolicyArgs {
     /// Whom these sites' owners may write to, instead of the fleet's contact URL
     #[arg(long, value_name = "URL")]
     contact_url: Option<String>,
+    /// What these crawls call themselves, and what robots.txt knows them by [default: landfall-agent]
+    #[arg(long, value_name = "NAME[/VERSION]")]
+    user_agent: Option<String>,
     /// Crawl each site again so long after its crawl ended, as 7d; 1h to 365d [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     recrawl_interval: Option<Duration>,
@@ -82,6 +85,7 @@ impl PolicyArgs {
             include: said(&self.include),
             exclude: said(&self.exclude),
             contact_url: self.contact_url.clone(),
+            user_agent: self.user_agent.clone(),
             recrawl_interval: self.recrawl_interval,
         };
         let flags = flags
@@ -109,6 +113,7 @@ fn message(flags: PolicyRequest, file: PolicyRequest) -> CrawlPolicy {
         include: patterns(flags.include.or(file.include)),
         exclude: patterns(flags.exclude.or(file.exclude)),
         contact_url: flags.contact_url.or(file.contact_url),
+        user_agent: flags.user_agent.or(file.user_agent),
         recrawl_interval: time(flags.recrawl_interval.or(file.recrawl_interval)),
     }
 }
@@ -149,10 +154,8 @@ fn set(mut policy: PolicyRequest, name: &str, value: &Value) -> anyhow::Result<P
         "store" => policy.store = Some(truth(value)?),
         "include" => policy.include = Some(texts(value)?),
         "exclude" => policy.exclude = Some(texts(value)?),
-        "contact_url" => {
-            let url = value.as_str().ok_or_else(|| anyhow!("{value} is not a text"))?;
-            policy.contact_url = Some(url.to_owned());
-        }
+        "contact_url" => policy.contact_url = Some(word(value)?),
+        "user_agent" => policy.user_agent = Some(word(value)?),
         _ => return Err(anyhow!("there is no such field; there are {FIELDS}")),
     }
     policy.checked().map_err(|error| anyhow!(error.problem))
@@ -170,6 +173,10 @@ fn time(value: &Value) -> anyhow::Result<Duration> {
 
 fn truth(value: &Value) -> anyhow::Result<bool> {
     value.as_bool().ok_or_else(|| anyhow!("{value} is not true or false"))
+}
+
+fn word(value: &Value) -> anyhow::Result<String> {
+    value.as_str().map(str::to_owned).ok_or_else(|| anyhow!("{value} is not a text"))
 }
 
 fn texts(value: &Value) -> anyhow::Result<Vec<String>> {
@@ -202,7 +209,7 @@ mod tests {
     fn flags_go_before_the_file() {
         let text = "max_pages = 5\nmax_bytes = 6\nmax_depth = 7\nmax_duration = '8s'\nrequest_interval = '9s'\n\
             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a']\nexclude = []\n\
-            contact_url = 'https://example.org/study'\nrecrawl_interval = '7d'\n";
+            contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot'\nrecrawl_interval = '7d'\n";
         let flags = PolicyArgs { max_pages: Some(50), include: vec!["/b".into()], ..PolicyArgs::default() };
         let asked = asked(text, flags).unwrap().unwrap();
         assert_eq!((asked.max_pages, asked.max_bytes, asked.max_depth), (Some(50), Some(6), Some(7)));
@@ -211,6 +218,7 @@ mod tests {
         assert_eq!(asked.exclude, Some(PathPatterns::default()), "no patterns are asked for");
         assert_eq!(asked.shortest_interval, Some(prost_types::Duration { seconds: 1, nanos: 0 }));
         assert_eq!(asked.contact_url.as_deref(), Some("https://example.org/study"));
+        assert_eq!(asked.user_agent.as_deref(), Some("StudyBot"));
         assert_eq!(asked.recrawl_interval, Some(prost_types::Duration { seconds: 7 * 86_400, nanos: 0 }));
     }
 
@@ -228,6 +236,7 @@ mod tests {
             ("include = '/a'", "line 1: include: \"/a\" is not a list"),
             ("exclude = ['a']", "line 1: exclude: the pattern \"a\" does not begin with"),
             ("contact_url = 'nobody'", "line 1: contact_url: 'nobody' is no contact URL"),
+            ("user_agent = 'Study Bot'", "line 1: user_agent: 'Study Bot' is not NAME or NAME/VERSION"),
             ("store = true\nstore = false", "line 2: "),
             (
                 "store = true\n\n[constraints]\ncountry = 'CHN'",

@@ -20,6 +20,9 @@ const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most patterns of a list, and the longest, in bytes: an agent holds each against each link.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
+/// The longest name of a user agent and its longest version, in bytes: they travel with every request.
+const MAX_TOKEN_BYTES: usize = 40;
+const MAX_VERSION_BYTES: usize = 20;
 
 /// How far a crawl may go, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +49,8 @@ pub struct CrawlPolicy {
     pub exclude: Vec<String>,
     /// The contact URL of these crawls; none: the fleet's.
     pub contact_url: Option<String>,
+    /// What these crawls call themselves, NAME or NAME/VERSION; none: landfall-agent.
+    pub user_agent: Option<String>,
     /// From the end of a site's crawl to its next one; none: there is none.
     pub recrawl_interval: Option<Duration>,
 }
@@ -64,6 +69,7 @@ impl Default for CrawlPolicy {
             include: Vec::new(),
             exclude: Vec::new(),
             contact_url: None,
+            user_agent: None,
             recrawl_interval: None,
         }
     }
@@ -84,6 +90,7 @@ pub struct PolicyRequest {
     pub include: Option<Vec<String>>,
     pub exclude: Option<Vec<String>>,
     pub contact_url: Option<String>,
+    pub user_agent: Option<String>,
     pub recrawl_interval: Option<Duration>,
 }
 
@@ -127,6 +134,7 @@ impl PolicyRequest {
             include: self.include.clone().unwrap_or_else(|| otherwise.include.clone()),
             exclude: self.exclude.clone().unwrap_or_else(|| otherwise.exclude.clone()),
             contact_url: self.contact_url.clone().or_else(|| otherwise.contact_url.clone()),
+            user_agent: self.user_agent.clone().or_else(|| otherwise.user_agent.clone()),
             recrawl_interval: self.recrawl_interval.or(otherwise.recrawl_interval),
         }
     }
@@ -152,6 +160,8 @@ impl PolicyRequest {
         differ("exclude", &has.exclude, self.exclude.as_ref(), &mut found);
         let contact_url = has.contact_url.clone().unwrap_or_default();
         differ("contact_url", &contact_url, self.contact_url.as_ref(), &mut found);
+        let user_agent = has.user_agent.clone().unwrap_or_default();
+        differ("user_agent", &user_agent, self.user_agent.as_ref(), &mut found);
         if let Some(asked) = self.recrawl_interval.filter(|asked| has.recrawl_interval != Some(*asked)) {
             let has = has.recrawl_interval.map_or_else(|| "never".to_owned(), |has| format!("{has:?}"));
             found.push(Difference { field: "recrawl_interval", has, asked: format!("{asked:?}") });
@@ -183,6 +193,9 @@ impl PolicyRequest {
                 .parse()
                 .map_err(|error: InvalidContact| InvalidPolicy { field: "contact_url", problem: error.to_string() })?;
             *url = contact.to_string();
+        }
+        if let Some(name) = &self.user_agent {
+            check_user_agent(name).map_err(|problem| InvalidPolicy { field: "user_agent", problem })?;
         }
         Ok(self)
     }
@@ -239,6 +252,25 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
     Ok(())
 }
 
+/// A product token as robots.txt may name it (RFC 9309, 2.2.1), and perhaps a version. Agents refuse any other.
+fn check_user_agent(name: &str) -> Result<(), String> {
+    let (token, version) = name.split_once('/').map_or((name, None), |(token, version)| (token, Some(version)));
+    let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');
+    let named = (1..=MAX_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(letter);
+    let numbered = version.is_none_or(|version| {
+        let known = |byte: u8| letter(byte) || byte.is_ascii_digit() || byte == b'.';
+        (1..=MAX_VERSION_BYTES).contains(&version.len()) && version.bytes().all(known)
+    });
+    if named && numbered {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+    Err(format!(
+        "'{shown}' is not NAME or NAME/VERSION: a name has at most {MAX_TOKEN_BYTES} letters, '-' and '_', a version at most \
+         {MAX_VERSION_BYTES} letters, digits, '.', '-' and '_'"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,6 +290,7 @@ mod tests {
             include: Some(vec!["/a".into()]),
             exclude: Some(vec!["/b".into()]),
             contact_url: Some("https://example.org/study".into()),
+            user_agent: Some("StudyBot/1.2".into()),
             recrawl_interval: Some(seconds(3600)),
         };
         let has = CrawlPolicy::default();
@@ -265,7 +298,7 @@ mod tests {
         assert_eq!(
             named.join(" "),
             "max_pages max_bytes max_depth max_duration request_interval shortest_interval sitemaps store include exclude \
-             contact_url recrawl_interval"
+             contact_url user_agent recrawl_interval"
         );
         assert_eq!(asked.differences(&asked.or(&has)), []);
         assert_eq!(PolicyRequest::default().differences(&has), []);
@@ -306,6 +339,12 @@ mod tests {
             (PolicyRequest { exclude: patterns("/a b"), ..none() }, "exclude"),
             (PolicyRequest { exclude: patterns(&long), ..none() }, "exclude"),
             (PolicyRequest { contact_url: Some("nobody".into()), ..none() }, "contact_url"),
+            (PolicyRequest { user_agent: Some("Study Bot".into()), ..none() }, "user_agent"),
+            (PolicyRequest { user_agent: Some("Bot2".into()), ..none() }, "user_agent"),
+            (PolicyRequest { user_agent: Some("StudyBot/".into()), ..none() }, "user_agent"),
+            (PolicyRequest { user_agent: Some("*".into()), ..none() }, "user_agent"),
+            (PolicyRequest { user_agent: Some("Bot\r\nX: y".into()), ..none() }, "user_agent"),
+            (PolicyRequest { user_agent: Some("x".repeat(MAX_TOKEN_BYTES + 1)), ..none() }, "user_agent"),
         ] {
             assert_eq!(wrong.clone().checked().expect_err("refused").field, field, "{wrong:?}");
         }

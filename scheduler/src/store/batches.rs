@@ -73,7 +73,7 @@ impl Progress {
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
     let row = sqlx::query_as!(Row, r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, recrawl_interval_ms
+               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms
         from batches where name = $1
         "#, name)
         .fetch_optional(conn)
@@ -96,8 +96,8 @@ pub async fn lock_or_create(
     sqlx::query!(
         r#"
         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms,
-                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url, recrawl_interval_ms)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
         on conflict (name) do nothing
         "#,
         name,
@@ -113,6 +113,7 @@ pub async fn lock_or_create(
         &policy.include,
         &policy.exclude,
         policy.contact_url.as_deref(),
+        policy.user_agent.as_deref(),
         policy.recrawl_interval.map(millis),
     )
     .execute(&mut *conn)
@@ -121,7 +122,7 @@ pub async fn lock_or_create(
         Row,
         r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, recrawl_interval_ms
+               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms
         from batches where name = $1
         for no key update
         "#,
@@ -151,6 +152,7 @@ struct Row {
     include: Vec<String>,
     exclude: Vec<String>,
     contact_url: Option<String>,
+    user_agent: Option<String>,
     recrawl_interval_ms: Option<i64>,
 }
 
@@ -175,6 +177,7 @@ impl TryFrom<Row> for Batch {
                 include: row.include,
                 exclude: row.exclude,
                 contact_url: row.contact_url,
+                user_agent: row.user_agent,
                 recrawl_interval_ms: row.recrawl_interval_ms,
             }
             .try_into()?,

@@ -184,7 +184,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
         )
         select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin,
                b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms, b.shortest_interval_ms,
-               b.sitemaps, b.store, b.include, b.exclude, b.contact_url
+               b.sitemaps, b.store, b.include, b.exclude, b.contact_url, b.user_agent
         from moved m
         join sites s on s.id = m.site_id
         join batches b on b.id = m.batch_id
@@ -216,6 +216,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
                     include: row.include,
                     exclude: row.exclude,
                     contact_url: row.contact_url,
+                    user_agent: row.user_agent,
                     // Nothing that an agent has to know.
                     recrawl_interval_ms: None,
                 }

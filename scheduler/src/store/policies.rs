@@ -20,6 +20,7 @@ pub(super) struct Columns {
     pub(super) include: Vec<String>,
     pub(super) exclude: Vec<String>,
     pub(super) contact_url: Option<String>,
+    pub(super) user_agent: Option<String>,
     pub(super) recrawl_interval_ms: Option<i64>,
 }
 
@@ -43,6 +44,7 @@ impl TryFrom<Columns> for CrawlPolicy {
             include: columns.include,
             exclude: columns.exclude,
             contact_url: columns.contact_url,
+            user_agent: columns.user_agent,
             recrawl_interval: recrawl,
         })
     }

@@ -385,6 +385,7 @@ mod tests {
             include: Some(vec!["/a".into()]),
             exclude: Some(vec!["/*.pdf$".into(), "/b".into()]),
             contact_url: Some("https://example.org/study".into()),
+            user_agent: Some("StudyBot/1.2".into()),
             ..PolicyRequest::default()
         };
         run(&pool, &asking).await.expect("submitted");

@@ -1,7 +1,7 @@
 //! What a page says of itself: the header `X-Robots-Tag` and the element `meta name=robots`.
 //!
 //! Pure. Directives are separated by commas. In the header a list may begin with the product token of the crawler it is for; a list for
-//! another crawler does not count. Of what may be said only `nofollow` concerns a crawler that takes links: `none` includes it.
+//! another crawler does not count; what is said to the software counts by whatever name it comes. Of what may be said only `nofollow` concerns a crawler that takes links: `none` includes it.
 
 use crate::user_agent::UserAgent;
 
@@ -16,19 +16,19 @@ pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     })
 }
 
-/// Whether one of the values of `X-Robots-Tag` forbids to follow a page's links.
-pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>) -> bool {
+/// Whether one of the values of `X-Robots-Tag` forbids a crawler to follow a page's links that is known by `ours`.
+pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
     values.into_iter().any(|value| match value.split_once(':') {
         Some((token, list)) if !token.contains(',') && !is_any(token, &WITH_VALUE) => {
-            is_any(token, &[UserAgent::PRODUCT, "*"]) && forbids_following(list)
+            is_any(token, &[ours, UserAgent::PRODUCT, "*"]) && forbids_following(list)
         }
         _ => forbids_following(value),
     })
 }
 
-/// Whether a `meta` element of this name speaks to this crawler.
-pub(in crate::crawl) fn is_for_us(name: &str) -> bool {
-    is_any(name, &["robots", UserAgent::PRODUCT])
+/// Whether a `meta` element of this name speaks to a crawler that is known by `ours`.
+pub(in crate::crawl) fn is_for_us(name: &str, ours: &str) -> bool {
+    is_any(name, &["robots", ours, UserAgent::PRODUCT])
 }
 
 fn is_any(text: &str, known: &[&str]) -> bool {
@@ -50,13 +50,17 @@ mod tests {
             &["unavailable_after: 25 Jun 2030 15:00:00 PST, nofollow"],
             &["max-snippet: 5, nofollow"],
             &["*: nofollow"],
+            &["studybot: nofollow"],
         ] {
-            assert!(header_forbids_following(values.iter().copied()), "{values:?}");
+            assert!(header_forbids_following(values.iter().copied(), "StudyBot"), "{values:?}");
         }
         for values in
             [&[][..], &["noindex"], &["googlebot: nofollow"], &["otherbot: noindex, none"], &["nofollows"], &[":"]]
         {
-            assert!(!header_forbids_following(values.iter().copied()), "{values:?}");
+            assert!(!header_forbids_following(values.iter().copied(), "StudyBot"), "{values:?}");
+        }
+        for (name, ours) in [("robots", true), ("StudyBot", true), ("landfall-agent", true), ("study", false)] {
+            assert_eq!(is_for_us(name, "studybot"), ours, "{name}");
         }
     }
 }

@@ -19,7 +19,7 @@ use super::*;
 fn links(html: &[u8], charset: Option<&str>, piece: usize) -> Links {
     let site = site("http://example.cn");
     let url = site.root().join("dir/page").unwrap();
-    let mut extractor = LinkExtractor::new(site, url, charset);
+    let mut extractor = LinkExtractor::new(site, url, charset, "StudyBot".into());
     html.chunks(piece.max(1)).for_each(|piece| extractor.write(piece));
     extractor.finish()
 }
@@ -130,23 +130,23 @@ proptest! {
     fn any_robots_txt_is_read_and_bounded(text in bytes(), path in "/x[a-z/%*$?=.]{0,20}") {
         let site = site("http://example.cn");
         let path = site.path(&site.root().join(&path).unwrap()).unwrap();
-        if let Ok(rules) = Rules::parse(&text) {
+        if let Ok(rules) = Rules::parse(&text, "StudyBot") {
             rules.allow(&path);
             rules.crawl_delay();
             prop_assert!(rules.sitemaps().iter().map(String::len).sum::<usize>() <= 3 * text.len());
             // What it says does not change while it is used.
-            prop_assert_eq!(Rules::parse(&text).unwrap().allow(&path), rules.allow(&path));
+            prop_assert_eq!(Rules::parse(&text, "StudyBot").unwrap().allow(&path), rules.allow(&path));
         }
     }
 
     #[test]
     fn any_directives_are_read(values in prop::collection::vec("(\\PC|nofollow|none|,|:| |landfall-agent){0,12}", 0..4)) {
-        let forbidden = header_forbids_following(values.iter().map(String::as_str));
+        let forbidden = header_forbids_following(values.iter().map(String::as_str), "StudyBot");
         let said = values.iter().any(|value| value.to_lowercase().contains("no"));
         prop_assert!(said || !forbidden);
         for value in &values {
             forbids_following(value);
-            is_for_us(value);
+            is_for_us(value, "StudyBot");
         }
     }
 

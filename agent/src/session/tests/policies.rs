@@ -39,6 +39,29 @@ async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_othe
 }
 
 #[tokio::test]
+async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let _agent = TestAgent::start(&scheduler);
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
+        let server = page_server().await;
+        let order = ordered(&server, |policy| {
+            policy.user_agent = Some("StudyBot/1.2".to_owned());
+            policy.contact_url = contact_url.map(str::to_owned);
+        });
+        session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
+        let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+        assert_eq!(outcome.pages, 1);
+        let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
+        let heads: Vec<String> = server.seen().iter().map(|seen| seen.head.clone()).collect();
+        // How the name of a header is written says nothing.
+        assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
+        let answer = outcome_ack::Answer::Accepted.into();
+        session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..Default::default() })).await;
+    }
+}
+
+#[tokio::test]
 async fn what_a_batch_does_not_want_stored_is_not() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();

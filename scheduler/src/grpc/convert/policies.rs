@@ -38,6 +38,7 @@ pub(in crate::grpc) fn request(asked: v1::CrawlPolicy) -> Result<PolicyRequest, 
         include: asked.include.map(|include| include.patterns),
         exclude: asked.exclude.map(|exclude| exclude.patterns),
         contact_url: asked.contact_url.filter(|url| !url.is_empty()),
+        user_agent: asked.user_agent.filter(|name| !name.is_empty()),
         recrawl_interval: time("policy.recrawl_interval", asked.recrawl_interval)?,
     };
     request.checked().map_err(|error| InvalidField::new(format!("policy.{}", error.field), error.problem))
@@ -62,6 +63,7 @@ pub(in crate::grpc) fn message(policy: CrawlPolicy) -> v1::CrawlPolicy {
         include: Some(v1::PathPatterns { patterns: policy.include }),
         exclude: Some(v1::PathPatterns { patterns: policy.exclude }),
         contact_url: policy.contact_url,
+        user_agent: policy.user_agent,
         recrawl_interval: policy.recrawl_interval.map(duration),
     }
 }
