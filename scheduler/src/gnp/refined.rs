@@ -258,6 +258,24 @@ mod tests {
     }
 
     #[test]
+    fn a_host_behind_a_long_way_of_its_own_is_far_from_everybody() {
+        let hosts = hosts(18, 4);
+        let (sites, agents) = hosts.split_at(1);
+        let map = map_of(agents, 7, &Ingredients::default());
+        // The map is some hundred milliseconds wide.
+        for height in [500.0, 2_400.0, 8_000.0] {
+            let mut site = sites[0].clone();
+            site[3] = height;
+            let posterior = map.locate(&measured(agents, &site, 7)).unwrap();
+            for (i, host) in agents.iter().enumerate().skip(7) {
+                let truth = distance(&site, host);
+                let predicted = posterior.predict(agent(i)).unwrap().median.as_millis_f64();
+                assert!((predicted / truth).ln().abs() < 0.25, "{predicted} for {truth} at {height}");
+            }
+        }
+    }
+
+    #[test]
     fn every_ingredient_can_be_left_out_and_changes_what_is_predicted() {
         let hosts = hosts(10, 9);
         let (sites, agents) = hosts.split_at(1);

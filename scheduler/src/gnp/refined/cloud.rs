@@ -17,6 +17,13 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// ... plus an exponential one with this mean, as a part of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
+/// One point in so many stands far off whatever is around it: behind a link so slow that its height is most of its way to everybody. Without
+/// them a host that all landmarks saw at seconds has no point at all, and is predicted at the rim of the map.
+const ONE_FAR_IN: usize = 30;
+/// Least and greatest height of those, as parts of the scale; drawn log-uniformly. They stand closer than measurements err.
+const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
+/// Far points are drawn from a stream of their own: the others are the same with and without them.
+const FAR_STREAM: u64 = 1;
 
 /// Points, and what each predicts.
 #[derive(Debug, Clone)]
@@ -49,7 +56,7 @@ impl Cloud {
 }
 
 impl Bare {
-    /// Draws `particles` points. `scale` and `softening` are milliseconds.
+    /// Draws `particles` points, and the far ones beside. `scale` and `softening` are milliseconds.
     pub(super) fn draw(
         layout: &Layout,
         kriging: Option<&Kriging>,
@@ -61,9 +68,15 @@ impl Bare {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let agents = layout.points.len();
         let mut bare = Self { around: Vec::new(), logs: Vec::new(), near: Vec::new() };
-        for particle in 0..particles {
+        let mut far = ChaCha8Rng::seed_from_u64(seed);
+        far.set_stream(FAR_STREAM);
+        for particle in 0..particles + particles / ONE_FAR_IN {
             let around = particle % agents;
-            let at = beside(&layout.points[around], scale, &mut rng);
+            let at = if particle < particles {
+                beside(&layout.points[around], scale, &mut rng)
+            } else {
+                far_off(&layout.points[around], scale, &mut far)
+            };
             bare.around.push(around);
             bare.logs.push(layout.points.iter().map(|point| (reach(&at, point).0 + softening).ln()).collect());
             bare.near.push(kriging.map_or_else(Vec::new, |kriging| kriging.near(&at)));
@@ -107,6 +120,14 @@ fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut at: Vec<f64> = agent[..dimensions].iter().map(|x| x + step * normal(rng)).collect();
     let own = agent[dimensions] * rng.random_range(HEIGHT.0..HEIGHT.1);
     at.push(own - HEIGHT_MEAN * scale * rng.random_range(f64::MIN_POSITIVE..1.0).ln());
+    at
+}
+
+/// A point drawn around an agent's, behind a long way of its own.
+fn far_off(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
+    let mut at = beside(agent, scale, rng);
+    let height = scale * FAR_HEIGHT.0 * (FAR_HEIGHT.1 / FAR_HEIGHT.0).powf(rng.random::<f64>());
+    at.iter_mut().last().into_iter().for_each(|last| *last += height);
     at
 }
 
