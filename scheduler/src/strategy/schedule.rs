@@ -6,11 +6,17 @@
 //! takes what a near one would do in half of the time a little later; by a norm in between of the loads' sum and their maximum, slots are
 //! spent on far sites only as far as it brings the end forward (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
+//! What was placed early is then moved and exchanged as long as that lowers the sum ([`exchange`]).
+//!
 //! Only what would begin soon is decided by a plan: the rest is planned anew when crawls have ended, with what they taught.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
+
+use exchange::Places;
+
+mod exchange;
 
 /// What begins this soon is decided; later ones wait for a newer plan. Longer than it takes to tell an agent, so that no slot idles for
 /// want of a decision, and short beside a crawl.
@@ -84,10 +90,20 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
     let mut order: Vec<(Reverse<Duration>, usize)> = jobs.iter().enumerate().filter_map(best).collect();
     order.sort_unstable();
-    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); frees.len()];
-    for (_, job) in order {
+    let order: Vec<usize> = order.into_iter().map(|(_, job)| job).collect();
+    let mut places = vec![None; jobs.len()];
+    for &job in &order {
         if let Some((agent, takes)) = best_place(&jobs[job].takes, &slots) {
-            slots[agent].take(takes);
+            places[job] = slots[agent].take(takes).map(|slot| (agent, slot));
+        }
+    }
+    let takes: Vec<&[Option<Duration>]> = jobs.iter().map(|job| job.takes.as_slice()).collect();
+    let ends = slots.iter().map(|slots| slots.ends.iter().map(Duration::as_secs_f64).collect()).collect();
+    let mut places = Places::new(&takes, places, ends);
+    places.better(&order);
+    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); frees.len()];
+    for (job, place) in places.of.iter().enumerate() {
+        if let Some((agent, takes)) = place.and_then(|(agent, _)| Some((agent, jobs[job].takes[agent]?))) {
             placed[agent].push(Placed { job, takes });
         }
     }
@@ -131,34 +147,38 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duratio
 
 /// When an agent's slots are free.
 struct Slots {
-    free: BinaryHeap<Reverse<Duration>>,
-    /// When the first of them is, in seconds, and the fourth power of that.
+    ends: Vec<Duration>,
+    /// Which of them is free first; when that is, in seconds, and the fourth power of it.
+    first: usize,
     first_s: f64,
     first_s4: f64,
 }
 
 impl Slots {
     fn new(frees: &[Duration]) -> Self {
-        let mut slots = Self { free: frees.iter().copied().map(Reverse).collect(), first_s: 0.0, first_s4: 0.0 };
+        let mut slots = Self { ends: frees.to_vec(), first: 0, first_s: 0.0, first_s4: 0.0 };
         slots.look();
         slots
     }
 
     fn look(&mut self) {
-        self.first_s = self.free.peek().map_or(0.0, |first| first.0.as_secs_f64());
+        let first = self.ends.iter().enumerate().min_by_key(|(_, end)| **end);
+        (self.first, self.first_s) = first.map_or((0, 0.0), |(slot, end)| (slot, end.as_secs_f64()));
         self.first_s4 = fourth_power(self.first_s);
     }
 
     /// What a job that takes so long adds to the sum of the fourth powers of the ends; `None` without slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
-        (!self.free.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
+        (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
 
-    fn take(&mut self, takes: Duration) {
-        if let Some(mut first) = self.free.peek_mut() {
-            first.0 = first.0.saturating_add(takes);
-        }
+    /// Gives a job to the slot that is free first, and tells which that is.
+    fn take(&mut self, takes: Duration) -> Option<usize> {
+        let slot = self.first;
+        let end = self.ends.get_mut(slot)?;
+        *end = end.saturating_add(takes);
         self.look();
+        Some(slot)
     }
 }
 
@@ -214,8 +234,8 @@ mod tests {
         let jobs = [near_and_far(), near_and_far(), near_and_far()];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 1]);
-        // The near one until 20, then 30^4 - 20^4 is more than 28^4, and 27^4 is not.
-        let jobs = [near_and_far(), near_and_far(), job(&[10, 29])];
+        // 30^4 is more than 20^4 + 28^4, and less than 20^4 + 29^4.
+        let jobs = [job(&[10, 29]), job(&[10, 29]), job(&[10, 29])];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 0]);
     }
