@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
 /// What memory beyond the set may differ by from one look to another, in MiB: buffers that are there or not, and pieces too small to
 /// be given back.
-const MOST_DRIFT: f64 = 4.0;
+const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
 /// Runs the section.

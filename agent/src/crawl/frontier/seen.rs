@@ -1,14 +1,18 @@
 //! The set of fingerprints of a site's known paths: exact, small, and deletable.
 //!
 //! Pure. Open addressing with linear probing, in parts that grow by a quarter, one at a time: a slot holds a fingerprint and
-//! nothing else, and 72 to 90 in a hundred slots are taken, so that a path costs 17.8 to 22.3 bytes once there are some
-//! thousands of them. A table that doubles would cost up to 39, and while it grows half as much again. Fingerprints are
+//! nothing else, and 72 to 90 in a hundred slots are taken, so that a path costs 17.9 to 22.4 bytes once there are some
+//! thousands of them. A table that doubles would cost up to 39, and while it grows half as much again. A part lies in pieces of one size,
+//! so that what one leaves behind as it grows is room for the next: in one piece each, memory beyond the set grew by a tenth of it. Fingerprints are
 //! halves of a cryptographic digest, so their bits serve as the hash; two paths of ten million share one with probability 1.5 * 10^-25.
 
 /// Parts of a set; each grows by itself, so that never more than a 64th of it exists twice.
 const PARTS: usize = 64;
 /// The least slots of a part that holds anything.
 const LEAST_SLOTS: usize = 4;
+
+/// Slots of a piece: 4 KiB.
+const PIECE: usize = 256;
 
 /// A set of fingerprints.
 #[derive(Debug)]
@@ -20,8 +24,36 @@ pub struct Seen {
 /// taken for the one next to it.
 #[derive(Debug, Default)]
 struct Part {
-    slots: Vec<u128>,
+    slots: Slots,
     taken: usize,
+}
+
+/// Slots in pieces, of which all but the last hold [`PIECE`] of them.
+#[derive(Debug, Default)]
+struct Slots {
+    pieces: Vec<Box<[u128]>>,
+    len: usize,
+}
+
+impl Slots {
+    /// So many free ones.
+    fn free(len: usize) -> Self {
+        let piece = |from: usize| vec![0; PIECE.min(len - from)].into_boxed_slice();
+        Self { pieces: (0..len).step_by(PIECE).map(piece).collect(), len }
+    }
+
+    fn get(&self, at: usize) -> u128 {
+        self.pieces[at / PIECE][at % PIECE]
+    }
+
+    fn set(&mut self, at: usize, key: u128) {
+        self.pieces[at / PIECE][at % PIECE] = key;
+    }
+
+    /// The bytes they take in memory.
+    fn bytes(&self) -> usize {
+        self.len * size_of::<u128>() + self.pieces.capacity() * size_of::<Box<[u128]>>()
+    }
 }
 
 impl Default for Seen {
@@ -61,8 +93,8 @@ impl Seen {
 
     /// The bytes it takes in memory.
     pub fn bytes(&self) -> usize {
-        let slots: usize = self.parts.iter().map(|part| part.slots.capacity()).sum();
-        size_of::<Self>() + self.parts.capacity() * size_of::<Part>() + slots * size_of::<u128>()
+        let slots: usize = self.parts.iter().map(|part| part.slots.bytes()).sum();
+        size_of::<Self>() + self.parts.capacity() * size_of::<Part>() + slots
     }
 }
 
@@ -89,12 +121,12 @@ impl Part {
 
     /// The slot of a fingerprint, or the free one where it belongs.
     fn find(&self, key: u128) -> Result<usize, usize> {
-        if self.slots.is_empty() {
+        if self.slots.len == 0 {
             return Err(0);
         }
-        let mut at = Self::home(key, self.slots.len());
+        let mut at = Self::home(key, self.slots.len);
         loop {
-            match self.slots[at] {
+            match self.slots.get(at) {
                 0 => return Err(at),
                 found if found == key => return Ok(at),
                 _ => at = self.after(at),
@@ -103,27 +135,27 @@ impl Part {
     }
 
     const fn after(&self, at: usize) -> usize {
-        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+        if at + 1 == self.slots.len { 0 } else { at + 1 }
     }
 
     fn insert(&mut self, key: u128) -> bool {
         let Err(mut free) = self.find(key) else { return false };
         // Never quite full: a search ends at a free slot.
-        if (self.taken + 1) * 10 > self.slots.len() * 9 {
+        if (self.taken + 1) * 10 > self.slots.len * 9 {
             self.grow();
             free = self.find(key).unwrap_or_else(|free| free);
         }
-        self.slots[free] = key;
+        self.slots.set(free, key);
         self.taken += 1;
         true
     }
 
     fn grow(&mut self) {
-        let slots = (self.slots.len() + self.slots.len() / 4).max(LEAST_SLOTS).max(self.slots.len() + 1);
-        let former = std::mem::replace(&mut self.slots, vec![0; slots]);
-        for key in former.into_iter().filter(|key| *key != 0) {
+        let slots = (self.slots.len + self.slots.len / 4).max(LEAST_SLOTS).max(self.slots.len + 1);
+        let former = std::mem::replace(&mut self.slots, Slots::free(slots));
+        for key in former.pieces.iter().flatten().copied().filter(|key| *key != 0) {
             let free = self.find(key).unwrap_or_else(|free| free);
-            self.slots[free] = key;
+            self.slots.set(free, key);
         }
     }
 
@@ -131,15 +163,15 @@ impl Part {
         let Ok(mut hole) = self.find(key) else { return false };
         // What was pushed on by the one that goes moves back, so that no search ends too early.
         let mut at = self.after(hole);
-        while self.slots[at] != 0 {
-            let home = Self::home(self.slots[at], self.slots.len());
+        while self.slots.get(at) != 0 {
+            let home = Self::home(self.slots.get(at), self.slots.len);
             if !self.lies_between(home, hole, at) {
-                self.slots[hole] = self.slots[at];
+                self.slots.set(hole, self.slots.get(at));
                 hole = at;
             }
             at = self.after(at);
         }
-        self.slots[hole] = 0;
+        self.slots.set(hole, 0);
         self.taken -= 1;
         true
     }
