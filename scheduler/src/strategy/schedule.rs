@@ -6,7 +6,7 @@
 //! takes what a near one would do in half of the time a little later; by a norm in between of the loads' sum and their maximum, slots are
 //! spent on far sites only as far as it brings the end forward (Awerbuch et al., "Load balancing in the L_p norm", 1995).
 //!
-//! What was placed early is then moved and exchanged as long as that lowers the sum ([`exchange`]).
+//! What was placed early is then moved and exchanged as long as that lowers the sum (`exchange`).
 //!
 //! Only what would begin soon is decided by a plan: the rest is planned anew when crawls have ended, with what they taught.
 
