@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+pub use alone::Alone;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
@@ -40,6 +41,7 @@ use robots::Robots;
 use site_path::{Site, SitePath};
 use walk::{End, Stopwatch, Walk};
 
+mod alone;
 mod budget;
 mod fetch;
 mod frontier;

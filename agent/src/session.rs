@@ -29,6 +29,7 @@ use work::Work;
 
 mod claims;
 mod crawling;
+mod deadline;
 mod finished;
 pub mod means;
 mod opening;
@@ -96,6 +97,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
     loop {
         let mut welcomed = false;
         let ended = one_session(terms, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
+        work.deadline.lost();
         work.abandon_orders();
         // Whatever it was, another may do better; and where there is none, this one is tried again.
         schedulers.move_on();
@@ -300,7 +302,7 @@ impl Serving {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();
             if number == sequence {
-                work.renew(sent.after(self.life));
+                work.deadline.renew(sent.after(self.life));
             }
         }
     }

@@ -180,6 +180,7 @@ impl Fetcher {
             recorder.ready().await;
         }
         let now = Instant::now();
+        self.politeness.be_alone(self.place.is_alone());
         let start = self.politeness.next_start(now);
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);

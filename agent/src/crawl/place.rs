@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::alone::Alone;
 use crate::context::Context;
 use crate::dns::{DnsError, Resolver};
 use crate::guard::{Guard, ResolveError};
@@ -25,23 +26,26 @@ pub type Ask = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>
 #[error("{0}")]
 pub struct NotPermitted(pub String);
 
-/// Who is asked.
+/// Who is asked, and whether they are still heard of.
 #[derive(Clone, Default)]
-pub struct Permits(Option<Ask>);
+pub struct Permits {
+    ask: Option<Ask>,
+    alone: Alone,
+}
 
 impl Permits {
     /// A scheduler, by this.
-    pub fn asked(ask: Ask) -> Self {
-        Self(Some(ask))
+    pub const fn asked(ask: Ask, alone: Alone) -> Self {
+        Self { ask: Some(ask), alone }
     }
 
     /// Whether there is somebody to whom the crawl can go back.
     pub(super) const fn are_asked(&self) -> bool {
-        self.0.is_some()
+        self.ask.is_some()
     }
 
     async fn of(&self, address: IpAddr) -> Result<(), NotPermitted> {
-        match &self.0 {
+        match &self.ask {
             Some(ask) => ask(address).await,
             None => Ok(()),
         }
@@ -96,6 +100,11 @@ impl Place {
     /// Nowhere yet; a name may take `limit` to resolve.
     pub(super) fn new(context: &Context, permits: Permits, limit: Duration) -> Self {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
+    }
+
+    /// Whether the crawl is on its own.
+    pub(super) fn is_alone(&self) -> bool {
+        self.permits.alone.is_so()
     }
 
     /// The address to connect for a host: vetted, and permitted.

@@ -4,7 +4,7 @@
 //! told. A crawl is sequential besides, so a request also waits for the answer to the one before it.
 //!
 //! What slows a crawl down: the interval, or the site's crawl-delay if that is longer; first bytes that come late; answers 429 and
-//! 503, by the pause they ask for, or one that doubles; and many errors in a short time. What ends it: errors without end (the
+//! 503, by the pause they ask for, or one that doubles; many errors in a short time; and that nothing is heard of the scheduler. What ends it: errors without end (the
 //! breaker). Nothing here ever makes a crawl faster than its interval.
 //!
 //! The interval is the policy's `request_interval`; of a site that is known to be large it comes near the `shortest_interval`, where
@@ -42,6 +42,8 @@ const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 pub(super) const BREAKER: u32 = 50;
 /// A mean time to first byte that says a site has trouble; from there on requests are twice that apart.
 const SLOW: Duration = Duration::from_secs(1);
+/// How much farther apart requests are while nothing is heard of the scheduler: it might have slowed the crawl down, or ended its lease.
+const ALONE: u32 = 2;
 /// The weight of the newest time to first byte in their mean.
 const NEWEST: f64 = 0.2;
 
@@ -104,6 +106,8 @@ pub(super) struct Politeness {
     pages: Option<u64>,
     /// What the site asks for in its robots.txt.
     crawl_delay: Duration,
+    /// Whether nobody who could slow it down is heard of.
+    alone: bool,
     last_start: Option<Instant>,
     paused_until: Option<Instant>,
     turned_away: u32,
@@ -140,6 +144,7 @@ impl Politeness {
             fast: slow,
             pages: None,
             crawl_delay: Duration::ZERO,
+            alone: false,
             last_start: None,
             paused_until: None,
             turned_away: 0,
@@ -164,7 +169,13 @@ impl Politeness {
 
     /// The least time between two requests, trouble aside.
     fn interval(&self) -> Duration {
-        interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay)
+        let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
+        if self.alone { interval * ALONE } else { interval }
+    }
+
+    /// Learns whether the crawl is on its own.
+    pub(super) const fn be_alone(&mut self, alone: bool) {
+        self.alone = alone;
     }
 
     /// Goes on where a former part of the crawl was.
@@ -370,6 +381,19 @@ mod tests {
             ms(100),
             "a contradiction makes nothing faster, nor slower"
         );
+    }
+
+    #[test]
+    fn on_its_own_it_is_half_as_fast_and_then_as_before() {
+        let begin = Instant::now();
+        let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
+        politeness.start(begin);
+        politeness.be_alone(true);
+        assert_eq!((wait(&politeness, begin), politeness.manners(begin).interval), (ms(2000), ms(2000)));
+        politeness.learn_size(1 << 40);
+        assert_eq!(wait(&politeness, begin), ms(200), "a large site is asked less often too");
+        politeness.be_alone(false);
+        assert_eq!(wait(&politeness, begin), ms(100));
     }
 
     #[test]

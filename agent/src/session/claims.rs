@@ -8,7 +8,7 @@ use std::sync::Arc;
 use landfall_proto::v1::AddressAnswer;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::crawl::{NotPermitted, Permits};
+use crate::crawl::{Alone, Ask, NotPermitted, Permits};
 use crate::outbox::LeaseKey;
 
 /// Claims that wait to be taken up; a crawl waits for the answer to one before it has another.
@@ -75,9 +75,9 @@ impl Claims {
     }
 }
 
-/// The scheduler's permits for one lease.
-pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>) -> Permits {
-    Permits::asked(Arc::new(move |address| {
+/// The scheduler's permits for one lease; `alone`: whether nothing is heard of it.
+pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>, alone: Alone) -> Permits {
+    let ask: Ask = Arc::new(move |address| {
         let claims = claims.clone();
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
@@ -86,5 +86,6 @@ pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>) -> Permits {
             claims.send(Claim { key, address, answer }).await.map_err(|_| ended())?;
             answered.await.map_err(|_| ended())?
         })
-    }))
+    });
+    Permits::asked(ask, alone)
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::claims::{self, Claim};
 use super::wire;
 use crate::context::Context;
-use crate::crawl::{self, Ended, Job, Keep};
+use crate::crawl::{self, Alone, Ended, Job, Keep};
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{Disk, LeaseKey};
 use crate::warc::Store;
@@ -47,6 +47,8 @@ pub(super) struct Crawling {
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
     /// Where it asks for its address.
     pub(super) claims: mpsc::Sender<Claim>,
+    /// Whether nothing is heard of the scheduler.
+    pub(super) alone: Alone,
     /// Cancelled when the scheduler asks for its lease.
     pub(super) recalled: CancellationToken,
 }
@@ -54,7 +56,7 @@ pub(super) struct Crawling {
 impl Crawling {
     /// Crawls until the site ends or `stop` is cancelled. An outcome that cannot be written is not waited for once `closing` is.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> CrawlEnd {
-        let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims, recalled } = self;
+        let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims, alone, recalled } = self;
         let file = match kept.file_of(key).await {
             Ok(file) => file,
             Err(error) => return CrawlEnd::Broken(format!("the folder of crawls: {error}")),
@@ -65,7 +67,7 @@ impl Crawling {
         });
         let recorder = store.map(|store| store.recorder(&job.name, Some(key.task_id)));
         let keep = Keep { file: Some(file), checkpoint, offer: Some(offer), recorder, recalled, ..Keep::default() };
-        let outcome = match crawl::run(job, keep, claims::permits(key, claims), context, stop).await {
+        let outcome = match crawl::run(job, keep, claims::permits(key, claims, alone), context, stop).await {
             Ended::Outcome(outcome) => outcome,
             Ended::Stopped(standing) => {
                 return CrawlEnd::Stopped(standing.map(|standing| wire::checkpoint(key, standing)));

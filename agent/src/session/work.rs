@@ -17,10 +17,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::claims::Claims;
 use super::crawling::{CrawlEnd, Crawling, panic_message};
+use super::deadline::Deadline;
 use super::finished::Finished;
 use super::means::Means;
 use super::wire::{self, Failure};
-use crate::clock::{BootTime, passed};
+use crate::clock::BootTime;
 use crate::context::Context;
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
@@ -71,7 +72,7 @@ pub struct Work {
     paused: Option<String>,
     /// The agent stops: nothing is waited for any more.
     closing: CancellationToken,
-    deadline: Option<BootTime>,
+    pub(super) deadline: Deadline,
 }
 
 impl Work {
@@ -97,7 +98,7 @@ impl Work {
             claims: Claims::default(),
             paused: None,
             closing: CancellationToken::new(),
-            deadline: None,
+            deadline: Deadline::default(),
         }
     }
 
@@ -127,8 +128,8 @@ impl Work {
                         return Finished::Measured(report);
                     }
                 }
-                () = passed(self.deadline) => {
-                    self.deadline = None;
+                () = self.deadline.passed() => {
+                    self.deadline.clear();
                     self.stop_crawls();
                     return Finished::DeadlinePassed;
                 }
@@ -195,7 +196,7 @@ impl Work {
 
     /// Takes the terms of a new session: crawls of leases that were not kept are stopped.
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
-        self.deadline = Some(deadline);
+        self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
         for (key, stop) in &self.running {
@@ -212,11 +213,6 @@ impl Work {
             }
             self.context = user_agent.ok().map(|user_agent| Arc::new(self.means.context(user_agent)));
         }
-    }
-
-    /// A heartbeat was acknowledged.
-    pub(super) fn renew(&mut self, deadline: BootTime) {
-        self.deadline = self.deadline.max(Some(deadline));
     }
 
     /// Outcomes that every new session is offered.
@@ -317,7 +313,7 @@ impl Work {
 
     /// Stops everything that is under way, because it is another's now.
     pub(super) fn give_up(&mut self) {
-        self.deadline = None;
+        self.deadline.clear();
         self.stop_crawls();
         self.abandon_orders();
     }
@@ -387,6 +383,7 @@ impl Work {
             store: self.store.clone().filter(|_| store),
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
+            alone: self.deadline.alone().clone(),
             recalled,
         };
         let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));

@@ -113,10 +113,28 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
     assert_eq!(site.paths(), [""; 0]);
 }
 
+#[tokio::test]
+async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart() {
+    let site = TestSite::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
+    let alone = Alone::default();
+    alone.begins_at(crate::clock::BootTime::now());
+    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), alone);
+    let job = job(&site.origin(), Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() });
+    let context = context(&["127.0.0.1/32"], None);
+    let ended = run(job, Keep::default(), permits, context, CancellationToken::new()).await;
+    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2));
+    let seen = site.seen();
+    let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
+    // A request arrives a little later than it starts.
+    let apart = other.at.saturating_duration_since(start.at);
+    assert!(apart >= MS(370), "{apart:?}");
+}
+
 /// How long a crawl with somebody to ask takes to end, where its site has one page.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestSite::start(|_| html("a page")).await;
-    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })));
+    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), Alone::default());
     let job = job(&site.origin(), Policy { request_interval, ..policy() });
     let context = context(&["127.0.0.1/32"], None);
     let crawl = tokio::spawn(run(job, Keep::default(), permits, context, CancellationToken::new()));

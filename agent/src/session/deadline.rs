@@ -1,0 +1,77 @@
+//! When every lease of an agent has ended, unless the scheduler is heard of; and when crawls go slower for want of that.
+
+use crate::clock::{BootTime, passed};
+use crate::crawl::Alone;
+
+/// Where so much of the time to the deadline has passed without a word, crawls are on their own. Heartbeats are answered in half of it.
+const SILENT_SHARE: f64 = 0.75;
+
+/// The deadline; none before the first welcome, and once it has passed.
+#[derive(Debug, Default)]
+pub(super) struct Deadline {
+    at: Option<BootTime>,
+    alone: Alone,
+}
+
+impl Deadline {
+    /// Whether crawls are on their own.
+    pub(super) const fn alone(&self) -> &Alone {
+        &self.alone
+    }
+
+    /// A new session began.
+    pub(super) fn begin(&mut self, at: BootTime) {
+        self.at = Some(at);
+        self.heard();
+    }
+
+    /// A heartbeat was acknowledged.
+    pub(super) fn renew(&mut self, at: BootTime) {
+        self.at = self.at.max(Some(at));
+        self.heard();
+    }
+
+    fn heard(&self) {
+        let now = BootTime::now();
+        let left = self.at.map(|at| at.remaining(now)).unwrap_or_default();
+        self.alone.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
+    }
+
+    /// The session ended: until the next one nobody is heard.
+    pub(super) fn lost(&self) {
+        self.alone.begins_at(BootTime::now());
+    }
+
+    /// There is none any more.
+    pub(super) const fn clear(&mut self) {
+        self.at = None;
+    }
+
+    /// Returns when it has passed.
+    pub(super) async fn passed(&self) {
+        passed(self.at).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn crawls_are_on_their_own_when_the_session_ends_or_most_of_the_time_has_passed_in_silence() {
+        let mut deadline = Deadline::default();
+        let alone = deadline.alone().clone();
+        assert!(!alone.is_so(), "there never was a scheduler");
+        deadline.begin(BootTime::now().after(Duration::from_secs(3600)));
+        assert!(!alone.is_so());
+        deadline.lost();
+        assert!(alone.is_so());
+        deadline.renew(BootTime::now().after(Duration::from_secs(3600)));
+        assert!(!alone.is_so(), "it is heard again");
+        let mut deadline = Deadline::default();
+        deadline.begin(BootTime::now());
+        assert!(deadline.alone().is_so(), "nothing is left");
+    }
+}
