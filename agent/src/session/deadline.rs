@@ -3,7 +3,8 @@
 use crate::clock::{BootTime, passed};
 use crate::crawl::Alone;
 
-/// Where so much of the time to the deadline has passed without a word, crawls are on their own. Heartbeats are answered in half of it.
+/// Where so much of the time to the deadline has passed without a word, crawls are on their own. A heartbeat follows
+/// the last within six tenths of it: a lease lives for two intervals at least, and an interval strays by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
 /// The deadline; none before the first welcome, and once it has passed.

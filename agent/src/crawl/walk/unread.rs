@@ -13,7 +13,8 @@ use crate::crawl::politeness::Grudge;
 use crate::crawl::robots::Rules;
 use crate::crawl::site_path::SitePath;
 
-/// Bytes of a page that wait at most; a larger one is read while it comes. Few pages are, and fifty crawls hold 3 MiB.
+/// Bytes of a page that wait at most; a larger one is read while it comes. Few pages are, and fifty crawls hold 3 MiB, with
+/// the room that a growing buffer leaves 6.
 const MOST_UNREAD: usize = 64 << 10;
 /// Where the newest page took longer to read, the next is read before the next request: its answer would be noticed so much later, and
 /// the distance to the site come out longer. An ordinary page takes a tenth. Unoptimised, as tests are, every page would take as long.
