@@ -22,6 +22,7 @@ use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::test_server::{Reply, Seen, TestServer, status};
 use crate::warc::{Line, Store};
 
+mod alone;
 mod policies;
 mod recalls;
 mod turns;
