@@ -12,7 +12,7 @@ fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),
         ("sites = 203", "sites = 20"),
-        ("landmarks = 9", "landmarks = 4"),
+        ("landmarks = 9", "landmarks = 6"),
         ("mean_pages = 30.0", "mean_pages = 10.0"),
         ("max_pages = 50", "max_pages = 14"),
         ("per_site_rps = \"unthrottled\"", "per_site_rps = 20.0"),

@@ -287,8 +287,36 @@ impl<'a> Court<'a> {
         Size::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
+    /// What a landmark measured of sites, beyond what the others would misplace without any word of its own.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
-        if self.evidence.landmarks.contains(&agent) { self.sites(map, agent) } else { None }
+        if !self.evidence.landmarks.contains(&agent) {
+            return None;
+        }
+        let size = self.sites(map, agent)?;
+        Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
+    }
+
+    /// The control: agents placed as sites are, by the other landmarks alone, against what each of them measured of this one.
+    ///
+    /// Landmarks that stand together, as three in one town, place everything too far from a fourth. All sites then share one
+    /// error, which no number of them takes out of the median, and which is not the fourth's.
+    fn control(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+        let own = map.placement(agent)?;
+        let mesh = self.evidence.mesh;
+        let landmarks = self.evidence.landmarks;
+        let judges: Vec<AgentId> = self.others(agent).filter(|other| landmarks.contains(other)).collect();
+        let witness = |witness: AgentId| {
+            let said = mesh.measured(witness, agent)?;
+            let of_it: Vec<(AgentId, Rtt)> =
+                judges.iter().filter_map(|&judge| Some((judge, mesh.measured(judge, witness)?))).collect();
+            if of_it.len() < FEWEST {
+                return None;
+            }
+            let place = map.locate(&of_it).ok()?;
+            Some(evidence::log_ratio(said, map.predict(&place, own).ok()?))
+        };
+        let witnesses = self.others(agent).filter(|other| !landmarks.contains(other)).take(MOST_SITES);
+        Size::of(&witnesses.filter_map(witness).collect::<Vec<f64>>(), FEWEST)
     }
 
     fn sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {

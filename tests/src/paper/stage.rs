@@ -217,11 +217,14 @@ fn machine(world: &World, crawled: &[witness::Crawl], first: Instant, makespan_s
     let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
     for crawl in crawled {
         let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
-        if let Some((asked, sent)) = asked[site].first().zip(sent[site].last()) {
+        // What confirmers asked before is not of the crawl.
+        let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
+        let (asked, sent) = (own(&asked[site]), own(&sent[site]));
+        if let Some((asked, sent)) = asked.first().zip(sent.last()) {
             lease.push(asked - crawl.granted_s);
             outcome.push(crawl.ended_s - sent);
         }
-        request.extend(sent[site].iter().zip(asked[site].iter().skip(1)).map(|(sent, asked)| asked - sent));
+        request.extend(sent.iter().zip(asked.iter().skip(1)).map(|(sent, asked)| asked - sent));
     }
     let agents = world.scenario().agents.len();
     let mut granted: Vec<f64> = crawled.iter().map(|crawl| crawl.granted_s).collect();

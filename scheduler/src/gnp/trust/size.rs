@@ -75,6 +75,13 @@ impl Size {
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
+    /// The same without the part of its bias that a control shows too.
+    pub(super) fn beyond(self, control: &Self) -> Self {
+        let shared =
+            if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
+        Self { bias: self.bias - shared, ..self }
+    }
+
     /// Which of several is put aside first.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread

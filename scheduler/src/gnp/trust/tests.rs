@@ -14,21 +14,30 @@ fn rtt(millis: f64) -> Rtt {
     Rtt::try_from_millis_f64(millis).unwrap()
 }
 
-/// Points in a square of 150 ms with heights, and the distances among them with a little noise in each direction.
+/// Points in a square of 150 ms with heights, and the distances among them; between carriers they are longer.
 struct Net {
     points: Vec<[f64; 3]>,
+    carriers: Vec<usize>,
 }
+
+/// The carrier that is far from all others.
+const REMOTE: usize = 3;
 
 impl Net {
     fn new(count: usize, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let point = |_| [rng.random_range(0.0..150.0), rng.random_range(0.0..150.0), rng.random_range(1.0..5.0)];
-        Self { points: (0..count).map(point).collect() }
+        Self { points: (0..count).map(point).collect(), carriers: vec![0; count] }
     }
 
     fn millis(&self, a: usize, b: usize) -> f64 {
         let ([x, y, h], [u, v, k]) = (self.points[a], self.points[b]);
-        (x - u).hypot(y - v) + h + k
+        let between = match (self.carriers[a], self.carriers[b]) {
+            (one, other) if one == other => 0.0,
+            (REMOTE, _) | (_, REMOTE) => 25.0,
+            _ => 8.0,
+        };
+        (x - u).hypot(y - v) + h + k + between
     }
 
     /// The mesh of the first `agents`, each row as `lie` has it.
@@ -82,6 +91,28 @@ fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
     let judgement = judged(&mesh, &landmarks(8), &sites);
     assert_eq!(judgement.quarantined(), BTreeSet::from([agent(5)]), "{:?}", judgement.charges());
     assert_eq!(judgement.charge(agent(5)).unwrap().kind, Kind::Sites);
+}
+
+#[test]
+fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
+    // Three towns of 16, 18 and 28 ms between them, a fourth without agents, four carriers; three of the four landmarks are in the
+    // second.
+    let towns = [[0.0, 0.0], [16.0, 0.0], [22.4, 16.8], [-14.0, -8.0]];
+    let agents = [(0, 1), (1, 0), (1, 1), (1, 3), (0, 0), (0, 2), (0, 3), (1, 2), (2, 0), (2, 1)];
+    let sites = (0..20).map(|site| ([0, 3, 0, 2][site % 4], [0, 1, 3][site % 3]));
+    let hosts: Vec<(usize, usize)> = agents.into_iter().chain(sites).collect();
+    let mut net = Net::new(hosts.len(), 13);
+    net.carriers = hosts.iter().map(|&(_, carrier)| carrier).collect();
+    for (index, &(town, _)) in hosts.iter().enumerate() {
+        let access = if index < agents.len() { 0.5 } else { [2.0, 5.0, 8.0, 3.0][index % 4] };
+        net.points[index] = [towns[town][0], towns[town][1], access];
+    }
+    let mesh = net.mesh(10, |_, millis| millis);
+    let honest = judged(&mesh, &landmarks(4), &net.sites(10, 4, |_, millis| millis));
+    assert_eq!(honest.charges(), &BTreeMap::new());
+    let lying = net.sites(10, 4, |agent, millis| if agent == 0 { 8.0 * millis } else { millis });
+    let judgement = judged(&mesh, &landmarks(4), &lying);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(0)]), "{:?}", judgement.charges());
 }
 
 #[test]
