@@ -111,8 +111,11 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
         ) ended
         where l.elected
           and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
-          -- One that was removed will not come back.
-          and (ended.at < now() - make_interval(secs => $1) or a.removed_at is not null)
+          -- One that was removed will not come back. A fleet that was stopped with its scheduler is to be given as long from when that is
+          -- back as it has otherwise: with nobody to come back to nobody stays away.
+          and (a.removed_at is not null or greatest(
+              ended.at, (select t.taken_at from terms t where t.duty = 'fit')
+          ) < now() - make_interval(secs => $1))
         order by ended.at, a.id
         limit 1
         "#,

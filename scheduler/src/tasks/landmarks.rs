@@ -89,8 +89,30 @@ mod tests {
         .execute(&trial.scheduler.pool)
         .await
         .expect("end a session");
-        // It was chosen before it left.
+        // It was chosen before it left, and could have come back all the time.
         trial.execute("update landmarks set chosen_at = now() - interval '1 day'").await;
+        trial.execute("update terms set taken_at = now() - interval '1 day'").await;
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fleet_that_was_stopped_with_its_scheduler_keeps_its_landmarks_when_both_are_back(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        elected(&trial).await;
+        let before = standing(&trial).await;
+        for landmark in &before {
+            leave(&trial, landmark.agent, 60).await;
+        }
+        trial.execute("update terms set taken_at = now() - interval '1 minute'").await;
+        pass(&trial).await;
+        let agents =
+            |landmarks: Vec<landmarks::Landmark>| landmarks.into_iter().map(|one| one.agent).collect::<Vec<_>>();
+        let before = agents(before);
+        assert_eq!(agents(standing(&trial).await), before, "the scheduler is back for a minute");
+        trial.execute("update terms set taken_at = now() - interval '11 minutes'").await;
+        pass(&trial).await;
+        let after = standing(&trial).await;
+        assert_eq!(after.iter().filter(|one| !before.contains(&one.agent)).count(), 1, "and these stay away");
+        assert!(after.iter().any(|one| one.reason.contains("away for 60 min")), "{after:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
