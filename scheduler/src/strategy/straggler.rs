@@ -110,8 +110,8 @@ struct Rest {
 impl UnderWay {
     /// What is left of it; `None` where nothing tells.
     fn rest(&self) -> Option<Rest> {
-        let (counted, interval_s) = (self.work.counted(), self.work.interval.as_secs_f64());
-        let predicted_s = counted.page_s(self.here.distance()?, self.here.speed);
+        let (counted, distance) = (self.work.counted(), self.here.distance()?);
+        let (interval_s, predicted_s) = (counted.interval_s(distance), counted.page_s(distance, self.here.speed));
         let (page_s, remaining, slower) = match self.fetched {
             Some((pages, took)) if pages > 0 => {
                 let page_s = took.as_secs_f64() / f64::from(pages);
@@ -152,7 +152,7 @@ impl Rest {
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
-        let page_s = (self.slower * self.counted.page_s(distance, agent.speed)).max(interval_s);
+        let page_s = (self.slower * self.counted.page_s(distance, agent.speed)).max(self.counted.interval_s(distance));
         Some(HANDOVER.as_secs_f64() + interval_s + opening_s + self.pages * page_s)
     }
 }
@@ -240,6 +240,16 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
+        // So far that its agent asks half as often as answers come: it is no slower than it should be.
+        let late = UnderWay {
+            here: agent(1, 1200),
+            took: secs(96),
+            takes: secs(2404),
+            fetched: Some((40, secs(96))),
+            ..far()
+        };
+        let moved = moves(&[late], &idle(&[(2, 1)]));
+        assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 19.2)).abs() < 0.01, "{:?}", moved[0].there);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! How long a crawl takes: round trips for its pages and bytes over a rate, as far as both are known.
 //!
 //! A page takes as many round trips as TCP's slow start needs for its bytes (ten segments at first, twice as many in each round: RFC 6928),
-//! and its bytes over the agent's rate; and no less than the interval between two requests, whichever is longer. What an agent's crawls
+//! and its bytes over the agent's rate; and no less than the interval between two requests, whichever is longer. Where answers take a
+//! second and more the agent takes that for trouble and asks half as often as they come. What an agent's crawls
 //! took tells its [`Speed`]: a factor on the round trips (losses, slow servers) and the rate.
 
 use std::time::Duration;
@@ -13,6 +14,10 @@ use crate::model::Rtt;
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: the connection, its first request, robots.txt.
 pub(super) const OPENING_TRIPS: f64 = 3.0;
+/// As in the agent's politeness: the time to first byte from which on a site is asked less often, and how many of these times requests are
+/// apart then.
+const LATE_S: f64 = 1.0;
+const LATE_TIMES: f64 = 2.0;
 /// A crawl whose pages took less than this many intervals each was held back by politeness: it says nothing of the agent.
 pub(super) const HELD_BACK: f64 = 1.25;
 /// Crawls that count as many as what was believed before: with few, one lucky or unlucky crawl shall not decide.
@@ -138,10 +143,19 @@ impl Counted {
         speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
     }
 
+    /// Seconds from one request to the next, at least, for an agent at this distance.
+    pub(super) fn interval_s(&self, distance: Rtt) -> f64 {
+        self.interval_at_s(distance.as_duration().as_secs_f64())
+    }
+
+    fn interval_at_s(&self, trip: f64) -> f64 {
+        if trip >= LATE_S { self.interval_s.max(LATE_TIMES * trip) } else { self.interval_s }
+    }
+
     /// Seconds that an agent takes whose round trip is so many seconds.
     pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
         let page = self.page_at_s(trip, speed);
-        (OPENING_TRIPS * trip + self.pages * page.max(self.interval_s)).clamp(0.0, LONGEST_S)
+        (OPENING_TRIPS * trip + self.pages * page.max(self.interval_at_s(trip))).clamp(0.0, LONGEST_S)
     }
 }
 
@@ -168,7 +182,7 @@ impl Speed {
         let mut sums = Sums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
             let page = crawl.took.as_secs_f64() / f64::from(crawl.work.pages);
-            if page < HELD_BACK * crawl.work.interval.as_secs_f64() {
+            if page < HELD_BACK * crawl.work.counted().interval_s(crawl.rtt) {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
@@ -291,6 +305,20 @@ mod tests {
     fn a_crawl_that_politeness_held_back_teaches_nothing() {
         let held = Crawl { work: work(10, 1000, 1000), rtt: rtt(10.0), took: Duration::from_secs(10), weight: 1.0 };
         assert_eq!(Speed::default().learned(&[held; 50]), Speed::default());
+        // Two seconds away, a request every four.
+        let far = Crawl { rtt: rtt(2000.0), took: Duration::from_secs(40), ..held };
+        assert_eq!(Speed::default().learned(&[far; 50]), Speed::default());
+    }
+
+    #[test]
+    fn where_answers_take_a_second_requests_are_twice_that_apart() {
+        let takes = |millis: f64, interval_ms: u64| {
+            let takes = work(10, 1000, interval_ms).takes(rtt(millis), Speed::default()).as_secs_f64();
+            takes - OPENING_TRIPS * millis / 1e3
+        };
+        assert!((takes(990.0, 0) - 9.9).abs() < 1e-6);
+        assert!((takes(1000.0, 0) - 20.0).abs() < 1e-6);
+        assert!((takes(1000.0, 5000) - 50.0).abs() < 1e-6, "the interval is longer");
     }
 
     proptest! {
