@@ -86,6 +86,8 @@ struct Came {
     requests_per_s: f64,
     /// The standard deviation of the agents' busy times over their mean.
     busy_variation: f64,
+    /// Crawls that were taken back from an agent and went on at another.
+    recalled: usize,
 }
 
 /// A layout and a seed, and everything that is the same for all of its cells.
@@ -198,6 +200,8 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rows = rows(&grounds, &points, &strategies, seeds, &kept);
     print(&rows, &strategies, args.format)?;
+    let recalled: usize = rows.iter().filter_map(|row| kept.find(&row.cell)).map(|came| came.recalled).sum();
+    eprintln!("{recalled} crawls were taken back from their agents and went on at others");
     eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), file.display());
     Ok(())
 }
@@ -264,13 +268,14 @@ impl Player {
             Self::List => {
                 let makespan = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::makespan(&batch)))?;
                 let makespan_s = makespan.as_secs_f64();
-                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation: 0.0 });
+                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation: 0.0, recalled: 0 });
             }
         };
         let makespan_s = ended.makespan.as_secs_f64();
         let mb_per_min = ended.growth(field.settings.growth_share).mb_per_min;
         let requests_per_s = crate::figures::float(ended.requests) / makespan_s;
-        Ok(Came { mb_per_min, makespan_s, requests_per_s, busy_variation: ended.busy_variation() })
+        let (busy_variation, recalled) = (ended.busy_variation(), ended.recalled);
+        Ok(Came { mb_per_min, makespan_s, requests_per_s, busy_variation, recalled })
     }
 }
 

@@ -31,6 +31,8 @@ const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
 /// As in the scheduler: how often waiting tasks are passed on.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
+/// As in the agent: how often a crawl leaves a checkpoint, which tells its scheduler how far it is.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
 /// What is simulated.
 #[derive(Debug, Clone, Copy)]
@@ -62,8 +64,10 @@ pub struct Ended {
     pub makespan: Duration,
     /// Requests sent.
     pub requests: usize,
-    /// For each site, bytes and how long its crawl took.
+    /// For each site, bytes and how long its crawl took, at all agents that had it.
     pub sites: Vec<(usize, Duration)>,
+    /// Crawls that were taken back from an agent and went on at another.
+    pub recalled: usize,
     /// Sites that each agent crawled, the most first.
     pub per_agent: Vec<usize>,
     /// How long each agent's crawls took, added up.
@@ -93,6 +97,8 @@ enum Event {
     FirstByte { site: usize },
     /// The scheduler has a crawl's outcome.
     Outcome { site: usize },
+    /// The scheduler has back what it asked for.
+    HandedBack { site: usize },
     /// Waiting sites are passed on.
     Balance,
 }
@@ -107,6 +113,12 @@ struct Crawl {
     began: Duration,
     sent: Duration,
     took: Duration,
+    /// How long it took at agents that had it before.
+    before: Duration,
+    /// Whether it is asked for.
+    recalled: bool,
+    /// Pages it had fetched, and how long it had taken for them, at its last checkpoint.
+    told: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
@@ -152,6 +164,9 @@ struct Run<'a> {
     arrived: Vec<Arrived>,
     sent: usize,
     open: usize,
+    recalled: usize,
+    /// How long each agent's crawls took, added up.
+    busy: Vec<Duration>,
 }
 
 /// Simulates a batch.
@@ -179,6 +194,8 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
         arrived: Vec::new(),
         sent: 0,
         open: sites,
+        recalled: 0,
+        busy: vec![Duration::ZERO; agents],
     };
     (0..agents).for_each(|agent| run.grant(agent, Duration::ZERO));
     let phase = BALANCE_EVERY.mul_f64(run.rng.random_range(0.0..1.0));
@@ -191,21 +208,18 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
                 makespan = now;
                 run.outcome(site, now);
             }
+            Event::HandedBack { site } => run.handed_back(site, now),
             Event::Balance => run.balance(now),
         }
     }
     let mut per_agent = vec![0; agents];
-    let mut busy = vec![Duration::ZERO; agents];
-    for crawl in &run.crawls {
-        per_agent[crawl.agent] += 1;
-        busy[crawl.agent] += crawl.took;
-    }
+    run.crawls.iter().for_each(|crawl| per_agent[crawl.agent] += 1);
     per_agent.sort_unstable_by(|one, other| other.cmp(one));
     let bytes = |site: &Vec<Asked>| site.iter().map(|asked| asked.bytes).sum();
-    let took = run.crawls.iter().map(|crawl| crawl.took);
+    let took = run.crawls.iter().map(|crawl| crawl.before + crawl.took);
     let sites = batch.requests.iter().map(bytes).zip(took).collect();
-    let taught = run.fleet.into_taught();
-    Ok(Ended { arrived: run.arrived, makespan, requests: run.sent, sites, per_agent, busy, taught })
+    let Run { fleet, arrived, sent: requests, recalled, busy, .. } = run;
+    Ok(Ended { arrived, makespan, requests, sites, recalled, per_agent, busy, taught: fleet.into_taught() })
 }
 
 /// How long a slot of an agent is taken by a site's crawl that has the agent's access link to itself.
@@ -254,9 +268,25 @@ impl Run<'_> {
     fn grant(&mut self, agent: usize, now: Duration) {
         for site in self.fleet.grant(agent, now) {
             let began = now + LEASE;
+            let former = self.crawls[site];
             self.crawls[site] = Crawl { agent, began, ..Crawl::default() };
-            self.ask(site, began);
+            if former.recalled {
+                self.resume(site, &former);
+            } else {
+                self.ask(site, began);
+            }
         }
+    }
+
+    /// Goes on with a crawl that another agent has begun: it reads robots.txt, over a connection of its own, and then asks for what is next.
+    fn resume(&mut self, site: usize, former: &Crawl) {
+        let crawl = &mut self.crawls[site];
+        crawl.request = former.request + 1;
+        crawl.before = former.before + former.took;
+        self.sent += 1;
+        let (agent, began) = (crawl.agent, crawl.began);
+        let robots = crawl.first_byte(self.batch.scenario, (agent, site), 0, Duration::ZERO, &mut self.rng);
+        self.ask(site, began + (robots + REQUEST).max(self.batch.interval));
     }
 
     /// Sends the request that is next.
@@ -278,27 +308,47 @@ impl Run<'_> {
         let arrived = pass(self.batch.scenario, (agent, site), asked.bytes, now, link);
         self.arrived.push(Arrived { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
         let (next, interval) = (arrived + REQUEST, self.batch.interval);
-        if request + 1 < self.batch.requests[site].len() {
-            self.crawls[site].request += 1;
-            // A request is planned when it is sent: nothing that happens until then changes it.
-            let interval = interval.max(self.crawls[site].trouble());
-            self.ask(site, next.max(sent + interval));
-        } else {
-            self.crawls[site].took = next.saturating_sub(began);
+        let crawl = &mut self.crawls[site];
+        crawl.took = next.saturating_sub(began);
+        if request + 1 == self.batch.requests[site].len() {
             // It rests where a request of its own might come.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
+            return;
         }
+        let due = crawl.told.map_or(Duration::ZERO, |(_, took)| took) + CHECKPOINT_EVERY;
+        if crawl.took >= due {
+            crawl.told = Some((u32::try_from(request + 1).unwrap_or(u32::MAX), crawl.took));
+        }
+        let sends = next.max(sent + interval.max(crawl.trouble()));
+        if crawl.recalled {
+            self.plan(sends + OUTCOME, Event::HandedBack { site });
+            return;
+        }
+        // A request is planned when it is sent: nothing that happens until then changes it.
+        crawl.request += 1;
+        self.ask(site, sends);
+    }
+
+    /// What is left of a site is planned as any other.
+    fn handed_back(&mut self, site: usize, now: Duration) {
+        let Crawl { agent, request, took, .. } = self.crawls[site];
+        self.recalled += 1;
+        self.busy[agent] += took;
+        self.fleet.hand_back(agent, site, u32::try_from(request + 1).unwrap_or(u32::MAX));
+        self.grant(agent, now);
+        self.assign_planned(now);
     }
 
     fn outcome(&mut self, site: usize, now: Duration) {
-        let Crawl { agent, took, .. } = self.crawls[site];
+        let Crawl { agent, took, before, .. } = self.crawls[site];
         self.open -= 1;
+        self.busy[agent] += took;
         let requests = &self.batch.requests[site];
         let pages = u32::try_from(requests.len()).unwrap_or(u32::MAX);
         let bytes = requests.iter().map(|asked| u64::try_from(asked.bytes).unwrap_or(u64::MAX)).sum();
         let rtt = self.batch.scenario.paths[agent][site].rtt();
         if let Ok(rtt) = Rtt::try_new(rtt) {
-            self.fleet.complete(agent, site, Told { size: (pages, bytes), rtt, took });
+            self.fleet.complete(agent, site, Told { size: (pages, bytes), rtt, took: before + took });
         }
         self.grant(agent, now);
         self.assign_planned(now);
@@ -319,7 +369,11 @@ impl Run<'_> {
         for agent in self.fleet.pass_on() {
             self.grant(agent, now);
         }
-        if self.open > 0 && self.fleet.waits() {
+        let crawls = &self.crawls;
+        for site in self.fleet.stragglers(|site| crawls[site].told, now) {
+            self.crawls[site].recalled = true;
+        }
+        if self.open > 0 && (self.fleet.waits() || self.batch.strategy == Strategy::EarliestFinish) {
             self.plan(now + BALANCE_EVERY, Event::Balance);
         }
     }
@@ -387,6 +441,25 @@ pub(super) mod tests {
         let at: Vec<Duration> = ended.arrived.iter().map(|body| Duration::from_secs_f64(body.at_s)).collect();
         assert_eq!(at, [LEASE + ms(200), LEASE + ms(900) + REQUEST, LEASE + ms(1200) + 2 * REQUEST]);
         assert_eq!(ended.requests, 3);
+    }
+
+    #[test]
+    fn a_crawl_that_is_slower_than_foreseen_is_taken_back_and_goes_on_at_another_agent() {
+        let truth = scenario(&[900.0, 10.0], 1, 0.0);
+        // The far agent is thought to be the nearer one.
+        let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
+        let requests = [asked(&[1000; 300])];
+        let strategy = Strategy::EarliestFinish;
+        let (slots, interval, before, seed) = (1, Duration::ZERO, None, 1);
+        let batch =
+            Batch { scenario: &truth, survey: &foreseen, requests: &requests, strategy, slots, interval, before, seed };
+        let ended = run(batch).unwrap();
+        // The first checkpoint, after a minute, tells its pace; the rest takes three seconds, and the opening is asked for again.
+        assert_eq!((ended.recalled, ended.requests, ended.arrived.len()), (1, 301, 300));
+        assert_eq!((ended.sites[0].0, &ended.per_agent[..]), (300_000, &[1, 0][..]));
+        assert!(ended.makespan > ms(60_000) && ended.makespan < ms(66_000), "{ended:?}");
+        assert!(ended.busy[0] > ms(60_000) && ended.busy[1] > ms(2000) && ended.busy[1] < ms(4000), "{:?}", ended.busy);
+        assert_eq!(ended.sites[0].1, ended.busy[0] + ended.busy[1]);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
 
 use super::survey::{self, Survey, agent_id, agent_index};
+use stragglers::Begun;
+
+mod stragglers;
 
 /// As in the scheduler: crawls from which a pace is told, and the fleet's mean that is added to them.
 const CRAWLS_PACED: usize = 20;
@@ -66,6 +69,9 @@ pub struct Fleet<'a> {
     interval: Duration,
     /// What each site's crawl told, and whose it was.
     ended: BTreeMap<usize, (usize, Told)>,
+    /// Sites whose crawls were asked for, and on whose behalf; and what was done of those that were handed back.
+    recalled: BTreeMap<usize, usize>,
+    begun: BTreeMap<usize, Begun>,
 }
 
 /// What a crawl of a batch taught, for a crawl of the same sites.
@@ -120,6 +126,8 @@ impl<'a> Fleet<'a> {
             before,
             interval,
             ended: BTreeMap::new(),
+            recalled: BTreeMap::new(),
+            begun: BTreeMap::new(),
         };
         if let Some(before) = before {
             fleet.agents.iter_mut().zip(&before.agents).for_each(|(holder, told)| holder.told.clone_from(told));
@@ -179,16 +187,21 @@ impl<'a> Fleet<'a> {
     /// Plans the sites of the pool as the scheduler does (`tasks/plan`), and assigns what would begin soon; returns the agents that got some.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
-        let usual = self.usual();
         let speeds: Vec<Speed> = self.agents.iter().map(|holder| self.speed(holder)).collect();
         let job = |site: &usize| {
-            let former = self.before.and_then(|before| before.sites.get(site));
-            let work = self.work(former.map(|(_, told)| told.size).or(usual));
+            let (work, sized) = self.work_of(*site);
+            let begun = self.begun.get(site);
+            let work = begun.map_or(work, |begun| work.left(begun.pages, sized));
             let candidates = &self.known[*site];
             let farthest = candidates.iter().filter_map(Candidate::distance).max();
             let takes = candidates.iter().zip(&speeds);
-            let takes = takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            Job { takes, sized: former.is_some(), waited: now }
+            let mut takes: Vec<Option<Duration>> =
+                takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
+            // Not straight back to whom it was taken from, unless nobody else is left.
+            if let Some(begun) = begun.filter(|_| candidates.len() > 1) {
+                takes[begun.from] = None;
+            }
+            Job { takes, sized, waited: now }
         };
         let jobs: Vec<Job> = sites.iter().map(job).collect();
         let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();
@@ -210,6 +223,12 @@ impl<'a> Fleet<'a> {
             got.insert(planned.agent);
         }
         got
+    }
+
+    /// What a site's crawl will be, and whether its size is known.
+    fn work_of(&self, site: usize) -> (Work, bool) {
+        let former = self.before.and_then(|before| before.sites.get(&site));
+        (self.work(former.map(|(_, told)| told.size).or_else(|| self.usual())), former.is_some())
     }
 
     fn work(&self, size: Option<(u32, u64)>) -> Work {
@@ -263,6 +282,10 @@ impl<'a> Fleet<'a> {
         holder.leased = holder.leased.saturating_sub(1);
         holder.crawls.remove(&site);
         self.ended.insert(site, (agent, told));
+        // What was begun elsewhere tells of two agents at once.
+        if self.begun.contains_key(&site) {
+            return;
+        }
         holder.told.push_back(told);
         if holder.told.len() > CRAWLS_LEARNED {
             holder.told.pop_front();
@@ -431,5 +454,33 @@ mod tests {
         // The fleet's mean is 6 s.
         let paces: Vec<u128> = fleet.plain().iter().map(|one| one.pace.as_millis()).collect();
         assert_eq!(paces, [5_000, 7_333]);
+    }
+
+    #[test]
+    fn a_straggler_is_asked_for_once_and_only_where_a_slot_idles_and_does_not_go_straight_back() {
+        let one = |millis| Rtt::try_from_millis_f64(millis).ok();
+        let known = [400.0, 10.0]
+            .iter()
+            .zip(0..)
+            .map(|(ms, i)| Candidate { measured: one(*ms), ..Candidate::new(agent_id(i), 1) });
+        let survey = Survey::given(vec![known.collect(); 2]);
+        let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
+        let slow = |_| Some((100, Duration::from_secs(40)));
+        let now = Duration::from_secs(60);
+        // The far agent is given one of them, whatever the plan says, and the near one the other.
+        fleet.pool.clear();
+        for (agent, site) in [(0, 0), (1, 1)] {
+            fleet.agents[agent].waiting = BTreeSet::from([site]);
+            fleet.expected.insert(site, Duration::from_secs(8));
+            assert_eq!(fleet.grant(agent, Duration::ZERO), [site]);
+        }
+        assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "no slot idles");
+        fleet.complete(1, 1, told(Duration::from_millis(100)));
+        assert_eq!(fleet.stragglers(slow, Duration::from_secs(9)), Vec::<usize>::new(), "not long enough under way");
+        assert_eq!(fleet.stragglers(slow, now), [0]);
+        assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "asked for once");
+        fleet.hand_back(0, 0, 100);
+        assert_eq!(fleet.plan(now), BTreeSet::from([1]));
+        assert_eq!(fleet.grant(1, now), [0]);
     }
 }
