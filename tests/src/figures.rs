@@ -5,14 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::scenario::Scenario;
+use crate::truth::{Accuracy, RIGHT_PAIRS};
 use crate::witness::{Facts, Measured};
 
-/// A measurement is right within this share of the truth, or [`RIGHT_MS`].
-const RIGHT_SHARE: f64 = 0.05;
-/// A measurement is right within this many milliseconds of the truth, or [`RIGHT_SHARE`].
-const RIGHT_MS: f64 = 2.0;
-/// The share of measurements that must be right.
-const RIGHT_PAIRS: f64 = 0.95;
 /// What the predicted distance's median relative error must stay under.
 const MAX_RELATIVE_ERROR: f64 = 0.15;
 /// The mean round trip to the crawler, as a share of random's: at most this on a measured matrix.
@@ -33,25 +28,6 @@ impl Prediction {
     /// The relative error.
     pub fn relative_error(&self) -> f64 {
         (self.predicted_ms - self.true_ms).abs() / self.true_ms
-    }
-}
-
-/// How many of the measurements were right.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Accuracy {
-    /// Measurements that answered.
-    pub pairs: usize,
-    /// Those within the larger of 5 % and 2 ms of the truth.
-    pub right: usize,
-    /// Measurements that did not answer.
-    pub unanswered: usize,
-}
-
-impl Accuracy {
-    /// The share that was right; unanswered ones count as wrong. `None` of nothing.
-    pub fn share(&self) -> Option<f64> {
-        let all = self.pairs + self.unanswered;
-        (all > 0).then(|| float(self.right) / float(all))
     }
 }
 
@@ -138,14 +114,8 @@ fn predictions(facts: &Facts, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Ve
 fn accuracy(measured: &[Measured], true_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Accuracy {
     let mut accuracy = Accuracy::default();
     for one in measured {
-        match (one.rtt_us, true_ms(&one.prober, &one.target)) {
-            (Some(micros), Some(true_ms)) => {
-                let micros = f64::from(u32::try_from(micros).unwrap_or(u32::MAX));
-                accuracy.pairs += 1;
-                accuracy.right += usize::from((micros / 1e3 - true_ms).abs() <= (true_ms * RIGHT_SHARE).max(RIGHT_MS));
-            }
-            _ => accuracy.unanswered += 1,
-        }
+        let measured_ms = one.rtt_us.map(|micros| f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3);
+        accuracy.note(measured_ms.zip(true_ms(&one.prober, &one.target)));
     }
     accuracy
 }
@@ -236,13 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_is_right_within_the_larger_of_five_percent_and_two_milliseconds() {
-        let right = |rtt_us, true_ms| accuracy(&[measured(Some(rtt_us))], &|_, _| Some(true_ms)).right == 1;
-        assert!(right(11_900, 10.0) && !right(12_100, 10.0));
-        assert!(right(104_900, 100.0) && !right(105_100, 100.0) && !right(94_900, 100.0));
-        let unanswered = accuracy(&[measured(None), measured(Some(10_000))], &|_, _| Some(10.0));
-        assert_eq!(unanswered.share(), Some(0.5));
-        assert_eq!(Accuracy::default().share(), None);
+    fn microseconds_are_held_against_the_scenarios_milliseconds() {
+        let all = [measured(Some(11_900)), measured(Some(12_100)), measured(None)];
+        let counted = accuracy(&all, &|_, _| Some(10.0));
+        assert_eq!(counted, Accuracy { pairs: 2, right: 1, unanswered: 1 });
+        assert_eq!(accuracy(&all, &|_, _| None).unanswered, 3, "a pair that the scenario does not know");
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub mod scenario;
 pub mod sites;
 pub mod sweep;
 pub mod timer;
+pub mod truth;
 pub mod tun;
 pub mod wan;
 pub mod web;

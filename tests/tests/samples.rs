@@ -2,12 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use futures::StreamExt;
 use landfall_lab::cluster::{Binaries, CONTACT_URL};
 use landfall_lab::layout::{Layout, SMALL};
+use landfall_lab::truth::{self, Accuracy};
 use landfall_lab::tun;
 use landfall_lab::world::{Grade, World};
 use tokio::sync::Mutex;
@@ -44,7 +45,7 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
     (world.scenario().paths[agent][site].rtt_ms, printed["weighted_mean_ms"].as_f64().unwrap())
 }
 
-/// Lets every agent of a world measure every site, and judges where the world was in time.
+/// Lets every agent of a world measure every site by each of the metrics.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let _turn = TURN.lock().await;
     let binaries = Binaries::find().unwrap();
@@ -55,22 +56,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let folder = |agent: usize| folders.path().join(agent.to_string());
     (0..agents).for_each(|agent| write_config(&world, agent, &folder(agent)));
     for metric in metrics {
-        let pairs = (0..agents).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
-        let (world, agent_binary) = (&world, &binaries.agent);
-        let probes = pairs.map(|(agent, site)| {
-            let folder = folder(agent);
-            async move { probe(agent_binary, world, agent, site, &folder, metric).await }
-        });
-        let measured: Vec<(f64, f64)> = futures::stream::iter(probes).buffer_unordered(AT_ONCE).collect().await;
-        let right = measured.iter().filter(|(truth, seen)| (truth - seen).abs() <= (truth * 0.05).max(2.0)).count();
-        let mut errors: Vec<f64> = measured.iter().map(|(truth, seen)| seen - truth).collect();
-        errors.sort_by(f64::total_cmp);
-        let [p50, p95] = [50, 95].map(|percent| errors[(errors.len() * percent).div_ceil(100) - 1]);
-        println!("{grade:?}, {metric}: {right} of {} right; too long by p50 {p50:.2}, p95 {p95:.2} ms", errors.len());
-        match world.void() {
-            Some(reason) if right * 100 < measured.len() * 95 => println!("void: {reason}"),
-            _ => assert!(right * 100 >= measured.len() * 95, "{right} of {} are right: {measured:?}", measured.len()),
-        }
+        truth::in_one_run(async || measure(&world, &binaries.agent, metric, &folder).await).await.unwrap();
     }
     let lateness = world.lateness();
     println!(
@@ -80,6 +66,27 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
         lateness.count()
     );
     world.stop().await;
+}
+
+/// Lets every agent measure every site, and says what is to be said against it.
+async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn Fn(usize) -> PathBuf) -> Vec<String> {
+    let pairs = (0..world.scenario().agents.len()).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
+    let probes = pairs.map(|(agent, site)| {
+        let folder = folder(agent);
+        async move { probe(agent_binary, world, agent, site, &folder, metric).await }
+    });
+    let measured: Vec<(f64, f64)> = futures::stream::iter(probes).buffer_unordered(AT_ONCE).collect().await;
+    let mut accuracy = Accuracy::default();
+    measured.iter().for_each(|(true_ms, seen_ms)| accuracy.note(Some((*seen_ms, *true_ms))));
+    let mut errors: Vec<f64> = measured.iter().map(|(true_ms, seen_ms)| seen_ms - true_ms).collect();
+    errors.sort_by(f64::total_cmp);
+    let [p50, p95] = [50, 95].map(|percent| errors[(errors.len() * percent).div_ceil(100) - 1]);
+    println!("{metric}: too long by p50 {p50:.2}, p95 {p95:.2} ms");
+    accuracy
+        .offence(metric, world.void().as_deref())
+        .into_iter()
+        .map(|offence| format!("{offence}: {measured:?}"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
