@@ -2,9 +2,9 @@
 //!
 //! The paper's layout runs over the base cell and all those with one factor changed, the other layouts at the base cell; every
 //! strategy, every seed (`tests/experiments.toml`). A cell whose timing proves nothing is run once more, and then printed as void. What
-//! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep` simulates of it.
+//! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep`'s simulation
+//! makes of the same survey.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,11 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use self::figures::{figure2, figure3};
+use self::simulated::{Compared, Simulated, Simulator, agreement, busy};
 use self::stage::{Came, Stage};
 use self::tables::Tables;
 use crate::cluster::Binaries;
-use crate::figures::float;
 use crate::process::interrupted;
-use crate::sweep::crawls::Ended;
 use crate::sweep::grid::{self, Row};
 use crate::sweep::kept::{self, Kept};
 use crate::sweep::settings::{Cell, EXPERIMENTS, Ground, Point, Settings};
@@ -27,6 +26,7 @@ use crate::sweep::{DATA, Field, Format, cell};
 
 mod figures;
 mod page;
+mod simulated;
 pub mod stage;
 mod tables;
 
@@ -35,11 +35,6 @@ const LEAST_SHARE: f64 = 0.90;
 /// What a survey and the beginning and end of a cell take; for telling how long a run will.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
-/// Simulations of each cell that are compared with the lab's one run: whom a strategy draws makes a cell some percent faster or slower.
-const DRAWS: u64 = 9;
-/// Within this of the lab's the simulation is to be.
-const AGREEMENT: f64 = 0.10;
-
 /// What may be typed after `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {
@@ -83,39 +78,12 @@ impl Played {
     }
 }
 
-/// The simulation's figures over the lab's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Compared {
-    growth: f64,
-    makespan: f64,
-}
-
-/// What the simulation says of a cell.
-#[derive(Debug, Clone, Copy)]
-struct Simulated {
-    mb_per_min: f64,
-    makespan_s: f64,
-    /// Agents that crawled anything, and the most sites of one.
-    busy: f64,
-    most: f64,
-}
-
-impl Compared {
-    fn of(simulated: Simulated, came: &Came) -> Self {
-        Self { growth: simulated.mb_per_min / came.growth.mb_per_min, makespan: simulated.makespan_s / came.makespan_s }
-    }
-
-    fn agrees(self) -> bool {
-        (self.growth - 1.0).abs() <= AGREEMENT
-    }
-}
-
-/// One cell that is to be run, and what the simulation says of it.
+/// One cell that is to be run, and how long its crawls will take.
 #[derive(Debug, Clone)]
 struct Planned {
     cell: Cell,
     strategy: Strategy,
-    simulated: Simulated,
+    takes: Duration,
 }
 
 /// Everything of one layout and seed.
@@ -175,7 +143,7 @@ fn open(args: &PaperArgs) -> anyhow::Result<Kept<Came>> {
     Kept::open(&file, &kept::key(EXPERIMENTS, &[&own, &landfall, &agent])?)
 }
 
-/// All cells, each with its simulation.
+/// All cells.
 fn plan<'a>(
     settings: &'a Settings,
     grounds: &'a [Ground],
@@ -192,35 +160,14 @@ fn plan<'a>(
             let mut cells = Vec::new();
             for point in points {
                 for &strategy in strategies {
-                    let simulated = simulate(settings, &mut field, point, strategy)?;
-                    cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, simulated });
+                    let takes = field.simulate(point, strategy, 0)?.makespan;
+                    cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, takes });
                 }
             }
             sittings.push(Sitting { ground, seed, cells });
         }
     }
     Ok(sittings)
-}
-
-/// The medians of a cell's [`DRAWS`].
-fn simulate(settings: &Settings, field: &mut Field<'_>, point: Point, strategy: Strategy) -> anyhow::Result<Simulated> {
-    let ended: Vec<Ended> =
-        (0..DRAWS).map(|draw| field.simulate(point, strategy, draw)).collect::<anyhow::Result<_>>()?;
-    let middle = |of: &dyn Fn(&Ended) -> f64| {
-        grid::median(ended.iter().map(of).collect()).context("a cell is simulated at least once")
-    };
-    Ok(Simulated {
-        mb_per_min: middle(&|ended| ended.growth(settings.growth_share).mb_per_min)?,
-        makespan_s: middle(&|ended| ended.makespan.as_secs_f64())?,
-        busy: middle(&|ended| busy(&ended.per_agent).0)?,
-        most: middle(&|ended| busy(&ended.per_agent).1)?,
-    })
-}
-
-/// How many agents crawled anything, and the most sites of one.
-fn busy(per_agent: &[usize]) -> (f64, f64) {
-    let count = per_agent.iter().filter(|sites| **sites > 0).count();
-    (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
 }
 
 /// Says how long it will take.
@@ -234,8 +181,7 @@ fn announce(sittings: &[Sitting<'_>], kept: &Kept<Came>) {
         if !left.is_empty() {
             takes += SURVEY;
         }
-        takes +=
-            left.iter().map(|one| AROUND_A_CELL + Duration::from_secs_f64(one.simulated.makespan_s)).sum::<Duration>();
+        takes += left.iter().map(|one| AROUND_A_CELL + one.takes).sum::<Duration>();
     }
     eprintln!(
         "{open} of {all} cells are to be run, in about {} minutes; nothing else should run meanwhile",
@@ -250,6 +196,7 @@ async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) 
     }
     let Sitting { ground, seed, cells } = sitting;
     let began = Instant::now();
+    let mut simulator = Simulator::new(settings);
     let mut stage = Stage::survey(settings, ground, *seed)
         .await
         .with_context(|| format!("survey {} with seed {seed}", ground.name))?;
@@ -266,7 +213,7 @@ async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) 
             eprintln!("void, and run once more: {reason}");
             came = stage.play(point, strategy).await.with_context(said)?;
         }
-        let told = line(&planned.cell, &came, planned.simulated);
+        let told = line(&planned.cell, &came, simulator.simulate(ground, planned, &came)?);
         eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
         kept.keep(planned.cell.clone(), came)?;
     }
@@ -310,10 +257,13 @@ fn print(
     kept: &Kept<Came>,
     tables: &Tables,
 ) -> anyhow::Result<()> {
-    let (mut played, mut compared) = (Vec::new(), Vec::new());
-    for planned in sittings.iter().flat_map(|sitting| &sitting.cells) {
+    let (mut played, mut compared, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    let mut simulator = Simulator::new(settings);
+    for (ground, planned) in sittings.iter().flat_map(|sitting| sitting.cells.iter().map(|one| (sitting.ground, one))) {
         let Some(came) = kept.find(&planned.cell) else { continue };
-        compared.push(Compared::of(planned.simulated, came));
+        let simulated = simulator.simulate(ground, planned, came)?;
+        lines.push(line(&planned.cell, came, simulated));
+        compared.push(Compared::of(simulated, came));
         played.push(Played { cell: planned.cell.clone(), came: came.clone() });
     }
     let rows: Vec<Row> = played.iter().map(Played::row).collect();
@@ -342,11 +292,7 @@ fn print(
         return Ok(());
     }
     println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
-    for planned in sittings.iter().flat_map(|sitting| &sitting.cells) {
-        if let Some(came) = kept.find(&planned.cell) {
-            println!("{}", line(&planned.cell, came, planned.simulated));
-        }
-    }
+    lines.iter().for_each(|line| println!("{line}"));
     let mut names: Vec<&str> = Vec::new();
     for row in &rows {
         if !names.contains(&row.cell.strategy.as_str()) {
@@ -359,30 +305,12 @@ fn print(
     Ok(())
 }
 
-/// How far the simulation is from the lab, over the cells that are not void.
-fn agreement(played: &[Played], compared: &[Compared]) -> Vec<String> {
-    let sound = played.iter().zip(compared).filter(|(one, _)| one.came.void.is_none());
-    let mut by_strategy: BTreeMap<&str, Vec<Compared>> = BTreeMap::new();
-    sound.for_each(|(one, compared)| by_strategy.entry(&one.cell.strategy).or_default().push(*compared));
-    let line = |(strategy, all): (&&str, &Vec<Compared>)| {
-        let agree = all.iter().filter(|one| one.agrees()).count();
-        let median = |of: fn(&Compared) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
-        format!(
-            "{strategy}: simulated / lab, medians of {} cells: throughput {:.3}, makespan {:.3}; throughput within {:.0} % in {agree}",
-            all.len(),
-            median(|one| one.growth),
-            median(|one| one.makespan),
-            AGREEMENT * 100.0
-        )
-    };
-    by_strategy.iter().map(line).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::stage::Machine;
     use super::*;
     use crate::sweep::growth::Growth;
+    use crate::sweep::measured::Measured;
 
     /// A base cell on the paper's layout, of two sites.
     pub(super) fn played(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> Played {
@@ -405,6 +333,8 @@ mod tests {
                 per_agent: vec![1, 1],
                 void: void.map(str::to_owned),
                 machine,
+                found: Measured { agents: vec![], landmarks: vec![], epoch: 1, mesh: vec![], sites: vec![] },
+                first_task: 1,
             },
         }
     }
@@ -435,20 +365,6 @@ mod tests {
         ];
         assert_eq!(names, wanted);
         assert_eq!(json["grid"][1]["void"], true);
-    }
-
-    #[test]
-    fn void_cells_say_nothing_of_the_simulation() {
-        let cells = [played("random", 1, 100.0, None), played("random", 2, 100.0, Some("late"))];
-        let simulated = Simulated { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
-        let compared: Vec<Compared> = cells.iter().map(|one| Compared::of(simulated, &one.came)).collect();
-        let said = agreement(&cells, &compared);
-        assert_eq!(
-            said,
-            [
-                "random: simulated / lab, medians of 1 cells: throughput 1.120, makespan 1.000; throughput within 10 % in 0"
-            ]
-        );
     }
 
     #[tokio::test]

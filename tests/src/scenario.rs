@@ -207,6 +207,24 @@ impl Scenario {
         })
     }
 
+    /// The same with its agents in this order, told by their indices.
+    ///
+    /// # Errors
+    /// When it is no order of all agents.
+    pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
+        let mut all = order.to_vec();
+        all.sort_unstable();
+        ensure!(all.iter().copied().eq(0..self.agents.len()), "{order:?} is no order of {} agents", self.agents.len());
+        self.agents = order.iter().map(|&agent| self.agents[agent].clone()).collect();
+        self.paths = order.iter().map(|&agent| self.paths[agent].clone()).collect();
+        let row = |from: usize| order.iter().map(|&to| self.mesh[from][to]).collect();
+        self.mesh = order.iter().map(|&from| row(from)).collect();
+        if !self.shapes.is_empty() {
+            self.shapes = order.iter().map(|&agent| self.shapes.get(agent).copied().unwrap_or(1.0)).collect();
+        }
+        Ok(self)
+    }
+
     /// What an agent's access carries, in bytes per second.
     pub fn bytes_per_s(&self, agent: usize) -> f64 {
         self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
@@ -288,5 +306,22 @@ mod tests {
         let node = |label: &str| label.trim_start_matches("node-").parse::<usize>().unwrap();
         let (from, to) = (node(&scenario.agents[7].city), node(&scenario.sites[90].city));
         assert_eq!(Some(scenario.paths[7][90].rtt_ms), matrix.millis(from, to));
+    }
+
+    #[test]
+    fn agents_in_another_order_keep_their_ways() {
+        let matrix = matrix(&["0,1,2,3", "4,0,5,6", "7,8,0,9", "10,11,12,0"]);
+        let mut scenario = Scenario::from_matrix(&matrix, "m", 1, 3, 1).unwrap();
+        scenario.shapes = vec![0.5];
+        let ranked = scenario.clone().ranked(&[2, 0, 1]).unwrap();
+        for (rank, index) in [2, 0, 1].into_iter().enumerate() {
+            assert_eq!(ranked.agents[rank].name, scenario.agents[index].name);
+            assert_eq!(ranked.paths[rank][0].rtt_ms.to_bits(), scenario.paths[index][0].rtt_ms.to_bits());
+            assert_eq!(ranked.bytes_per_s(rank).to_bits(), scenario.bytes_per_s(index).to_bits());
+        }
+        assert_eq!(ranked.mesh[0][1].rtt_ms.to_bits(), scenario.mesh[2][0].rtt_ms.to_bits());
+        for wrong in [&[0, 1][..], &[0, 1, 1], &[0, 1, 3]] {
+            assert!(scenario.clone().ranked(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

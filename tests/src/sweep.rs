@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::crawls::{Batch, Ended};
 use self::grid::Row;
 use self::kept::Kept;
+use self::measured::Measured;
 use self::settings::{Cell, EXPERIMENTS, Ground, Point, Settings, Slots};
 use self::survey::Survey;
 use crate::scenario::Scenario;
@@ -30,6 +31,7 @@ pub mod grid;
 pub mod growth;
 pub mod kept;
 pub mod list;
+pub mod measured;
 pub mod settings;
 pub mod survey;
 
@@ -95,23 +97,44 @@ pub struct Field<'a> {
     settings: &'a Settings,
     ground: &'a Ground,
     seed: u64,
+    /// The agents' indices in the scenario, by rank.
+    agents: Vec<usize>,
     survey: Survey,
+    /// The first site's task in every cell, where a cluster says it.
+    first_task: Option<u64>,
     /// What crawls ask for, by the size of pages.
     requests: BTreeMap<u32, Vec<Vec<Asked>>>,
 }
 
 impl<'a> Field<'a> {
-    /// Surveys a layout.
+    /// Surveys a layout by its emulated round trips.
     ///
     /// # Errors
     /// When it cannot be drawn or mapped.
     pub fn new(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(ground, seed, settings.base)?;
-        let survey = Survey::of(&scenario, settings.landmarks)?;
-        Ok(Self { settings, ground, seed, survey, requests: BTreeMap::new() })
+        Self::surveyed(settings, ground, seed, &Measured::emulated(&scenario, settings.landmarks)?, None)
     }
 
-    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which agents are drawn and packets lost otherwise.
+    /// Takes what a cluster measured, whose cells begin with this task: its scheduler draws the same agents.
+    ///
+    /// # Errors
+    /// When it is not of this layout, or cannot be mapped.
+    pub fn surveyed(
+        settings: &'a Settings,
+        ground: &'a Ground,
+        seed: u64,
+        found: &Measured,
+        first_task: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let scenario = settings.scenario(ground, seed, settings.base)?.ranked(&found.agents)?;
+        let survey = Survey::of(&scenario, found)?;
+        let agents = found.agents.clone();
+        Ok(Self { settings, ground, seed, agents, survey, first_task, requests: BTreeMap::new() })
+    }
+
+    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which packets are lost otherwise, and other agents drawn
+    /// where no cluster says which.
     ///
     /// # Errors
     /// When it cannot be drawn, or nobody can be chosen.
@@ -132,9 +155,10 @@ impl<'a> Field<'a> {
         draw: u64,
         play: impl FnOnce(Batch<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let scenario = self.settings.scenario(self.ground, self.seed, point)?;
+        let scenario = self.settings.scenario(self.ground, self.seed, point)?.ranked(&self.agents)?;
         let depth = self.settings.web.max_depth;
         let requests = self.requests.entry(point.page_kb).or_insert_with(|| requests(&scenario, depth));
+        let seed = self.seed ^ draw.rotate_left(32);
         play(Batch {
             scenario: &scenario,
             survey: &self.survey,
@@ -143,7 +167,8 @@ impl<'a> Field<'a> {
             slots: self.settings.slots(point.per_site_rps),
             interval: Duration::from_secs_f64(point.per_site_rps.interval_s()),
             before: None,
-            seed: self.seed ^ draw.rotate_left(32),
+            first_task: self.first_task.unwrap_or(seed.rotate_left(32)),
+            seed,
         })
     }
 }

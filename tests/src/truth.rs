@@ -63,7 +63,7 @@ impl Accuracy {
 /// Runs until a run measures truly; each says what is to be said against its measurements.
 ///
 /// # Errors
-/// When not one of [`RUNS`] was true; what was said against each.
+/// When not one of three was true; what was said against each.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut offences = Vec::new();
     for _ in 0..RUNS {

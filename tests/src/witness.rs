@@ -227,6 +227,25 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
     Duration::try_from_secs_f64(seconds).context("a batch began in the future")
 }
 
+/// The agents' names, in the order of their identifiers.
+///
+/// # Errors
+/// When the query fails.
+pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
+    sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
+}
+
+/// The identifier of the first task of a batch.
+///
+/// # Errors
+/// When the query fails, or there is none.
+pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
+    let query = "select min(t.id) from tasks t join batches b on b.id = t.batch_id where b.name = $1";
+    let first: i64 =
+        sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read a batch's first task")?;
+    u64::try_from(first).context("a task's identifier is negative")
+}
+
 /// Connects to the private Postgres of a data directory.
 ///
 /// # Errors

@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Options};
 use crate::machine::CpuTime;
 use crate::scenario::AgentNode;
 use crate::sweep::growth::{Arrived, Growth};
+use crate::sweep::measured::Measured;
 use crate::sweep::settings::{Ground, Point, Settings};
 use crate::witness;
 use crate::world::{World, too_busy};
@@ -42,6 +43,10 @@ pub struct Came {
     pub void: Option<String>,
     /// What the machine did meanwhile.
     pub machine: Machine,
+    /// The survey from which it began, and its first site's task: with both a simulation chooses as the scheduler did.
+    pub found: Measured,
+    /// See `found`.
+    pub first_task: u64,
 }
 
 /// What the machine did during a cell: what a simulation has to be told.
@@ -69,6 +74,7 @@ pub struct Stage<'a> {
     ground: &'a Ground,
     seed: u64,
     cluster: Cluster,
+    found: Option<Measured>,
 }
 
 impl<'a> Stage<'a> {
@@ -80,7 +86,7 @@ impl<'a> Stage<'a> {
         let world = World::start(settings.scenario(ground, seed, settings.base)?).await?;
         let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
         let cluster = Cluster::start(world, &options).await?;
-        let mut stage = Self { settings, ground, seed, cluster };
+        let mut stage = Self { settings, ground, seed, cluster, found: None };
         match stage.measure().await {
             Ok(()) => Ok(stage),
             Err(error) => {
@@ -119,6 +125,9 @@ impl<'a> Stage<'a> {
         for name in &names {
             cluster.operate(&["agents", "resume", name]).await?;
         }
+        let facts = witness::facts(&cluster.pool, SURVEY).await?;
+        let by_rank = witness::agents(&cluster.pool).await?;
+        self.found = Some(Measured::by(&facts, &by_rank, &names, &cluster.site_names())?);
         cluster.freeze().await
     }
 
@@ -171,6 +180,8 @@ impl<'a> Stage<'a> {
             per_agent: per_agent(&crawled, &world.scenario().agents),
             void,
             machine,
+            found: self.found.clone().context("nothing was surveyed")?,
+            first_task: witness::first_task(&cluster.pool, BATCH).await?,
         })
     }
 

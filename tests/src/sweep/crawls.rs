@@ -51,7 +51,9 @@ pub struct Batch<'a> {
     pub interval: Duration,
     /// What a crawl of the same sites taught before.
     pub before: Option<&'a Taught>,
-    /// Draws choices, losses and jitter.
+    /// The first site's task: the scheduler draws among agents with the tasks' numbers.
+    pub first_task: u64,
+    /// Draws losses and jitter.
     pub seed: u64,
 }
 
@@ -181,7 +183,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
         (agents, sites),
         batch.slots,
         (batch.interval, batch.before),
-        batch.seed,
+        batch.first_task,
     )?;
     let mut run = Run {
         batch,
@@ -421,7 +423,18 @@ pub(super) mod tests {
     fn played(scenario: &Scenario, requests: &[Vec<Asked>], slots: u32, interval: Duration) -> Ended {
         let survey = survey(scenario);
         let strategy = Strategy::GnpTop1;
-        run(Batch { scenario, survey: &survey, requests, strategy, slots, interval, before: None, seed: 1 }).unwrap()
+        run(Batch {
+            scenario,
+            survey: &survey,
+            requests,
+            strategy,
+            slots,
+            interval,
+            before: None,
+            first_task: 1,
+            seed: 1,
+        })
+        .unwrap()
     }
 
     pub(in super::super) fn ms(millis: u64) -> Duration {
@@ -451,8 +464,17 @@ pub(super) mod tests {
         let requests = [asked(&[1000; 300])];
         let strategy = Strategy::EarliestFinish;
         let (slots, interval, before, seed) = (1, Duration::ZERO, None, 1);
-        let batch =
-            Batch { scenario: &truth, survey: &foreseen, requests: &requests, strategy, slots, interval, before, seed };
+        let batch = Batch {
+            scenario: &truth,
+            survey: &foreseen,
+            requests: &requests,
+            strategy,
+            slots,
+            interval,
+            before,
+            first_task: 1,
+            seed,
+        };
         let ended = run(batch).unwrap();
         // The first checkpoint, after a minute, tells its pace; the rest takes three seconds, and the opening is asked for again.
         assert_eq!((ended.recalled, ended.requests, ended.arrived.len()), (1, 301, 300));
@@ -509,6 +531,7 @@ pub(super) mod tests {
             slots: 1,
             interval: Duration::ZERO,
             before: None,
+            first_task: 3,
             seed: 3,
         };
         let ended = run(batch).unwrap();

@@ -49,7 +49,8 @@ struct Holder {
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    seed: u64,
+    /// The first site's task; the others' follow.
+    first_task: u64,
     agents: Vec<Holder>,
     /// For each site, what is known of each agent's way to it, without load.
     known: Vec<Cow<'a, [Candidate]>>,
@@ -107,12 +108,12 @@ impl<'a> Fleet<'a> {
         (agents, sites): (usize, usize),
         slots: u32,
         (interval, before): (Duration, Option<&'a Taught>),
-        seed: u64,
+        first_task: u64,
     ) -> anyhow::Result<Self> {
         let mut fleet = Self {
             strategy,
             slots,
-            seed,
+            first_task,
             known: (0..sites).map(|site| known(survey, site, before)).collect(),
             agents: vec![Holder::default(); agents],
             chosen: BTreeMap::new(),
@@ -146,7 +147,7 @@ impl<'a> Fleet<'a> {
             return Some(None);
         }
         let candidates = self.candidates(site);
-        let draw = seed::spread(self.seed.rotate_left(32) ^ u64::try_from(site).unwrap_or(u64::MAX));
+        let draw = seed::spread(self.first_task.wrapping_add(u64::try_from(site).unwrap_or(u64::MAX)));
         let choice = strategy::choose(self.strategy, &Site::default(), &candidates, draw)?;
         let listed = choice.candidates.iter().map(listed).collect();
         let agent = agent_index(choice.agent)?;

@@ -60,6 +60,7 @@ mod tests {
             slots: 1,
             interval: Duration::ZERO,
             before: None,
+            first_task: 1,
             seed: 1,
         };
         // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.

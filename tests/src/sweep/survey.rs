@@ -1,21 +1,18 @@
-//! What the scheduler would know of the ways from agents to sites, before anything is crawled: landmarks elected from the mesh, their
-//! own round trips to each site, and what the map says of everybody else. Pure.
-//!
-//! Round trips are taken as they are emulated: measured ones differ by less than a millisecond.
+//! What the scheduler would know of the ways from agents to sites, before anything is crawled: the landmarks' own round trips to each
+//! site, and what the map says of everybody else. Pure.
 
 use std::time::Duration;
 
 use anyhow::Context;
-use landfall_scheduler::gnp::{Ingredients, Mesh, Nominee, Place, Refined, elect_held_out};
+use landfall_scheduler::gnp::{Ingredients, Place, Refined};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::confidence::{self, unsure};
 use landfall_scheduler::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
 use landfall_scheduler::strategy::{Candidate, Spread};
 
+use super::measured::Measured;
 use crate::scenario::Scenario;
 
-/// What the scheduler elects with, and the epoch of its first map.
-const SEED: u64 = 1;
 /// As in the scheduler and the lab: agents that confirm a site, samples each takes, and the time from one to the next.
 const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
@@ -29,7 +26,7 @@ pub struct Survey {
     agents: usize,
     /// What predicts; `None` where all is given.
     map: Option<Refined>,
-    /// For each site the landmarks' round trips.
+    /// For each site, who measured it, and what.
     measured: Vec<Vec<(AgentId, Rtt)>>,
     /// For each site every agent, without load.
     known: Vec<Vec<Candidate>>,
@@ -56,43 +53,16 @@ pub fn agent_index(id: AgentId) -> Option<usize> {
 }
 
 impl Survey {
-    /// Surveys a scenario with so many landmarks.
+    /// Makes the map of what was measured, and predicts everything else with it. Agents of the scenario are in the order of their ranks.
     ///
     /// # Errors
-    /// When no landmarks can be elected or the map cannot be fitted.
-    pub fn of(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
-        let rtt = |millis| Rtt::try_from_millis_f64(millis).context("a round trip of the scenario");
-        let mut mesh = Mesh::new();
-        for (from, row) in scenario.mesh.iter().enumerate() {
-            for (to, link) in row.iter().enumerate().filter(|(to, _)| *to != from) {
-                mesh.insert(agent_id(from), agent_id(to), rtt(link.rtt_ms)?);
-            }
-        }
-        let nominees: Vec<Nominee> = scenario
-            .agents
-            .iter()
-            .enumerate()
-            .map(|(index, node)| Nominee {
-                agent: agent_id(index),
-                city: node.city.clone(),
-                carrier: node.carrier.clone(),
-            })
-            .collect();
-        let elected = elect_held_out(&mesh, &nominees, landmarks, SEED).context("elect the landmarks")?;
-        let landmarks: Vec<AgentId> = elected.into_iter().map(|elected| elected.agent).collect();
-        let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), SEED).context("fit the map")?;
-        let of_site = |site: usize| {
-            let mut measured = Vec::with_capacity(landmarks.len());
-            for &landmark in &landmarks {
-                let path = agent_index(landmark).and_then(|agent| scenario.paths.get(agent));
-                let link = path.and_then(|row| row.get(site)).context("a landmark's way to a site")?;
-                measured.push((landmark, rtt(link.rtt_ms)?));
-            }
-            Ok(measured)
-        };
-        let measured = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<Vec<_>>>()?;
+    /// When the map cannot be fitted.
+    pub fn of(scenario: &Scenario, found: &Measured) -> anyhow::Result<Self> {
+        let map = Refined::new(&found.mesh()?, &found.landmarks(), &Ingredients::default(), found.epoch)
+            .context("fit the map")?;
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
-        let mut survey = Self { agents, map: Some(map), measured, known: Vec::new(), confirmed: Vec::new() };
+        let mut survey =
+            Self { agents, map: Some(map), measured: found.sites()?, known: Vec::new(), confirmed: Vec::new() };
         survey.known = (0..sites).map(|site| survey.predicted(site, false, &[])).collect();
         survey.confirmed = (0..sites).map(|site| survey.confirm(scenario, site)).collect();
         Ok(survey)
