@@ -28,11 +28,13 @@ use crate::guard::{Refused, ResolveError};
 use crate::warc::Recorder;
 pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use coding::DecodeError;
+use patience::Patience;
 use resolver::GuardedResolver;
 
 mod answer;
 mod coding;
 mod decode;
+mod patience;
 mod resolver;
 
 /// Round trips kept for the median; of a longer crawl the newest.
@@ -121,6 +123,7 @@ pub(super) struct Fetcher {
     connection: Option<SocketAddr>,
     /// Whether the newest connection is still without an address.
     resolving: Arc<AtomicBool>,
+    patience: Patience,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     place: Arc<Place>,
@@ -141,8 +144,9 @@ impl Fetcher {
         place: Arc<Place>,
     ) -> Result<Self, NoClient> {
         let resolving = Arc::new(AtomicBool::new(false));
+        let patience = Patience::default();
         Ok(Self {
-            client: client(context, timeouts, &place, &resolving)?,
+            client: client(context, timeouts, &place, &resolving, &patience)?,
             context: context.clone(),
             timeouts,
             politeness,
@@ -150,6 +154,7 @@ impl Fetcher {
             deadline,
             connection: None,
             resolving,
+            patience,
             round_trips: Vec::new(),
             next_round_trip: 0,
             place,
@@ -213,9 +218,11 @@ impl Fetcher {
 
     /// Leaves a connection on which nothing was answered: in HTTP/2 all later requests would go there too, though it may be dead.
     fn renew_client(&mut self) {
+        let patience = Patience::default();
         // It was made of the same settings before; where that fails now, the old one is as good as any.
-        if let Ok(client) = client(&self.context, self.timeouts, &self.place, &self.resolving) {
+        if let Ok(client) = client(&self.context, self.timeouts, &self.place, &self.resolving, &patience) {
             self.client = client;
+            self.patience = patience;
         }
     }
 
@@ -277,6 +284,7 @@ impl Fetcher {
 
     /// A request on the connection of the one before it was warm; the local port tells connections apart.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
+        self.patience.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);
         let warm = connection.is_some() && connection == self.connection;
         self.connection = connection;
@@ -339,6 +347,7 @@ fn client(
     timeouts: Timeouts,
     place: &Arc<Place>,
     resolving: &Arc<AtomicBool>,
+    patience: &Patience,
 ) -> Result<reqwest::Client, NoClient> {
     let mut tls = (*context.tls).clone();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -361,6 +370,7 @@ fn client(
         .no_proxy()
         .referer(false)
         .pool_max_idle_per_host(1)
+        .connector_layer(patience.clone())
         .http2_initial_stream_window_size(HTTP2_WINDOW)
         .http2_initial_connection_window_size(HTTP2_WINDOW)
         .http2_max_header_list_size(HTTP2_HEADER_BYTES)

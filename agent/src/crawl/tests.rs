@@ -7,6 +7,7 @@ use super::*;
 use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
 use server::{Reply, TestSite, html, page, redirect};
 
+mod connections;
 mod encodings;
 mod guarded;
 mod hostile;

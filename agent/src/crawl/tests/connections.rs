@@ -1,0 +1,26 @@
+//! How many connections a crawl makes.
+
+use super::raw::{Act, RawSite, say};
+use super::*;
+
+/// Pages of the sites here: one crawl in thirty requests made a second connection before it waited for the first.
+const PAGES: u32 = 200;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crawl_without_pauses_keeps_to_one_connection() {
+    let filler = "text ".repeat(4000);
+    let site = RawSite::start(move |path| {
+        let next = path[1..].parse::<u32>().unwrap_or(0) + 1;
+        let link = if next < PAGES { format!("<a href=/{next}>") } else { String::new() };
+        let length = link.len() + 2 * filler.len();
+        let head =
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{link}{filler}");
+        vec![say(&head), Act::Pause(MS(1)), say(&filler)]
+    })
+    .await;
+    let outcome =
+        outcome_of(job(&site.origin(), Policy { max_depth: PAGES, ..policy() }), context(&["127.0.0.1/32"], None))
+            .await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, PAGES), "{}", outcome.message);
+    assert_eq!(site.connections(), 1);
+}
