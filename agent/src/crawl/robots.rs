@@ -5,6 +5,7 @@
 //! like any request. What it said is used for a day, over all crawls of the agent; a crawl that takes longer asks again.
 
 use std::borrow::Cow;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use texting_robots::Robot;
@@ -165,7 +166,9 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, De
             Err(error) => return Err(Denied::Forbidden(format!("{url}: {error}"))),
         };
         let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
-        match url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https")) {
+        let next = url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
+        answer.discard(|_| ControlFlow::Continue(())).await;
+        match next {
             Some(next) => url = next,
             None => break,
         }
@@ -184,6 +187,7 @@ async fn read(answer: Answer, url: &str) -> Result<Option<Vec<u8>>, Denied> {
         return Err(Denied::Forbidden(format!("{url}: answered {}", status.as_u16())));
     }
     if !status.is_success() {
+        answer.discard(|_| ControlFlow::Continue(())).await;
         return Ok(None);
     }
     receive(answer).await.map(Some).map_err(|error| Denied::Forbidden(format!("{url}: {error}")))

@@ -3,6 +3,7 @@
 //! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
 //! ends it before the frontier is empty.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,8 +27,6 @@ use unread::Page;
 
 /// The most body bytes taken of one page; a larger one is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-/// What is read of a body nobody wants, to keep the connection.
-const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// Requests for one page that the site turns away (429, 503), the first among them.
 const ATTEMPTS: u32 = 3;
 /// Redirects followed from one page.
@@ -364,19 +363,15 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a body nobody wants, if it is small: the connection is worth more. How it ends does not matter.
-    async fn discard(&mut self, mut answer: Answer) -> Result<(), End> {
-        let end = self.ledger.unwanted_bytes.saturating_add(MAX_UNWANTED_BYTES);
-        while let Ok(Some(piece)) = answer.piece().await {
-            self.ledger.receive_unwanted(length(&piece));
-            if self.ledger.overdrawn(&self.policy) {
-                return Err(End::Cut(Budget::Bytes));
-            }
-            if self.ledger.unwanted_bytes > end {
-                break;
-            }
-        }
-        Ok(())
+    /// Reads a body nobody wants, as far as that is worth it.
+    async fn discard(&mut self, answer: Answer) -> Result<(), End> {
+        let (ledger, policy) = (&mut self.ledger, &self.policy);
+        let spend = |bytes| {
+            ledger.receive_unwanted(bytes);
+            if ledger.overdrawn(policy) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        answer.discard(spend).await;
+        if self.ledger.overdrawn(&self.policy) { Err(End::Cut(Budget::Bytes)) } else { Ok(()) }
     }
 
     fn url(&self, path: &SitePath) -> Option<reqwest::Url> {

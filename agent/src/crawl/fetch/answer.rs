@@ -1,5 +1,6 @@
 //! An answer: its header, vetted when it comes, and its body, which is received in time, fast enough, and decoded.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -20,6 +21,8 @@ pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
 /// Bytes a second, on the average of a body, below which it is given up after [`Timeouts::slow_after`]. The slowest lines that
 /// sites stand on carry four times as much.
 pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
+/// What is read of a body nobody wants, to keep the connection: what a server says beside a 404 is mostly less.
+const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 
 /// An answer whose body is still to come.
 pub(in crate::crawl) struct Answer {
@@ -123,6 +126,19 @@ impl Answer {
             _ => self.body = Body::Over,
         }
         piece
+    }
+
+    /// Reads a body nobody wants, if it is small: the connection is worth more. How it ends does not matter. `spend` is told the length
+    /// of each piece, and may end it.
+    pub(in crate::crawl) async fn discard(mut self, mut spend: impl FnMut(u64) -> ControlFlow<()>) {
+        let mut read: u64 = 0;
+        while let Ok(Some(piece)) = self.piece().await {
+            let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            read = read.saturating_add(length);
+            if spend(length).is_break() || read > MAX_UNWANTED_BYTES {
+                break;
+            }
+        }
     }
 
     async fn next_piece(&mut self) -> Result<Option<Bytes>, FetchError> {

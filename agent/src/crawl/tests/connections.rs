@@ -24,3 +24,22 @@ async fn a_crawl_without_pauses_keeps_to_one_connection() {
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, PAGES), "{}", outcome.message);
     assert_eq!(site.connections(), 1);
 }
+
+#[tokio::test]
+async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
+    let told = |status: &str, more: &str| {
+        let half = "text ".repeat(3000);
+        let length = 2 * half.len();
+        let head = format!("HTTP/1.1 {status}\r\n{more}content-type: text/html\r\ncontent-length: {length}\r\n\r\n");
+        vec![say(&head), say(&half), Act::Pause(MS(20)), say(&half)]
+    };
+    let site = RawSite::start(move |path| match path {
+        "/robots.txt" => told("301 Moved Permanently", "location: /rules.txt\r\n"),
+        "/rules.txt" => told("404 Not Found", ""),
+        _ => told("200 OK", ""),
+    })
+    .await;
+    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
+    assert_eq!((site.heads().len(), site.connections()), (3, 1));
+}
