@@ -10,8 +10,18 @@ async fn tables(pool: &PgPool) -> i64 {
         .expect("count the tables")
 }
 
+const DROP: &str = "drop database if exists landfall_empty with (force)";
+
+/// A database in which nothing was made yet, whatever new ones have where the tests run.
+async fn empty(server: &PgPool) -> PgPool {
+    server.execute(DROP).await.expect("drop a former run's");
+    server.execute("create database landfall_empty template template0").await.expect("create a database");
+    PgPool::connect_with((*server.connect_options()).clone().database("landfall_empty")).await.expect("connect")
+}
+
 #[sqlx::test(migrations = false)]
-async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(pool: PgPool) {
+async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(server: PgPool) {
+    let pool = empty(&server).await;
     assert_eq!(tables(&pool).await, 0);
     let options = pool.connect_options();
     let open = || store::open((*options).clone());
@@ -23,6 +33,8 @@ async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(pool
     let applied: i64 =
         sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(&pool).await.expect("count migrations");
     assert_eq!(usize::try_from(applied), Ok(store::MIGRATOR.iter().count()));
+    pool.close().await;
+    server.execute(DROP).await.expect("drop the database");
 }
 
 #[sqlx::test(migrator = "store::MIGRATOR")]

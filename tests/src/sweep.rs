@@ -291,15 +291,15 @@ impl Player {
             Self::First(strategy) => field.simulate(point, strategy, 0)?,
             Self::Again => field.again(point, Strategy::EarliestFinish)?,
             Self::List => {
-                let makespan = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::makespan(&batch)))?;
-                let makespan_s = makespan.as_secs_f64();
-                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation: 0.0, recalled: 0 });
+                let listed = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::listed(&batch)))?;
+                let (makespan_s, busy_variation) = (listed.makespan.as_secs_f64(), crawls::variation(&listed.busy));
+                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation, recalled: 0 });
             }
         };
         let makespan_s = ended.makespan.as_secs_f64();
         let mb_per_min = ended.growth(field.settings.growth_share).mb_per_min;
         let requests_per_s = crate::figures::float(ended.requests) / makespan_s;
-        let (busy_variation, recalled) = (ended.busy_variation(), ended.recalled);
+        let (busy_variation, recalled) = (crawls::variation(&ended.busy), ended.recalled);
         Ok(Came { mb_per_min, makespan_s, requests_per_s, busy_variation, recalled })
     }
 }
@@ -319,7 +319,7 @@ fn rows(grounds: &[Ground], points: &[Point], strategies: &[Strategy], seeds: &[
                     let Some(came) = kept.find(&cell) else { continue };
                     let source = Some("sweep".to_owned());
                     let Came { mb_per_min, makespan_s, busy_variation, .. } = *came;
-                    let busy_variation = Some(busy_variation).filter(|_| player != Player::List);
+                    let busy_variation = Some(busy_variation);
                     rows.push(Row { cell, mb_per_min, makespan_s, busy_variation, void: false, source });
                 }
             }

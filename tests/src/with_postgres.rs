@@ -5,10 +5,16 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use landfall_scheduler::postgres::PrivatePostgres;
+use landfall_scheduler::store::MIGRATOR;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection};
 use tokio::process::Command;
 
 use crate::cluster::database::url;
 use crate::process::interrupted;
+
+/// What Postgres copies for each new database.
+const TEMPLATE: &str = "template1";
 
 /// Runs the command; ends with its code.
 ///
@@ -23,6 +29,7 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
         .tempdir_in("/tmp")
         .context("make a temporary directory")?;
     let postgres = PrivatePostgres::start(directory.path()).await?;
+    prepare(postgres.options().database(TEMPLATE)).await?;
     let url = url(&postgres.options())?;
     let mut command = Command::new(program);
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
@@ -35,4 +42,12 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(status) = ended.transpose()? else { return Ok(ExitCode::from(130)) };
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Gives the schema to all databases to come: every test has one of its own, and would make it from the first migration on.
+async fn prepare(template: PgConnectOptions) -> anyhow::Result<()> {
+    let mut conn = PgConnection::connect_with(&template).await.context("connect to the template of new databases")?;
+    MIGRATOR.run(&mut conn).await.context("give the schema to new databases")?;
+    // Nothing is copied while somebody is connected.
+    conn.close().await.context("leave the template of new databases")
 }

@@ -79,18 +79,18 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// How unevenly agents were busy: the standard deviation of their times over the mean.
-    pub fn busy_variation(&self) -> f64 {
-        let agents = crate::figures::float(self.busy.len().max(1));
-        let mean = self.busy.iter().sum::<Duration>().as_secs_f64() / agents;
-        let squares: f64 = self.busy.iter().map(|busy| (busy.as_secs_f64() - mean).powi(2)).sum();
-        if mean > 0.0 { (squares / agents).sqrt() / mean } else { 0.0 }
-    }
-
     /// How it grew.
     pub fn growth(&self, share: f64) -> Growth {
         Growth::of(self.arrived.clone(), share)
     }
+}
+
+/// How unevenly agents were busy: the standard deviation of their times over the mean.
+pub fn variation(busy: &[Duration]) -> f64 {
+    let agents = crate::figures::float(busy.len().max(1));
+    let mean = busy.iter().sum::<Duration>().as_secs_f64() / agents;
+    let squares: f64 = busy.iter().map(|busy| (busy.as_secs_f64() - mean).powi(2)).sum();
+    if mean > 0.0 { (squares / agents).sqrt() / mean } else { 0.0 }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -243,7 +243,7 @@ fn evenness(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String
                 here.filter(|group| group.point.per_site_rps.is_unthrottled() == unthrottled).collect();
             let of =
                 |strategy: &str| median(here.iter().filter_map(|group| group.of(strategy)?.busy_variation).collect());
-            let others = OTHERS.iter().chain(&[BALANCED, AGAIN]);
+            let others = OTHERS.iter().chain(&[BALANCED, AGAIN, LIST]);
             let others: Vec<String> = others.filter_map(|name| Some(format!("{name} {:.2}", of(name)?))).collect();
             let Some(ours) = of(OURS) else { continue };
             lines.push(format!(

@@ -15,8 +15,17 @@ use super::crawls::{Batch, alone};
 /// Plays of a crawl whose mean is taken: which packets will be lost is nobody's to know.
 const PLAYS: u32 = 3;
 
-/// How long its batch takes.
-pub fn makespan(batch: &Batch<'_>) -> Duration {
+/// What its plan comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// How long the batch takes.
+    pub makespan: Duration,
+    /// How long each agent's crawls take, added up.
+    pub busy: Vec<Duration>,
+}
+
+/// Plans a batch.
+pub fn listed(batch: &Batch<'_>) -> Listed {
     let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
     let mut takes = |agent, site| (0..PLAYS).map(|_| alone(batch, agent, site, &mut rng)).sum::<Duration>() / PLAYS;
@@ -26,17 +35,18 @@ pub fn makespan(batch: &Batch<'_>) -> Duration {
     let slots = (0..agents).flat_map(|agent| (0..batch.slots).map(move |_| agent));
     let mut free: Vec<BinaryHeap<Reverse<Duration>>> = vec![BinaryHeap::new(); agents];
     slots.for_each(|agent| free[agent].push(Reverse(Duration::ZERO)));
-    let mut last = Duration::ZERO;
+    let mut listed = Listed { makespan: Duration::ZERO, busy: vec![Duration::ZERO; agents] };
     for takes in jobs {
-        let would = |(slots, takes): (&BinaryHeap<Reverse<Duration>>, Duration)| Some(slots.peek()?.0 + takes);
-        let ends = free.iter().zip(takes).enumerate().filter_map(|(agent, one)| Some((would(one)?, agent)));
+        let would = |(slots, takes): (&BinaryHeap<Reverse<Duration>>, &Duration)| Some(slots.peek()?.0 + *takes);
+        let ends = free.iter().zip(&takes).enumerate().filter_map(|(agent, one)| Some((would(one)?, agent)));
         let Some((ends, agent)) = ends.min() else { continue };
         if let Some(mut first) = free[agent].peek_mut() {
             first.0 = ends;
         }
-        last = last.max(ends);
+        listed.makespan = listed.makespan.max(ends);
+        listed.busy[agent] += takes[agent];
     }
-    last
+    listed
 }
 
 #[cfg(test)]
@@ -66,7 +76,7 @@ mod tests {
         // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario = crate::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };
-            makespan(&Batch { scenario: &scenario, ..batch })
+            listed(&Batch { scenario: &scenario, ..batch }).makespan
         });
         let about = |took: Duration, millis: u64| (ms(millis)..ms(millis + 60)).contains(&took);
         assert!(about(one, 500) && about(both, 800) && about(all, 900), "{one:?} {both:?} {all:?}");
