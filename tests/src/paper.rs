@@ -213,9 +213,9 @@ async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) 
             eprintln!("void, and run once more: {reason}");
             came = stage.play(point, strategy).await.with_context(said)?;
         }
+        kept.keep(planned.cell.clone(), came.clone())?;
         let told = line(&planned.cell, &came, simulator.simulate(ground, planned, &came)?);
         eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
-        kept.keep(planned.cell.clone(), came)?;
     }
     stage.end().await
 }

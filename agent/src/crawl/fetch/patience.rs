@@ -59,7 +59,7 @@ where
         let waits = self.answered.load(Ordering::Relaxed);
         async move {
             if waits {
-                // The pool finishes a connection that nobody waits for any more in a task of its own.
+                // The pool finishes a connection that nobody waits for any more in a task of its own. A crawl stays in one task.
                 let asker = tokio::task::try_id();
                 tokio::time::sleep(PATIENCE).await;
                 if tokio::task::try_id() != asker {
