@@ -23,8 +23,9 @@ pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
 pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 /// What is read of a body nobody wants, to keep the connection: what a server says beside a 404 is mostly less.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// And how long it may take: no connection is worth more than a few handshakes.
-const MAX_UNWANTED_TIME: Duration = Duration::from_secs(1);
+/// And how long it may take at least; twice the time to the first byte where that is more, since a handshake there costs as much:
+/// no connection is worth more than a few.
+const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// An answer whose body is still to come.
 pub(in crate::crawl) struct Answer {
@@ -134,7 +135,8 @@ impl Answer {
     /// of each piece, and may end it.
     pub(in crate::crawl) async fn discard(mut self, mut spend: impl FnMut(u64) -> ControlFlow<()>) {
         let mut read: u64 = 0;
-        let until = Instant::now() + MAX_UNWANTED_TIME;
+        let first_byte = self.body_began.saturating_duration_since(self.asked_at);
+        let until = Instant::now() + MIN_UNWANTED_TIME.max(first_byte * 2);
         while let Ok(Ok(Some(piece))) = timeout_at(until, self.piece()).await {
             let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
             read = read.saturating_add(length);

@@ -1,8 +1,8 @@
-//! Waits a moment before a second connection to a site is made, since the first is about to be free.
+//! Waits a moment before a crawl makes another connection, since the one it had is about to be free.
 //!
-//! The library's pool has a connection back once a task of the library has seen the end of the last body. A request that follows at once may come
-//! before that: then a second connection is begun while the first one is waited for, whichever comes first is taken, and the second is
-//! finished in any case, a handshake for nothing, and takes the first one's place in the pool.
+//! The library's pool has a connection back once a task of the library has seen the end of the last body. A request that follows at
+//! once may come before that: then a second connection is begun while the first one is waited for, whichever comes first is taken,
+//! and the second is finished in any case, a handshake for nothing, and takes the first one's place in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,15 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tower::{BoxError, Layer, Service};
 
-/// How long. The pool has a connection back within a tenth of a millisecond, or some when the machine is busy; where the site closes its
-/// connections, each request is late by this, a small part of the handshake that it then needs.
+/// How long. The pool has a connection back within a tenth of a millisecond, or some when the machine is busy. Where a site closes its
+/// connections, or a crawl goes on at the site's other origin (from http to https), a request is late by this: a small part of the
+/// handshake that it then needs, but at sites a few milliseconds away.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Makes a connector wait where there was a connection before.
+/// Makes a crawl's connector wait once the crawl has had an answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
-    /// Whether the client has had an answer.
+    /// Whether it has.
     pub(super) answered: Arc<AtomicBool>,
 }
 
