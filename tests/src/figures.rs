@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::ensure;
+
 use crate::scenario::Scenario;
 use crate::truth::{Accuracy, RIGHT_PAIRS};
 use crate::witness::{Facts, Measured};
@@ -74,6 +76,19 @@ impl Figures {
             bytes: facts.tasks.iter().map(|task| task.bytes).sum(),
             crawling: crawling(facts),
         }
+    }
+
+    /// What is to be said against the measurements; nothing where the run's timing is `void`.
+    ///
+    /// # Errors
+    /// When of mesh or sites fewer than `fewest` were measured, however late the machine was.
+    pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
+        let mut offences = Vec::new();
+        for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
+            ensure!(accuracy.pairs >= fewest, "{what}: of at least {fewest} only {accuracy:?}");
+            offences.extend(accuracy.offence(what, void));
+        }
+        Ok(offences)
     }
 
     /// The mean round trip to the crawler as a share of random's.
@@ -164,7 +179,7 @@ pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
         measured: accuracy.share().map_or("none".to_owned(), |share| {
             format!("{:.1} % of {}", share * 100.0, accuracy.pairs + accuracy.unanswered)
         }),
-        met: accuracy.share().is_some_and(|share| share >= RIGHT_PAIRS),
+        met: accuracy.is_true(),
     };
     vec![
         Target {

@@ -1,5 +1,7 @@
 //! How true measurements are: what was measured against the scenario's round trips, and when that tells something.
 
+use crate::figures::float;
+
 /// A measurement is right within this share of the truth, or [`RIGHT_MS`].
 const RIGHT_SHARE: f64 = 0.05;
 /// A measurement is right within this many milliseconds of the truth, or [`RIGHT_SHARE`].
@@ -36,9 +38,8 @@ impl Accuracy {
 
     /// The share that was right; unanswered ones count as wrong. `None` of nothing.
     pub fn share(&self) -> Option<f64> {
-        let count = |count: usize| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
         let all = self.pairs + self.unanswered;
-        (all > 0).then(|| count(self.right) / count(all))
+        (all > 0).then(|| float(self.right) / float(all))
     }
 
     /// Whether enough of them were right.

@@ -128,14 +128,8 @@ async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
 
 /// What is to be said against the measurements of mesh and sites, where the machine was quiet enough to tell.
 fn untrue(cluster: &Cluster, facts: &Facts) -> Vec<String> {
-    let (figures, void) = (Figures::of(facts, cluster.world.scenario(), &cluster.site_names()), cluster.world.void());
-    let both = [("mesh", figures.mesh), ("sites", figures.sites)];
-    both.into_iter()
-        .filter_map(|(what, accuracy)| {
-            assert!(accuracy.pairs >= FEWEST_PAIRS, "{what}: {accuracy:?}");
-            accuracy.offence(what, void.as_deref())
-        })
-        .collect()
+    let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
+    figures.untrue(FEWEST_PAIRS, cluster.world.void().as_deref()).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
