@@ -35,6 +35,7 @@ const LEAST_SHARE: f64 = 0.90;
 /// What a survey and the beginning and end of a cell take; for telling how long a run will.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
+
 /// What may be typed after `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {

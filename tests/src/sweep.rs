@@ -100,8 +100,8 @@ pub struct Field<'a> {
     /// The agents' indices in the scenario, by rank.
     agents: Vec<usize>,
     survey: Survey,
-    /// The first site's task in every cell, where a cluster says it.
-    first_task: Option<u64>,
+    /// The first site's task in every cell: agents are drawn with the tasks' numbers.
+    first_task: u64,
     /// What crawls ask for, by the size of pages.
     requests: BTreeMap<u32, Vec<Vec<Asked>>>,
 }
@@ -113,7 +113,13 @@ impl<'a> Field<'a> {
     /// When it cannot be drawn or mapped.
     pub fn new(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(ground, seed, settings.base)?;
-        Self::surveyed(settings, ground, seed, &Measured::emulated(&scenario, settings.landmarks)?, None)
+        Self::surveyed(
+            settings,
+            ground,
+            seed,
+            &Measured::emulated(&scenario, settings.landmarks)?,
+            seed.rotate_left(32),
+        )
     }
 
     /// Takes what a cluster measured, whose cells begin with this task: its scheduler draws the same agents.
@@ -125,7 +131,7 @@ impl<'a> Field<'a> {
         ground: &'a Ground,
         seed: u64,
         found: &Measured,
-        first_task: Option<u64>,
+        first_task: u64,
     ) -> anyhow::Result<Self> {
         let scenario = settings.scenario(ground, seed, settings.base)?.ranked(&found.agents)?;
         let survey = Survey::of(&scenario, found)?;
@@ -133,8 +139,7 @@ impl<'a> Field<'a> {
         Ok(Self { settings, ground, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which packets are lost otherwise, and other agents drawn
-    /// where no cluster says which.
+    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which other packets are lost.
     ///
     /// # Errors
     /// When it cannot be drawn, or nobody can be chosen.
@@ -145,7 +150,10 @@ impl<'a> Field<'a> {
     /// Simulates a crawl of the same sites after that, with what it taught.
     fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Ended> {
         let taught = self.simulate(point, strategy, 0)?.taught;
-        self.with(point, strategy, 1, |batch| crawls::run(Batch { before: Some(&taught), ..batch }))
+        // Tasks of a second batch have other numbers.
+        self.with(point, strategy, 1, |batch| {
+            crawls::run(Batch { before: Some(&taught), first_task: batch.first_task ^ 1, ..batch })
+        })
     }
 
     fn with<T>(
@@ -158,7 +166,6 @@ impl<'a> Field<'a> {
         let scenario = self.settings.scenario(self.ground, self.seed, point)?.ranked(&self.agents)?;
         let depth = self.settings.web.max_depth;
         let requests = self.requests.entry(point.page_kb).or_insert_with(|| requests(&scenario, depth));
-        let seed = self.seed ^ draw.rotate_left(32);
         play(Batch {
             scenario: &scenario,
             survey: &self.survey,
@@ -167,8 +174,8 @@ impl<'a> Field<'a> {
             slots: self.settings.slots(point.per_site_rps),
             interval: Duration::from_secs_f64(point.per_site_rps.interval_s()),
             before: None,
-            first_task: self.first_task.unwrap_or(seed.rotate_left(32)),
-            seed,
+            first_task: self.first_task,
+            seed: self.seed ^ draw.rotate_left(32),
         })
     }
 }

@@ -285,14 +285,14 @@ pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
             .context("read the landmarks")?;
     let site_measurements = sqlx::query_as(
         "select a.name as prober, s.name as target, m.rtt_us, m.answered, m.lost from site_measurements m \
-         join agents a on a.id = m.prober_id join sites s on s.id = m.site_id",
+         join agents a on a.id = m.prober_id join sites s on s.id = m.site_id order by m.site_id, m.prober_id",
     )
     .fetch_all(pool)
     .await
     .context("read the sites' measurements")?;
     let mesh_measurements = sqlx::query_as(
         "select p.name as prober, a.name as target, m.rtt_us, m.answered, m.lost from mesh_measurements m \
-         join agents p on p.id = m.prober_id join agents a on a.id = m.agent_id",
+         join agents p on p.id = m.prober_id join agents a on a.id = m.agent_id order by m.prober_id, m.agent_id",
     )
     .fetch_all(pool)
     .await

@@ -32,7 +32,7 @@ async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
     let mut stage = Stage::survey(&settings, &grounds[0], 1).await.unwrap();
     for strategy in [Strategy::GnpTop3, Strategy::Random] {
         let came = stage.play(settings.base, strategy).await.unwrap();
-        let mut field = Field::surveyed(&settings, &grounds[0], 1, &came.found, Some(came.first_task)).unwrap();
+        let mut field = Field::surveyed(&settings, &grounds[0], 1, &came.found, came.first_task).unwrap();
         let simulated = field.simulate(settings.base, strategy, 0).unwrap();
         // Every site has a slot at once, so that none is passed on: the same survey, the same agents.
         assert_eq!(came.per_agent, simulated.per_agent, "{strategy}");

@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
+use landfall_scheduler::postgres::PrivatePostgres;
+use sqlx::PgPool;
 use tokio::process::Command;
 
 use super::Cluster;
@@ -30,6 +32,24 @@ impl Cluster {
             copy(self.folder().join(&name), snapshot.join(&name)).await?;
         }
         Ok(())
+    }
+
+    /// Reads the database as it was frozen, before the cluster is begun again.
+    ///
+    /// # Errors
+    /// When it does not start or stop, or reading fails.
+    pub async fn read_frozen<T>(&self, read: impl AsyncFnOnce(&PgPool) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let data_dir = self.schedulers[0].data_dir();
+        let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
+        let answer = async {
+            let pool = witness::connect(data_dir).await?;
+            let answer = read(&pool).await;
+            pool.close().await;
+            answer
+        };
+        let answer = answer.await;
+        running.stop().await.context("stop the frozen database")?;
+        answer
     }
 
     /// Begins again from where the cluster was frozen, in another world with the same nodes on the same addresses, with agents of

@@ -1,4 +1,5 @@
-//! What the simulation makes of a cell that was played, from the same survey and with the same draws, and how far that is from the lab. Pure.
+//! What the simulation makes of a cell that was played, from the same survey and with the same draws, and how far that is from the
+//! lab. Pure.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,7 @@ impl<'a> Simulator<'a> {
             |(found, first, _): &mut (Measured, u64, Field<'a>)| *found == came.found && *first == came.first_task;
         if !self.newest.as_mut().is_some_and(known) {
             let first = came.first_task;
-            let field = Field::surveyed(self.settings, ground, planned.cell.seed, &came.found, Some(first))?;
+            let field = Field::surveyed(self.settings, ground, planned.cell.seed, &came.found, first)?;
             self.newest = Some((came.found.clone(), first, field));
         }
         let (_, _, field) = self.newest.as_mut().context("a survey was just taken")?;

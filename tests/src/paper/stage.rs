@@ -21,8 +21,9 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Everything is the scheduler's default but two intervals: the sites are the lab's own, and nobody waits for a survey.
-const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\n";
+/// Everything is the scheduler's default but two intervals, since the sites are the lab's own and nobody waits for a survey; and the time that a
+/// sample may take: here connecting takes no time, and the first answer two round trips, which may be ten seconds on Seattle.
+const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n";
 /// Times that the survey's batch is cancelled until it is.
 const CANCELS: u32 = 3;
 /// Without load a survey takes a minute, and the longest cell (Seattle, where one agent may be the nearest to many sites) ten.
@@ -43,9 +44,9 @@ pub struct Came {
     pub void: Option<String>,
     /// What the machine did meanwhile.
     pub machine: Machine,
-    /// The survey from which it began, and its first site's task: with both a simulation chooses as the scheduler did.
+    /// The survey from which it began: with this and the tasks' numbers a simulation chooses as the scheduler did.
     pub found: Measured,
-    /// See `found`.
+    /// The first site's task: agents are drawn with the tasks' numbers.
     pub first_task: u64,
 }
 
@@ -125,10 +126,12 @@ impl<'a> Stage<'a> {
         for name in &names {
             cluster.operate(&["agents", "resume", name]).await?;
         }
-        let facts = witness::facts(&cluster.pool, SURVEY).await?;
-        let by_rank = witness::agents(&cluster.pool).await?;
+        cluster.freeze().await?;
+        let read =
+            cluster.read_frozen(async |pool| Ok((witness::facts(pool, SURVEY).await?, witness::agents(pool).await?)));
+        let (facts, by_rank) = read.await?;
         self.found = Some(Measured::by(&facts, &by_rank, &names, &cluster.site_names())?);
-        cluster.freeze().await
+        Ok(())
     }
 
     /// Crawls one cell.

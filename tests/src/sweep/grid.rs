@@ -323,6 +323,32 @@ mod tests {
     }
 
     #[test]
+    fn evenness_is_told_by_pace_of_every_strategy_that_is_there() {
+        let busy = |strategy: &str, seed: u64, variation: f64| Row {
+            busy_variation: Some(variation),
+            ..row(strategy, seed, 100.0, false)
+        };
+        let rows = [
+            busy(OURS, 1, 0.10),
+            busy(OURS, 2, 0.20),
+            busy(OURS, 3, 0.90),
+            busy("random", 1, 0.26),
+            row("gnp-top1", 1, 100.0, false),
+            busy(LIST, 1, 0.05),
+        ];
+        let said = verdict(&groups(&rows), 0.9);
+        let told = "paper, unthrottled: busy times' coefficient of variation, earliest-finish: 0.20; target <= 0.25: met; \
+                    random 0.26, list, all known 0.05";
+        assert!(said.iter().any(|line| line == told), "{said:#?}");
+        let missed = verdict(&groups(&[busy(OURS, 1, 0.26)]), 0.9);
+        assert!(missed.iter().any(|line| line.contains("<= 0.25: MISSED")), "{missed:#?}");
+        assert!(
+            !said.iter().any(|line| line.contains("throttled: busy") && !line.contains("unthrottled")),
+            "{said:#?}"
+        );
+    }
+
+    #[test]
     fn a_row_is_written_with_the_issues_names() {
         let mut row = row("random", 1, 200.0, false);
         let expected = r#"{"layout":"paper","loss":1.0,"page_kb":20,"per_site_rps":null,"access_mbit":20.0,"strategy":"random","seed":1,"mb_per_min":200.0,"makespan_s":5.0,"void":false}"#;

@@ -76,9 +76,11 @@ mod tests {
         // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario = crate::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };
-            listed(&Batch { scenario: &scenario, ..batch }).makespan
+            listed(&Batch { scenario: &scenario, ..batch })
         });
         let about = |took: Duration, millis: u64| (ms(millis)..ms(millis + 60)).contains(&took);
-        assert!(about(one, 500) && about(both, 800) && about(all, 900), "{one:?} {both:?} {all:?}");
+        assert!(about(one.makespan, 500) && about(both.makespan, 800) && about(all.makespan, 900), "{all:?}");
+        assert_eq!((both.busy[0], both.busy[1]), (both.makespan, Duration::ZERO), "the far one has nothing to do");
+        assert!(about(all.busy[0], 800) && about(all.busy[1], 900), "{all:?}");
     }
 }

@@ -5,7 +5,7 @@ use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use serde::{Deserialize, Serialize};
 
-use super::survey::agent_id;
+use super::survey::{agent_id, agent_index};
 use crate::scenario::Scenario;
 use crate::witness;
 
@@ -49,8 +49,7 @@ impl Measured {
             })
             .collect();
         let elected = elect_held_out(&mesh(&all)?, &nominees, landmarks, SEED).context("elect the landmarks")?;
-        let landmarks: Vec<AgentId> = elected.into_iter().map(|elected| elected.agent).collect();
-        let landmarks: Vec<usize> = landmarks.into_iter().filter_map(super::survey::agent_index).collect();
+        let landmarks: Vec<usize> = elected.iter().filter_map(|elected| agent_index(elected.agent)).collect();
         let of_site = |site: usize| {
             let link = |&landmark: &usize| Some((landmark, scenario.paths.get(landmark)?.get(site)?.rtt_ms));
             landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's way to a site")
