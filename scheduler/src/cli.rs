@@ -193,7 +193,7 @@ struct UpArgs {
     /// The configuration, TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Use this Postgres server and start none
+    /// Use this Postgres server and start none; its password is better in PGPASSWORD or ~/.pgpass, as command lines can be read by everybody
     #[arg(long, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -205,7 +205,7 @@ struct ServeArgs {
     /// The configuration, TOML
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The Postgres server
+    /// The Postgres server; its password is better in PGPASSWORD or ~/.pgpass, as command lines can be read by everybody
     #[arg(long, value_name = "URL")]
     database_url: String,
 }
