@@ -31,6 +31,7 @@ core=(
     scheduler/src/simulate/settings.rs
     scheduler/src/seed.rs
     scheduler/src/throughput.rs
+    scheduler/src/throughput
     scheduler/src/site_list.rs
     scheduler/src/site_list
     scheduler/src/whatif.rs

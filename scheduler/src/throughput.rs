@@ -1,17 +1,18 @@
 //! Throughput: how a batch grew, and how long it will still take.
 //!
-//! The store sums up what has ended, slice by slice ([`Slice`]) and of late ([`Recent`]); here it becomes figures. A crawl counts
-//! as work spread evenly over its length: half of a crawl is half a site, so that long crawls under way are no standstill.
+//! The store sums up what has ended, slice by slice ([`Slice`]); here it becomes figures. A crawl's pages and bytes count as spread evenly over
+//! its length. How long the rest will take is estimated from how long crawls last ([`estimate`]).
 
 use std::time::Duration;
 
+mod left;
+mod lengths;
+
+pub use left::{Estimate, Recent, Remaining, estimate};
+pub use lengths::Lasted;
+
 /// The longest time that is said to be left: whatever is beyond it is beyond any plan.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// No time is shorter where something is divided by it.
-const SHORTEST_S: f64 = 1e-3;
-/// A crawl that has taken longer than usual is expected to take this part of what it has taken more: the lengths of crawls have a long
-/// tail.
-const OVERTIME: f64 = 0.25;
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
@@ -101,105 +102,6 @@ pub fn per_minute(amount: f64, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| amount / time.as_secs_f64() * SECONDS_PER_MINUTE)
 }
 
-/// What crawls came to of late.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Recent {
-    /// Until now.
-    pub window: Duration,
-    /// Crawls that ended in it.
-    pub ended: u64,
-    /// Crawls' worth of work done in it by those that have ended, each by the part of its length that lies in it.
-    pub done: f64,
-    /// The mean length of those that ended in it.
-    pub length: Duration,
-    /// Crawls that began in `begun_window`.
-    pub begun: u64,
-    /// Until now, for `begun`.
-    pub begun_window: Duration,
-}
-
-/// What is left of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Remaining {
-    /// Sites that will be crawled and are not yet.
-    pub waiting: u64,
-    /// Of these, sites that have no agent yet.
-    pub unassigned: u64,
-    /// Sites that wait with a reason and go on only when somebody does something about it.
-    pub held: u64,
-    /// Crawls under way.
-    pub crawling: u64,
-    /// How long they have been, on average.
-    pub crawling_for: Duration,
-    /// The longest that one of the sites asked to be left alone for, from now.
-    pub paused_for: Duration,
-    /// Whether an agent is there.
-    pub connected: bool,
-}
-
-/// How long it will still take.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Estimate {
-    /// Until the last site has ended; `None` where nothing bears an estimate.
-    pub left: Option<Duration>,
-    /// Sites that it is about.
-    pub sites: u64,
-    /// Sites that it is not about.
-    pub held: u64,
-    /// Why there is none, and what is not in it; empty when nothing needs saying.
-    pub note: String,
-}
-
-/// Estimates what is left. `None` when no site is.
-///
-/// It is the longer of two: the work of every site at the pace at which crawls did theirs of late, since slots may be scarce; and
-/// one more crawl after the last site without an agent has begun, at the pace at which sites began of late, since what measures them
-/// may be slow.
-pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
-    let Remaining { waiting, held, crawling, .. } = *remaining;
-    let sites = waiting.saturating_add(crawling);
-    if sites == 0 && held == 0 {
-        return None;
-    }
-    let left = left(remaining, recent);
-    let none = left.err().map(str::to_owned);
-    let waits = match held {
-        0 => None,
-        1 => Some("1 site waits with a reason and is not in the estimate".to_owned()),
-        held => Some(format!("{held} sites wait with a reason and are not in the estimate")),
-    };
-    let note = none.into_iter().chain(waits).collect::<Vec<String>>().join("; ");
-    Some(Estimate { left: left.ok(), sites, held, note })
-}
-
-fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str> {
-    let Remaining { waiting, unassigned, crawling, crawling_for, paused_for, connected, .. } = *remaining;
-    if waiting == 0 && crawling == 0 {
-        return Err("no estimate: nothing is left but what waits");
-    }
-    if recent.ended == 0 {
-        return Err("no estimate yet: nothing has ended");
-    }
-    if crawling == 0 && !connected {
-        return Err("no estimate: no agent is connected");
-    }
-    let usual = recent.length.as_secs_f64().max(SHORTEST_S);
-    let window = recent.window.as_secs_f64().max(SHORTEST_S);
-    let age = crawling_for.as_secs_f64();
-    let rest = (usual - age).max(usual.max(age) * OVERTIME);
-    let done = recent.done.max(0.0) + count(crawling) * age.min(window) / (age + rest);
-    let work = count(waiting) + count(crawling) * rest / (age + rest);
-    let beginning = match (waiting, recent.begun) {
-        (0, _) => rest,
-        (_, 0) => usual,
-        (_, begun) => count(unassigned) * recent.begun_window.as_secs_f64() / count(begun) + usual,
-    };
-    let at_this_pace = work * window / done.max(f64::MIN_POSITIVE);
-    // A site that is left alone is crawled after that.
-    let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
-    Ok(seconds(at_this_pace.max(beginning).max(paused)))
-}
-
 /// A length of time, at most [`LONGEST`].
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
@@ -275,120 +177,7 @@ mod tests {
         assert_eq!((at_once[1].total, at_once[1].megabytes_per_minute), (total, 0.0));
     }
 
-    const STEADY: Recent = Recent {
-        window: Duration::from_secs(100),
-        ended: 10,
-        done: 10.0,
-        length: Duration::from_secs(1),
-        begun: 10,
-        begun_window: Duration::from_secs(100),
-    };
-
-    #[test]
-    fn what_waits_takes_as_long_as_what_ended_took() {
-        let remaining = Remaining { waiting: 30, connected: true, ..Remaining::default() };
-        let estimated = estimate(&remaining, &STEADY).unwrap();
-        assert_eq!(estimated, Estimate { left: Some(secs(300)), sites: 30, held: 0, note: String::new() });
-    }
-
-    #[test]
-    fn crawls_under_way_count_for_what_they_have_done_and_have_to_do() {
-        // Four at once, each forty seconds long, since forty seconds ago: the first four have just ended.
-        let recent =
-            Recent { window: secs(40), ended: 4, done: 4.0, length: secs(40), begun: 8, begun_window: secs(40) };
-        let remaining = Remaining { waiting: 4, crawling: 4, connected: true, ..Remaining::default() };
-        assert_eq!(estimate(&remaining, &recent).unwrap().left, Some(secs(80)));
-        // Half a minute later nothing more has ended, and the estimate has come nearer all the same.
-        let recent = Recent { window: secs(70), ..recent };
-        let remaining = Remaining { crawling_for: secs(30), ..remaining };
-        assert_eq!(estimate(&remaining, &recent).unwrap().left, Some(secs(50)));
-        // The last ones take long: a quarter of what they have taken is always left.
-        let recent = Recent { window: secs(1000), ..recent };
-        let remaining = Remaining { waiting: 0, crawling: 1, crawling_for: secs(900), ..remaining };
-        assert!(estimate(&remaining, &recent).unwrap().left.unwrap() >= secs(225));
-    }
-
-    #[test]
-    fn sites_that_are_slow_to_begin_are_waited_for() {
-        // Many crawls went at once, and are done; a site begins every five seconds.
-        let recent = Recent { done: 100.0, length: secs(7), begun: 20, begun_window: secs(100), ..STEADY };
-        let remaining = Remaining { waiting: 40, unassigned: 30, connected: true, ..Remaining::default() };
-        assert_eq!(estimate(&remaining, &recent).unwrap().left, Some(secs(157)));
-    }
-
-    #[test]
-    fn what_cannot_be_estimated_says_why() {
-        let note = |remaining: &Remaining, recent: &Recent| {
-            let estimated = estimate(remaining, recent).unwrap();
-            assert_eq!(estimated.left, None);
-            estimated.note
-        };
-        let remaining = Remaining { waiting: 3, held: 1, connected: true, ..Remaining::default() };
-        assert_eq!(
-            note(&remaining, &Recent::default()),
-            "no estimate yet: nothing has ended; 1 site waits with a reason and is not in the estimate"
-        );
-        let away = Remaining { waiting: 3, ..Remaining::default() };
-        assert_eq!(note(&away, &STEADY), "no estimate: no agent is connected");
-        let held = Remaining { held: 3, connected: true, ..Remaining::default() };
-        assert_eq!(
-            note(&held, &STEADY),
-            "no estimate: nothing is left but what waits; 3 sites wait with a reason and are not in the estimate"
-        );
-        assert_eq!(estimate(&Remaining::default(), &STEADY), None);
-    }
-
-    #[test]
-    fn a_site_that_is_left_alone_is_waited_for() {
-        let remaining = Remaining { waiting: 1, paused_for: secs(3600), connected: true, ..Remaining::default() };
-        assert!(estimate(&remaining, &STEADY).unwrap().left.unwrap() >= secs(3600));
-    }
-
-    fn times() -> impl Strategy<Value = Duration> {
-        prop_oneof![Just(Duration::ZERO), Just(Duration::MAX), (0u64..1 << 40).prop_map(Duration::from_micros)]
-    }
-
-    fn counts() -> impl Strategy<Value = u64> {
-        prop_oneof![Just(0), Just(u64::MAX), 0u64..1000]
-    }
-
     proptest! {
-        #[test]
-        fn an_estimate_is_there_when_it_can_be_and_within_bounds(
-            (waiting, unassigned, held, crawling, ended) in (counts(), counts(), counts(), counts(), counts()),
-            (crawling_for, paused_for, window, length) in (times(), times(), times(), times()),
-            (begun, begun_window) in (counts(), times()),
-            done in prop_oneof![Just(0.0), Just(f64::NAN), 0.0..1e9],
-            connected: bool,
-        ) {
-            let remaining = Remaining { waiting, unassigned, held, crawling, crawling_for, paused_for, connected };
-            let recent = Recent { window, ended, done, length, begun, begun_window };
-            match estimate(&remaining, &recent) {
-                None => prop_assert!(waiting == 0 && crawling == 0 && held == 0),
-                Some(Estimate { left: None, note, .. }) => {
-                    prop_assert!(!note.is_empty());
-                    let nothing = waiting == 0 && crawling == 0;
-                    prop_assert!(nothing || ended == 0 || (crawling == 0 && !connected));
-                }
-                // A length of time is neither negative nor infinite; and it is one that clocks can bear.
-                Some(Estimate { left: Some(left), .. }) => {
-                    prop_assert!(left <= LONGEST && ended > 0 && waiting.saturating_add(crawling) > 0);
-                    prop_assert!(waiting == 0 || left >= length.min(LONGEST).saturating_sub(Duration::from_nanos(1)));
-                }
-            }
-        }
-
-        #[test]
-        fn more_sites_take_no_less_time(waiting in 1u64..1000, crawling in 0u64..100, age in 0u64..1000, ended in 1u64..100) {
-            let recent = Recent { window: secs(500), ended, done: count(ended), length: secs(40), ..STEADY };
-            let crawling_for = secs(age);
-            let of = |waiting| {
-                let remaining = Remaining { waiting, unassigned: waiting, crawling, crawling_for, connected: true, ..Remaining::default() };
-                estimate(&remaining, &recent).unwrap().left.unwrap()
-            };
-            prop_assert!(of(waiting + 1) >= of(waiting));
-        }
-
         #[test]
         fn growth_never_falls_and_ends_at_the_total(
             crawls in prop::collection::vec((0.0..100.0f64, 0.0..60.0f64, 0.0..1e7f64), 1..40), slices in 1usize..40,

@@ -8,12 +8,15 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, Rtt};
-use crate::throughput::{self, Amount, Estimate, Recent, Remaining, Slice, Total};
+use crate::throughput::{self, Amount, Estimate, Lasted, Recent, Remaining, Slice, Total};
 
 use super::{Error, round_trip, unsigned};
 
 /// Fewer crawls than these say little: the window of late goes back to so many of them, if there are.
 const FEWEST_RECENT: i64 = 10;
+/// Crawls from which lengths are told, at most, and those under way that stand for all: any thousand tell them to some percent, in a few
+/// milliseconds.
+const MOST_TOLD: i64 = 1000;
 
 /// Which tasks are reported on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +72,9 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
                       or (t.state = 'located' and t.parked and (u.task_id is not null or p.cause = 'breaker'))
                ) as "held!",
                count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,
-               coalesce(avg(extract(epoch from now() - l.granted_at)), 0)::float8 as "crawling_for!",
                coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!",
                greatest(coalesce(extract(epoch from max(p.until) - now()), 0), 0)::float8 as "paused_for!",
+               (select max_duration_ms from batches where id = $1) as "max_duration_ms!",
                exists (select from sessions where state = 'active') as "connected!"
         from tasks t
         left join outcomes o on o.task_id = t.id
@@ -97,8 +100,8 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
             unassigned: count(row.unassigned)?.saturating_sub(held),
             held,
             crawling,
-            crawling_for: length(row.crawling_for),
             paused_for: length(row.paused_for),
+            at_most: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
             connected: row.connected,
         },
         crawling_since: row.crawling_since,
@@ -288,8 +291,9 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// What crawls came to of late: in the last quarter of the time since the first one began, or since the first of the ten that ended last
-/// did, if that is longer ago. And how many began of late: in that quarter, or since the tenth newest began.
+/// What crawls came to of late: of those that began in the last half of the time since the first one did, or since the first of the ten that
+/// ended last, if that is longer ago; of more than a thousand any thousand. And how many began of late: in the last quarter, or since the tenth
+/// newest began.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
@@ -297,45 +301,54 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
     let row = sqlx::query!(
         r#"
         with crawled as (
-            select begun, ended from crawls
+            select task_id, begun, ended from crawls
             where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
-        ), beginnings as (
-            select begun from crawled
-            union all
-            select l.granted_at from tasks t join leases l on l.task_id = t.id and l.state = 'active'
+        ), under_way as (
+            select l.task_id, l.granted_at as begun from tasks t join leases l on l.task_id = t.id and l.state = 'active'
             where t.batch_id = $1 and t.state = 'leased'
               and case when $2::integer is null then t.retried_at is null else t.round = $2 end
-        ), newest as (
-            select begun from crawled order by ended desc limit $3
-        ), newest_begun as (
-            select begun from beginnings order by begun desc limit $3
+        ), all_begun as (
+            select task_id, begun, ended from crawled
+            union all
+            select task_id, begun, null from under_way
         ), late as (
-            select least(quarter, (select min(begun) from newest)) as since, least(quarter, (select min(begun) from newest_begun)) as begun_since
-            from (select now() - (now() - min(begun)) / 4 as quarter from beginnings) elapsed
+            select least(half, (select min(begun) from (select begun from crawled order by ended desc limit $3) newest)) as since,
+                   least(quarter, (select min(begun) from (select begun from all_begun order by begun desc limit $3) newest)) as begun_since
+            from (
+                select now() - (now() - min(begun)) / 2 as half, now() - (now() - min(begun)) / 4 as quarter from all_begun
+            ) elapsed
+        ), of_late as (
+            select task_id, ended is not null as is_over,
+                   greatest(extract(epoch from coalesce(ended, now()) - begun), 0)::float8 as lasted
+            from all_begun, late
+            where begun >= since
+        ), told as (
+            select is_over, lasted from of_late order by hashint8(task_id) limit $4
+        ), under_way_told as (
+            select greatest(extract(epoch from now() - begun), 0)::float8 as lasted
+            from under_way order by hashint8(task_id) limit $4
         )
-        select greatest(coalesce(extract(epoch from now() - (select since from late)), 0), 0)::float8 as "window!",
-               greatest(coalesce(extract(epoch from now() - (select begun_since from late)), 0), 0)::float8 as "begun_window!",
-               (select count(*) from beginnings, late where begun >= begun_since) as "begun!",
-               count(*) as "ended!",
-               coalesce(sum(case
-                   when ended > begun then extract(epoch from ended - greatest(begun, since)) / extract(epoch from ended - begun)
-                   else 1
-               end), 0)::float8 as "done!",
-               coalesce(avg(extract(epoch from ended - begun)), 0)::float8 as "length!"
-        from crawled, late
-        where ended >= since
+        select coalesce((select array_agg(lasted) from told where is_over), '{}') as "over!",
+               coalesce((select array_agg(lasted) from told where not is_over), '{}') as "going_on!",
+               coalesce((select array_agg(lasted) from under_way_told), '{}') as "under_way!",
+               coalesce((select sum(lasted) from of_late) / nullif(extract(epoch from now() - since)::float8, 0), 0) as "at_once!",
+               greatest(coalesce(extract(epoch from now() - begun_since), 0), 0)::float8 as "begun_window!",
+               (select count(*) from all_begun where begun >= begun_since) as "begun!"
+        from late
         "#,
         scope.batch.get(),
         scope.stored(),
         FEWEST_RECENT,
+        MOST_TOLD,
     )
     .fetch_one(conn)
     .await?;
+    let lasted = |all: &[f64], ended| all.iter().map(move |time| Lasted { time: length(*time), ended }).collect();
+    let (over, going_on): (Vec<Lasted>, Vec<Lasted>) = (lasted(&row.over, true), lasted(&row.going_on, false));
     Ok(Recent {
-        window: length(row.window),
-        ended: unsigned("outcomes", "count", row.ended)?,
-        done: row.done,
-        length: length(row.length),
+        crawls: [over, going_on].concat(),
+        under_way: row.under_way.into_iter().map(length).collect(),
+        at_once: row.at_once,
         begun: unsigned("leases", "count", row.begun)?,
         begun_window: length(row.begun_window),
     })
@@ -619,8 +632,13 @@ mod tests {
         }
         let recent = recent(&mut scene.conn, Scope::newest(batch)).await.expect("recent");
         assert_eq!(recent.begun, 41, "a quarter of the time is not long enough for ten of them");
-        assert_eq!((recent.ended, recent.length), (40, secs(100.0)));
-        assert!((recent.done - 40.0).abs() < 1e-9 && recent.window > secs(600.0), "{recent:?}");
+        let over = Lasted { time: secs(100.0), ended: true };
+        assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
+        let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
+        assert!(recent.crawls.contains(&Lasted { time: going_on, ended: false }) && recent.crawls.len() == 41);
+        // Forty of a hundred seconds and the one that goes on, since 2,900 seconds after the begin.
+        let since = (going_on + secs(100.0)).as_secs_f64();
+        assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);
         assert!(left.is_some_and(|left| left > secs(3500.0)), "one site is left alone for an hour: {left:?}");
     }

@@ -1,0 +1,309 @@
+//! How long a batch will still take: until the last of the crawls that are under way, or to come, has ended. Pure.
+
+use std::time::Duration;
+
+use super::lengths::{Lasted, Lengths};
+use super::{count, seconds};
+
+/// Waiting sites are taken together in so many groups at most, each of which begins at once.
+const GROUPS: u64 = 32;
+/// Halvings of the time between which and its double the end lies: to a thousandth.
+const HALVINGS: u32 = 10;
+/// Whoever begins slower is held not to begin at all, in crawls at once.
+const FEWEST_AT_ONCE: f64 = 1e-6;
+
+/// What is left of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Remaining {
+    /// Sites that will be crawled and are not yet.
+    pub waiting: u64,
+    /// Of these, sites that have no agent yet.
+    pub unassigned: u64,
+    /// Sites that wait with a reason and go on only when somebody does something about it.
+    pub held: u64,
+    /// Crawls under way.
+    pub crawling: u64,
+    /// The longest that one of the sites asked to be left alone for, from now.
+    pub paused_for: Duration,
+    /// How long a crawl may last.
+    pub at_most: Duration,
+    /// Whether an agent is there.
+    pub connected: bool,
+}
+
+/// What crawls came to of late.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Recent {
+    /// Crawls that began of late, or some of them where they are many.
+    pub crawls: Vec<Lasted>,
+    /// How long crawls have been under way, or some of them.
+    pub under_way: Vec<Duration>,
+    /// How many were under way at once, on the average of that time.
+    pub at_once: f64,
+    /// Crawls that began in `begun_window`.
+    pub begun: u64,
+    /// Until now, for `begun`.
+    pub begun_window: Duration,
+}
+
+/// How long it will still take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Estimate {
+    /// Until the last site has ended; `None` where nothing bears an estimate.
+    pub left: Option<Duration>,
+    /// Sites that it is about.
+    pub sites: u64,
+    /// Sites that it is not about.
+    pub held: u64,
+    /// Why there is none, and what is not in it; empty when nothing needs saying.
+    pub note: String,
+}
+
+/// Estimates what is left. `None` when no site is.
+///
+/// It is the time within which all crawls, those under way and those to come, have ended with a probability of one half. What waits begins
+/// evenly over the time that its crawls take with as many at once as now, or of late if those were more; or at the pace at which sites began of
+/// late, if that is slower, since what measures them may be slow.
+pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
+    let Remaining { waiting, held, crawling, .. } = *remaining;
+    let sites = waiting.saturating_add(crawling);
+    if sites == 0 && held == 0 {
+        return None;
+    }
+    let left = left(remaining, recent);
+    let none = left.err().map(str::to_owned);
+    let waits = match held {
+        0 => None,
+        1 => Some("1 site waits with a reason and is not in the estimate".to_owned()),
+        held => Some(format!("{held} sites wait with a reason and are not in the estimate")),
+    };
+    let note = none.into_iter().chain(waits).collect::<Vec<String>>().join("; ");
+    Some(Estimate { left: left.ok(), sites, held, note })
+}
+
+fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str> {
+    let Remaining { waiting, unassigned, crawling, paused_for, at_most, connected, .. } = *remaining;
+    if waiting == 0 && crawling == 0 {
+        return Err("no estimate: nothing is left but what waits");
+    }
+    let lengths = Lengths::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
+    if crawling == 0 && !connected {
+        return Err("no estimate: no agent is connected");
+    }
+    let usual = lengths.mean_s();
+    let at_once = count(crawling).max(recent.at_once).max(FEWEST_AT_ONCE);
+    let measured = match recent.begun {
+        0 => 0.0,
+        begun => count(unassigned) * recent.begun_window.as_secs_f64() / count(begun),
+    };
+    let begins = (count(waiting) * usual / at_once).max(measured);
+    let left = Left { lengths, begins, waiting, crawling, under_way: &recent.under_way };
+    // A site that is left alone is crawled after that.
+    let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
+    Ok(seconds(left.median_s().max(paused)))
+}
+
+/// The crawls that have yet to end.
+struct Left<'a> {
+    lengths: Lengths,
+    /// When the last of those that wait begins, in seconds from now.
+    begins: f64,
+    waiting: u64,
+    crawling: u64,
+    /// How long some of those under way have been, which stand for all.
+    under_way: &'a [Duration],
+}
+
+impl Left<'_> {
+    /// The time within which all have ended with a probability of one half, in seconds.
+    fn median_s(&self) -> f64 {
+        let longest = super::LONGEST.as_secs_f64();
+        let mut late = 1e-3;
+        while !self.all_end_within(late) && late < longest {
+            late *= 2.0;
+        }
+        let mut early = late / 2.0;
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(early, late);
+            if self.all_end_within(middle) {
+                late = middle;
+            } else {
+                early = middle;
+            }
+        }
+        late
+    }
+
+    fn all_end_within(&self, time: f64) -> bool {
+        let under_way = self.under_way.iter().map(|age| self.lengths.ends_within(time, age.as_secs_f64()));
+        let told = u64::try_from(self.under_way.len()).unwrap_or(u64::MAX);
+        let stand_for = count(self.crawling.max(told)) / count(told.max(1));
+        let groups = self.waiting.min(GROUPS);
+        let begins = |group: u64| self.begins * count(group + 1) / count(groups);
+        let to_come = (0..groups).map(|group| self.lengths.ends_within(time - begins(group), 0.0));
+        let each = count(self.waiting) / count(groups.max(1));
+        under_way.sum::<f64>() * stand_for + to_come.sum::<f64>() * each >= -std::f64::consts::LN_2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::LONGEST;
+    use super::*;
+
+    fn secs(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    /// Crawls that ended after these seconds.
+    fn ended(lasted: &[f64]) -> Vec<Lasted> {
+        lasted.iter().map(|time| Lasted { time: secs(*time), ended: true }).collect()
+    }
+
+    /// An agent is there, and a crawl may last an hour.
+    fn some_left() -> Remaining {
+        Remaining { at_most: secs(3600.0), connected: true, ..Remaining::default() }
+    }
+
+    fn left_s(remaining: &Remaining, recent: &Recent) -> f64 {
+        estimate(remaining, recent).unwrap().left.unwrap().as_secs_f64()
+    }
+
+    #[test]
+    fn what_waits_takes_its_turn_and_the_last_one_ends() {
+        // Lengths that hardly differ, four at once.
+        let recent = Recent { crawls: ended(&[10.0; 400]), at_once: 4.0, ..Recent::default() };
+        let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
+        assert_eq!((estimated.sites, estimated.held), (40, 2));
+        assert_eq!(estimated.note, "2 sites wait with a reason and are not in the estimate");
+        let left = estimated.left.unwrap().as_secs_f64();
+        assert!((100.0..115.0).contains(&left), "{left}");
+        // With eight at once it takes half as long.
+        let under_way = vec![Duration::ZERO; 8];
+        let left = left_s(&Remaining { waiting: 40, crawling: 8, ..some_left() }, &Recent { under_way, ..recent });
+        assert!((50.0..65.0).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn of_many_crawls_under_way_the_longest_is_waited_for() {
+        // Of a hundred that began together the ten shortest have ended: the others will not end as soon.
+        let short: Vec<f64> = (1..=10).map(f64::from).collect();
+        let mut crawls = ended(&short);
+        crawls.extend([Lasted { time: secs(10.0), ended: false }; 90]);
+        let recent = Recent { crawls, under_way: vec![secs(10.0); 90], at_once: 90.0, ..Recent::default() };
+        let all = left_s(&Remaining { crawling: 90, ..some_left() }, &recent);
+        assert!(all > 100.0, "{all}");
+        let one = Recent { under_way: vec![secs(10.0)], ..recent.clone() };
+        let one = left_s(&Remaining { crawling: 1, ..some_left() }, &one);
+        assert!(one < all / 2.0, "{one} {all}");
+        // None may last longer than a minute.
+        let cut = left_s(&Remaining { crawling: 90, at_most: secs(60.0), ..some_left() }, &recent);
+        assert!((49.0..50.1).contains(&cut), "{cut}");
+    }
+
+    #[test]
+    fn a_few_of_many_stand_for_all() {
+        let recent = Recent { crawls: ended(&[5.0, 10.0, 15.0, 20.0]), ..Recent::default() };
+        let of = |told: usize| {
+            let recent = Recent { under_way: vec![secs(3.0); told], ..recent.clone() };
+            left_s(&Remaining { crawling: 1000, ..some_left() }, &recent)
+        };
+        assert!((of(10) / of(1000) - 1.0).abs() < 0.01, "{} {}", of(10), of(1000));
+    }
+
+    #[test]
+    fn sites_that_are_slow_to_begin_are_waited_for() {
+        // A site begins every five seconds.
+        let recent = Recent {
+            crawls: ended(&[7.0; 100]),
+            at_once: 1.4,
+            begun: 20,
+            begun_window: secs(100.0),
+            under_way: Vec::new(),
+        };
+        let left = left_s(&Remaining { waiting: 40, unassigned: 30, ..some_left() }, &recent);
+        assert!((185.0..215.0).contains(&left), "{left}");
+        let many = Recent { at_once: 100.0, ..recent };
+        let left = left_s(&Remaining { waiting: 40, unassigned: 30, ..some_left() }, &many);
+        assert!((154.0..165.0).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn what_cannot_be_estimated_says_why() {
+        let note = |remaining: &Remaining, recent: &Recent| {
+            let estimated = estimate(remaining, recent).unwrap();
+            assert_eq!(estimated.left, None);
+            estimated.note
+        };
+        let steady = Recent { crawls: ended(&[1.0; 10]), at_once: 1.0, ..Recent::default() };
+        let remaining = Remaining { waiting: 3, held: 1, ..some_left() };
+        assert_eq!(
+            note(&remaining, &Recent::default()),
+            "no estimate yet: nothing has ended; 1 site waits with a reason and is not in the estimate"
+        );
+        let away = Remaining { waiting: 3, connected: false, ..some_left() };
+        assert_eq!(note(&away, &steady), "no estimate: no agent is connected");
+        let held = Remaining { held: 3, ..some_left() };
+        assert_eq!(
+            note(&held, &steady),
+            "no estimate: nothing is left but what waits; 3 sites wait with a reason and are not in the estimate"
+        );
+        assert_eq!(estimate(&Remaining::default(), &steady), None);
+        let paused = Remaining { waiting: 1, paused_for: secs(3600.0), ..some_left() };
+        assert!(left_s(&paused, &steady) >= 3600.0, "a site that is left alone is waited for");
+    }
+
+    fn times() -> impl Strategy<Value = Duration> {
+        prop_oneof![Just(Duration::ZERO), Just(Duration::MAX), (0u64..1 << 40).prop_map(Duration::from_micros)]
+    }
+
+    fn counts() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), Just(u64::MAX), 0u64..1000]
+    }
+
+    fn lasted() -> impl Strategy<Value = Vec<Lasted>> {
+        prop::collection::vec((times(), any::<bool>()).prop_map(|(time, ended)| Lasted { time, ended }), 0..20)
+    }
+
+    proptest! {
+        #[test]
+        fn an_estimate_is_there_when_it_can_be_and_within_bounds(
+            (waiting, unassigned, held, crawling, begun) in (counts(), counts(), counts(), counts(), counts()),
+            (paused_for, at_most, begun_window) in (times(), times(), times()),
+            crawls in lasted(),
+            under_way in prop::collection::vec(times(), 0..20),
+            at_once in prop_oneof![Just(0.0), Just(f64::NAN), 0.0..1e9],
+            connected: bool,
+        ) {
+            let remaining = Remaining { waiting, unassigned, held, crawling, paused_for, at_most, connected };
+            let ended = crawls.iter().any(|one| one.ended);
+            let recent = Recent { crawls, under_way, at_once, begun, begun_window };
+            match estimate(&remaining, &recent) {
+                None => prop_assert!(waiting == 0 && crawling == 0 && held == 0),
+                Some(Estimate { left: None, note, .. }) => {
+                    prop_assert!(!note.is_empty());
+                    let nothing = waiting == 0 && crawling == 0;
+                    prop_assert!(nothing || !ended || (crawling == 0 && !connected));
+                }
+                // A length of time is neither negative nor infinite; and it is one that clocks can bear.
+                Some(Estimate { left: Some(left), .. }) => {
+                    prop_assert!(left <= LONGEST && ended && waiting.saturating_add(crawling) > 0);
+                }
+            }
+        }
+
+        #[test]
+        fn more_sites_take_no_less_time(
+            waiting in 0u64..200, crawling in 0usize..50, age in 0.0..1000.0_f64,
+            lengths in prop::collection::vec(0.1..500.0_f64, 1..30),
+        ) {
+            let recent = Recent { crawls: ended(&lengths), under_way: vec![secs(age); crawling], at_once: 3.0, ..Recent::default() };
+            let crawling = u64::try_from(crawling).unwrap();
+            let of = |waiting| left_s(&Remaining { waiting, unassigned: waiting, crawling, ..some_left() }, &recent);
+            // To the precision of the search.
+            prop_assert!(of(waiting + 2) >= of(waiting + 1) * 0.998, "{} {}", of(waiting + 2), of(waiting + 1));
+        }
+    }
+}

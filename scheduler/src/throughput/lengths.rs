@@ -1,0 +1,168 @@
+//! How long the crawls of a batch are, from those that have ended and those that are still under way.
+//!
+//! Those that end first are the short ones: their mean says nothing of the others. So the lengths are taken to be Weibull's, whose two
+//! parameters follow by maximum likelihood from both, a crawl under way saying that it is longer than it has lasted (Cohen, "Maximum likelihood
+//! estimation in the Weibull distribution based on complete and on censored samples", Technometrics 7, 1965).
+
+use std::time::Duration;
+
+/// The shape before any crawl says otherwise: between lengths that have no usual (1) and such as hardly differ (2 and more).
+const PRIOR_SHAPE: f64 = 1.3;
+/// How much that counts, as the inverse variance of the shape's logarithm: as much as some ten crawls, so that the first few to end do not
+/// promise that all others will at once.
+const PRIOR_WEIGHT: f64 = 10.0;
+/// Shapes are believed within these limits: beyond, lengths are all the same, or anything at all.
+const SHAPES: (f64, f64) = (0.2, 10.0);
+/// Halvings of that range, as a ratio: to a millionth.
+const HALVINGS: u32 = 24;
+/// No crawl is shorter, in seconds: the logarithm of nothing is none.
+const SHORTEST_S: f64 = 1e-3;
+/// Equal parts of all crawls whose middles stand for them in the mean.
+const PARTS: u32 = 64;
+
+/// A crawl that began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lasted {
+    /// How long it lasted, or has.
+    pub time: Duration,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// The lengths of crawls: of all, `exp(-(t / scale)^shape)` are longer than `t`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Lengths {
+    shape: f64,
+    /// In seconds.
+    scale: f64,
+    /// No crawl may last longer, in seconds.
+    at_most: f64,
+}
+
+impl Lengths {
+    /// From the crawls that began in some time, and the longest that a crawl may last. `None` where none has ended.
+    pub(super) fn of(crawls: &[Lasted], at_most: Duration) -> Option<Self> {
+        let seconds = |one: &Lasted| one.time.as_secs_f64().max(SHORTEST_S);
+        let longest = crawls.iter().map(seconds).fold(SHORTEST_S, f64::max);
+        // Relative to the longest, so that no power overflows.
+        let logs: Vec<f64> = crawls.iter().map(|one| (seconds(one) / longest).ln()).collect();
+        let of_ended = logs.iter().zip(crawls).filter(|(_, one)| one.ended);
+        let (ended, sum) = of_ended.fold((0.0, 0.0), |(ended, sum), (log, _)| (ended + 1.0, sum + log));
+        if ended < 1.0 {
+            return None;
+        }
+        let powers = |shape: f64| {
+            let power = |(sum, weighted): (f64, f64), log: &f64| {
+                let power = (shape * log).exp();
+                (sum + power, weighted + power * log)
+            };
+            logs.iter().fold((0.0, 0.0), power)
+        };
+        // The derivative of the logarithm of the likelihood, the scale being the best for the shape.
+        let rises = |shape: f64| {
+            let (all, weighted) = powers(shape);
+            let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;
+            ended / shape + sum - ended * weighted / all - prior > 0.0
+        };
+        let (mut low, mut high) = SHAPES;
+        for _ in 0..HALVINGS {
+            let middle = (low * high).sqrt();
+            if rises(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let shape = (low * high).sqrt();
+        let (all, _) = powers(shape);
+        let scale = longest * (all / ended).powf(shape.recip());
+        Some(Self { shape, scale, at_most: at_most.as_secs_f64() })
+    }
+
+    /// Their mean, in seconds.
+    pub(super) fn mean_s(&self) -> f64 {
+        let parts = f64::from(PARTS);
+        let longer = |part: u32| (f64::from(part) + 0.5) / parts;
+        let one = |part: u32| self.scale * (-longer(part).ln()).powf(self.shape.recip());
+        (0..PARTS).map(|part| one(part).min(self.at_most)).sum::<f64>() / parts
+    }
+
+    /// The logarithm of the probability that a crawl that has lasted `age` ends within `time` from now; all in seconds.
+    pub(super) fn ends_within(&self, time: f64, age: f64) -> f64 {
+        if time <= 0.0 {
+            return f64::NEG_INFINITY;
+        }
+        if age + time >= self.at_most {
+            return 0.0;
+        }
+        let hazard = |time: f64| (time / self.scale).powf(self.shape);
+        // What lies between 1 and this is lost in a float anyway.
+        (-(hazard(age) - hazard(age + time)).exp_m1()).max(0.0).ln()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A thousand lengths of this shape and scale, seen when `now` seconds have passed since all began.
+    fn seen(shape: f64, scale: f64, now: f64) -> Vec<Lasted> {
+        let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
+        let one = |length: f64| Lasted { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };
+        (0..1000).map(|part| one(length(part))).collect()
+    }
+
+    #[test]
+    fn lengths_are_told_while_most_crawls_are_under_way() {
+        for (shape, scale) in [(0.7, 20.0), (1.0, 5.0), (2.0, 60.0)] {
+            for (ended, near) in [(0.1_f64, 0.25), (0.5, 0.1), (1.0 - 1e-9, 0.05)] {
+                let now = scale * (-(1.0 - ended).ln()).powf(1.0 / shape);
+                let lengths = Lengths::of(&seen(shape, scale, now), HOUR).unwrap();
+                let off = (lengths.shape / shape - 1.0).abs().max((lengths.scale / scale - 1.0).abs());
+                assert!(off < near, "{shape} {scale} {ended}: {lengths:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_mean_is_of_all_and_none_lasts_longer_than_it_may() {
+        let lengths = Lengths { shape: 1.0, scale: 10.0, at_most: 3600.0 };
+        assert!((lengths.mean_s() - 10.0).abs() < 0.1, "{}", lengths.mean_s());
+        let cut = Lengths { at_most: 10.0, ..lengths };
+        // 1 - 1/e of ten seconds.
+        assert!((cut.mean_s() - 6.32).abs() < 0.1, "{}", cut.mean_s());
+        assert_eq!((cut.ends_within(4.0, 6.0), cut.ends_within(1.0, 60.0)), (0.0, 0.0));
+        // Without memory, however long it has lasted.
+        let half = 10.0 * 2.0_f64.ln();
+        assert!((lengths.ends_within(half, 0.0).exp() - 0.5).abs() < 1e-9);
+        assert!((lengths.ends_within(half, 50.0).exp() - 0.5).abs() < 1e-9);
+        assert_eq!(lengths.ends_within(0.0, 5.0), f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn nothing_is_told_before_one_has_ended() {
+        assert_eq!(Lengths::of(&[], HOUR), None);
+        assert_eq!(Lengths::of(&[Lasted { time: HOUR, ended: false }; 5], HOUR), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_lasted_has_a_mean_and_ends(
+            crawls in prop::collection::vec((prop_oneof![Just(0), Just(u64::MAX), 0_u64..1 << 40], any::<bool>()), 1..40),
+            at_most in prop_oneof![Just(0), Just(u64::MAX), 0_u64..1 << 40],
+            age in 0.0..1e9_f64,
+        ) {
+            let lasted = |(micros, ended)| Lasted { time: Duration::from_micros(micros), ended };
+            let crawls: Vec<Lasted> = crawls.into_iter().map(lasted).collect();
+            if let Some(lengths) = Lengths::of(&crawls, Duration::from_micros(at_most)) {
+                prop_assert!(lengths.mean_s() >= 0.0 && lengths.mean_s() <= lengths.at_most * 1.000_001, "{lengths:?}");
+                let within: Vec<f64> = [0.0, 1.0, 1e3, 1e6].map(|time| lengths.ends_within(time, age)).to_vec();
+                prop_assert!(within.iter().all(|one| *one <= 0.0) && within.is_sorted(), "{lengths:?} {within:?}");
+            }
+        }
+    }
+}
