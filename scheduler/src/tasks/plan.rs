@@ -48,7 +48,7 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     let waiting = assignments::waiting(&mut tx, Pool::Together, within, WINDOW);
     let waiting = waiting.await.context("read tasks to plan")?;
     if waiting.is_empty() {
-        return straggle::run(scheduler, tx, map).await;
+        return straggle::run(scheduler, tx, map, &BTreeSet::new()).await;
     }
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
@@ -58,7 +58,8 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     }
     let waiting = park_broken(&mut tx, waiting).await?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
+    let fleet = agents.len();
+    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map.clone()).await?;
     let cap = scheduler.config.politeness.crawls_at_address;
     let (decided, unsure) = sight.decided(&admission, scheduler.config.confirming());
     confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
@@ -70,6 +71,11 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
+    // What waits now waits for slots that are taken. Who may have nothing of it has nothing else to do.
+    let wanted = sight.wanted(&admission);
+    if decided.is_empty() && wanted.len() < fleet {
+        straggle::run(scheduler, scheduler.begin().await?, map, &wanted).await?;
+    }
     Ok(())
 }
 
@@ -208,6 +214,13 @@ impl Sight {
             }
         }
         (decided, unsure)
+    }
+
+    /// The agents that may have any of what waits.
+    fn wanted(&self, admission: &Admission) -> BTreeSet<AgentId> {
+        let batches: BTreeSet<BatchId> = self.waiting.iter().map(|task| task.batch).collect();
+        let there = self.candidates.first().into_iter().flatten().map(|one| one.agent);
+        there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
     /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its

@@ -1,6 +1,6 @@
 //! Asks for crawls under way that another agent would end sooner: the stragglers of `earliest-finish`.
 //!
-//! Looked at once no site waits to be planned, for slots that idle. Which are asked for is `strategy::straggler`, pure; its agent hands it
+//! Looked at once no site waits to be planned, for slots that idle; and while some do, for slots of agents that may have none of these. Which are asked for is `strategy::straggler`, pure; its agent hands it
 //! back with a checkpoint, and then it is planned as any other. A crawl that ends meanwhile, or whose agent does not hear of it or does not
 //! know of recalls, stays where it is.
 
@@ -25,7 +25,8 @@ use super::refined::Current;
 /// Crawls looked at in a pass, those that go on longest: the distances of a site take half a millisecond.
 const LOOKED_AT: i64 = 32;
 
-/// One pass. Without crawls that have been under way for some time, or without a slot that idles, it reads next to nothing.
+/// One pass, for the slots of all agents but those `wanted` by what waits. Without crawls that have been under way for some time, or without
+/// a slot that idles, it reads next to nothing.
 ///
 /// # Errors
 /// When the database fails; what was not committed is looked at in the next pass.
@@ -33,6 +34,7 @@ pub(super) async fn run(
     scheduler: &OnDuty,
     mut tx: Transaction<'static, Postgres>,
     map: Option<Arc<Current>>,
+    wanted: &BTreeSet<AgentId>,
 ) -> anyhow::Result<()> {
     let crawls = recalls::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
     let crawls = crawls.context("read crawls under way")?;
@@ -40,7 +42,8 @@ pub(super) async fn run(
         return Ok(());
     }
     let agents = loads::available(&mut tx).await.context("read available agents")?;
-    let free = idle(&mut tx, &agents).await?;
+    let mut free = idle(&mut tx, &agents).await?;
+    free.retain(|agent, _| !wanted.contains(agent));
     if free.values().all(|slots| *slots == 0) {
         return Ok(());
     }
@@ -308,6 +311,31 @@ mod tests {
         scene.trial.execute("update agents set tags = '{fast}' where name = 'a2'").await;
         scene.pass().await;
         assert_eq!(scene.asked().await, Some((0, 2)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_for_one_agent_keeps_no_other_from_a_straggler(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        let only = scene.trial.batch("only", Strategy::EarliestFinish.name()).await;
+        scene
+            .trial
+            .execute("update agents set capacity = 1, tags = case when name = 'a0' then '{only}'::text[] else '{}' end")
+            .await;
+        scene
+            .trial
+            .execute(
+                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
+                 select id, '{}', '{}', '{only}', 'wait' from batches where name = 'only'",
+            )
+            .await;
+        let mut conn = scene.trial.conn().await;
+        let site = fixtures::site(&mut conn, "waits.cn").await;
+        let task = fixtures::task(&mut conn, only, site, "located").await;
+        drop(conn);
+        scene.trial.measured(site, &[(scene.agents[0].0, Some(30))]).await;
+        scene.pass().await;
+        assert_eq!(scene.trial.state(task).await.0, "located", "the only one that may have it is busy");
+        assert_eq!(scene.asked().await, Some((0, 1)));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
