@@ -9,7 +9,7 @@ use super::{count, seconds};
 const GROUPS: u64 = 32;
 /// Halvings of the time between which and its double the end lies: to a thousandth.
 const HALVINGS: u32 = 10;
-/// Whoever begins slower is held not to begin at all, in crawls at once.
+/// No fewer crawls at once are reckoned with, so that nothing is divided by nothing.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
 /// What is left of a batch.

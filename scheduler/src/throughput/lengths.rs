@@ -96,8 +96,9 @@ impl Lengths {
             return 0.0;
         }
         let hazard = |time: f64| (time / self.scale).powf(self.shape);
-        // What lies between 1 and this is lost in a float anyway.
-        (-(hazard(age) - hazard(age + time)).exp_m1()).max(0.0).ln()
+        let lasts = (hazard(age) - hazard(age + time)).exp_m1();
+        // Numbers so large that their difference is none count as no chance at all.
+        (-lasts).max(0.0).ln()
     }
 }
 
