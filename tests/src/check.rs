@@ -258,6 +258,7 @@ pub(crate) mod tests {
             active_leases: 0,
             landmarks: Vec::new(),
             site_measurements: Vec::new(),
+            doubts: crate::witness::Doubts::default(),
             mesh_measurements: Vec::new(),
             embedding: None,
         };

@@ -334,7 +334,7 @@ mod tests {
                 per_agent: vec![1, 1],
                 void: void.map(str::to_owned),
                 machine,
-                found: Measured { agents: vec![], landmarks: vec![], epoch: 1, mesh: vec![], sites: vec![] },
+                found: Measured { agents: vec![], landmarks: vec![], epoch: Some(1), mesh: vec![], sites: vec![] },
                 first_task: 1,
             },
         }

@@ -280,6 +280,7 @@ mod tests {
             landmarks: names[..3].to_vec(),
             site_measurements: Vec::new(),
             mesh_measurements: Vec::new(),
+            doubts: crate::witness::Doubts::default(),
             embedding: Some(EmbeddingFact {
                 embedding,
                 agents: names.iter().cloned().zip((0..names.len()).map(place)).collect(),

@@ -28,6 +28,17 @@ pub struct Facts {
     pub mesh_measurements: Vec<Measured>,
     /// The newest embedding; `None` when there is none.
     pub embedding: Option<EmbeddingFact>,
+    /// Who is doubted now.
+    pub doubts: Doubts,
+}
+
+/// Whom the scheduler does not believe.
+#[derive(Debug, Clone, Default)]
+pub struct Doubts {
+    /// Agents of whom nothing that they measured is used, by name.
+    pub quarantined: Vec<String>,
+    /// Why no map is trusted; `None` when one is.
+    pub alarm: Option<String>,
 }
 
 /// One task.
@@ -297,8 +308,8 @@ pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
     .fetch_all(pool)
     .await
     .context("read the mesh")?;
-    let embedding = embedding(pool).await?;
-    Ok(Facts { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding })
+    let (embedding, doubts) = (embedding(pool).await?, doubts(pool).await?);
+    Ok(Facts { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding, doubts })
 }
 
 const TASKS: &str = "
@@ -322,6 +333,14 @@ const TASKS: &str = "
     left join agents c on c.id = o.agent_id
     where b.name = $1
     order by s.name";
+
+async fn doubts(pool: &PgPool) -> anyhow::Result<Doubts> {
+    let query = "select a.name from quarantines q join agents a on a.id = q.agent_id where q.released_at is null";
+    let quarantined = sqlx::query_scalar(query).fetch_all(pool).await.context("read the quarantines")?;
+    let query = "select reason from trust_alarms where ended_at is null";
+    let alarm = sqlx::query_scalar(query).fetch_optional(pool).await.context("read the alarm")?;
+    Ok(Doubts { quarantined, alarm })
+}
 
 async fn embedding(pool: &PgPool) -> anyhow::Result<Option<EmbeddingFact>> {
     let newest: Option<(i64, i32, f64, Vec<i64>)> =

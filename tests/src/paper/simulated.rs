@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
+use landfall_scheduler::model::Strategy;
 
 use super::stage::Came;
 use super::{Planned, Played};
@@ -27,7 +28,7 @@ pub(super) struct Compared {
 }
 
 /// What the simulation says of a cell.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Simulated {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
@@ -69,7 +70,9 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, field) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        let run = |draw| field.simulate(planned.cell.point, planned.strategy, draw);
+        // As in the scheduler: where no map is trusted, everybody is drawn at random.
+        let strategy = if came.found.epoch.is_some() { planned.strategy } else { Strategy::Random };
+        let run = |draw| field.simulate(planned.cell.point, strategy, draw);
         let ended: Vec<Ended> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
         let middle = |of: &dyn Fn(&Ended) -> f64| {
             grid::median(ended.iter().map(of).collect()).context("a cell is simulated at least once")
@@ -110,8 +113,12 @@ pub(super) fn agreement(played: &[Played], compared: &[Compared]) -> Vec<String>
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
     use super::super::tests::played;
     use super::*;
+    use crate::sweep::settings::EXPERIMENTS;
 
     #[test]
     fn void_cells_say_nothing_of_the_simulation() {
@@ -125,5 +132,28 @@ mod tests {
                 "random: simulated / lab, medians of 1 cells: throughput 1.120, makespan 1.000; throughput within 10 % in 0"
             ]
         );
+    }
+
+    #[test]
+    fn where_no_map_is_trusted_every_strategy_is_simulated_as_random() {
+        let fewer = [("agents = 30", "agents = 10"), ("sites = 203", "sites = 30"), ("landmarks = 9", "landmarks = 5")];
+        let text = fewer.iter().fold(EXPERIMENTS.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
+        let settings = Settings::parse(&text).unwrap();
+        assert_eq!((settings.agents, settings.sites, settings.landmarks), (10, 30, 5));
+        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
+        let (ground, seed) = (&grounds[0], settings.seeds[0]);
+        let scenario = settings.scenario(ground, seed, settings.base).unwrap();
+        let mapped = Measured::emulated(&scenario, settings.landmarks).unwrap();
+        let mut simulator = Simulator::new(&settings);
+        let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
+            let Played { cell, mut came } = played(strategy.name(), seed, 100.0, None);
+            came.found = Measured { epoch, ..mapped.clone() };
+            let planned = Planned { cell, strategy, takes: Duration::ZERO };
+            simulator.simulate(ground, &planned, &came).unwrap()
+        };
+        let random = simulated(Strategy::Random, None);
+        assert_eq!(simulated(Strategy::GnpTop1, None), random);
+        assert_eq!(simulated(Strategy::EarliestFinish, None), random);
+        assert_ne!(simulated(Strategy::GnpTop1, mapped.epoch), random);
     }
 }

@@ -130,6 +130,9 @@ impl<'a> Stage<'a> {
         let read =
             cluster.read_frozen(async |pool| Ok((witness::facts(pool, SURVEY).await?, witness::agents(pool).await?)));
         let (facts, by_rank) = read.await?;
+        if let Some(alarm) = &facts.doubts.alarm {
+            eprintln!("{alarm}; so agents are drawn at random, whatever the strategy");
+        }
         self.found = Some(Measured::by(&facts, &by_rank, &names, &cluster.site_names())?);
         Ok(())
     }

@@ -20,8 +20,8 @@ pub struct Measured {
     pub agents: Vec<usize>,
     /// The landmarks, in the order of their election.
     pub landmarks: Vec<usize>,
-    /// The epoch of the map, which is what it is fitted with.
-    pub epoch: u64,
+    /// The epoch of the map, which is what it is fitted with; `None` where so many landmarks are doubted that no map is trusted.
+    pub epoch: Option<u64>,
     /// From whom to whom.
     pub mesh: Vec<(usize, usize, f64)>,
     /// For each site, from whom.
@@ -55,32 +55,37 @@ impl Measured {
             landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's way to a site")
         };
         let sites = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<_>>()?;
-        Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: SEED, mesh: all, sites })
+        Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
     /// What a cluster measured: `by_rank` are its agents' names in the order of their identifiers, `agents` and `sites` the scenario's
     /// names.
     ///
     /// # Errors
-    /// When it has no map, or knows other agents than the scenario.
+    /// When it has no map and does not doubt its landmarks, or knows other agents than the scenario.
     pub fn by(facts: &witness::Facts, by_rank: &[String], agents: &[String], sites: &[String]) -> anyhow::Result<Self> {
-        let map = &facts.embedding.as_ref().context("there is no map")?.embedding;
+        let witness::Doubts { quarantined, alarm } = &facts.doubts;
+        let map = facts.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());
+        ensure!(map.is_some() || alarm.is_some(), "there is no map");
         let index = |name: &String| agents.iter().position(|known| known == name);
         let order: Vec<usize> =
             by_rank.iter().map(index).collect::<Option<_>>().context("an agent is not the scenario's")?;
         ensure!(order.len() == agents.len(), "{} of {} agents enrolled", order.len(), agents.len());
         let rank = |name: &str| by_rank.iter().position(|known| known == name);
-        let millis = |one: &witness::Measured| Some(f64::from(u32::try_from(one.rtt_us?).ok()?) / 1e3);
+        let believed = |name: &String| !quarantined.contains(name);
+        let millis = |one: &witness::Measured| {
+            believed(&one.prober).then_some(f64::from(u32::try_from(one.rtt_us?).ok()?) / 1e3)
+        };
         let way = |one: &witness::Measured| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
         let of_site = |site: &String| {
             let own = facts.site_measurements.iter().filter(|one| one.target == *site);
             own.filter_map(|one| Some((rank(&one.prober)?, millis(one)?))).collect()
         };
-        let landmarks = facts.landmarks.iter().map(|name| rank(name));
+        let landmarks = facts.landmarks.iter().filter(|name| believed(name)).map(|name| rank(name));
         Ok(Self {
             agents: order,
             landmarks: landmarks.collect::<Option<_>>().context("a landmark is not the scenario's")?,
-            epoch: map.epoch().get().unsigned_abs(),
+            epoch: map.map(|epoch| epoch.get().unsigned_abs()),
             mesh: facts.mesh_measurements.iter().filter_map(way).collect(),
             sites: sites.iter().map(of_site).collect(),
         })
@@ -160,6 +165,7 @@ mod tests {
             site_measurements: site_measurements.collect(),
             mesh_measurements: found.mesh.iter().map(|&(from, to, millis)| told(from, &names[to], millis)).collect(),
             embedding: Some(map),
+            doubts: witness::Doubts::default(),
         };
         let by_rank = names.iter().rev().cloned().collect();
         (facts, [by_rank, names, sites])
@@ -174,7 +180,7 @@ mod tests {
 
         let (facts, [by_rank, names, sites]) = facts(&scenario, &emulated);
         let found = Measured::by(&facts, &by_rank, &names, &sites).unwrap();
-        assert_eq!((&found.agents[..], found.epoch), (&[5, 4, 3, 2, 1, 0][..], 2));
+        assert_eq!((&found.agents[..], found.epoch), (&[5, 4, 3, 2, 1, 0][..], Some(2)));
         assert_eq!(found.landmarks, emulated.landmarks.iter().map(|landmark| 5 - landmark).collect::<Vec<_>>());
         let ranked = scenario.ranked(&found.agents).unwrap();
         let near = |one: f64, other: f64| (one - other).abs() < 2e-3;
@@ -189,5 +195,16 @@ mod tests {
         let stranger = ["nobody".to_owned()];
         assert!(Measured::by(&facts, &stranger, &names, &sites).is_err());
         assert!(Measured::by(&facts, &by_rank[1..], &names, &sites).is_err(), "one has not enrolled");
+
+        let mut doubted = facts.clone();
+        doubted.doubts.quarantined.push(facts.landmarks[0].clone());
+        let without = Measured::by(&doubted, &by_rank, &names, &sites).unwrap();
+        assert_eq!((without.landmarks.len(), without.agents.len(), without.mesh.len()), (2, 6, 25));
+        assert!(without.sites.iter().all(|site| site.len() == 2), "{without:?}");
+
+        doubted.doubts.alarm = Some("2 of 3 landmarks are doubted".to_owned());
+        assert_eq!(Measured::by(&doubted, &by_rank, &names, &sites).unwrap().epoch, None);
+        let unmapped = witness::Facts { embedding: None, ..facts };
+        assert!(Measured::by(&unmapped, &by_rank, &names, &sites).is_err(), "nobody is doubted, and there is no map");
     }
 }

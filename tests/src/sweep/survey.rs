@@ -53,14 +53,19 @@ pub fn agent_index(id: AgentId) -> Option<usize> {
 }
 
 impl Survey {
-    /// Makes the map of what was measured, and predicts everything else with it. Agents of the scenario are in the order of their ranks.
+    /// Makes the map of what was measured, and predicts everything else with it; where no map is trusted, no distance is known. Agents of the
+    /// scenario are in the order of their ranks.
     ///
     /// # Errors
     /// When the map cannot be fitted.
     pub fn of(scenario: &Scenario, found: &Measured) -> anyhow::Result<Self> {
-        let map = Refined::new(&found.mesh()?, &found.landmarks(), &Ingredients::default(), found.epoch)
-            .context("fit the map")?;
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
+        let Some(epoch) = found.epoch else {
+            let known: Vec<Candidate> = (0..agents).map(|agent| Candidate::new(agent_id(agent), 1)).collect();
+            return Ok(Self::given(vec![known; sites]));
+        };
+        let map =
+            Refined::new(&found.mesh()?, &found.landmarks(), &Ingredients::default(), epoch).context("fit the map")?;
         let mut survey =
             Self { agents, map: Some(map), measured: found.sites()?, known: Vec::new(), confirmed: Vec::new() };
         survey.known = (0..sites).map(|site| survey.predicted(site, false, &[])).collect();
@@ -126,8 +131,7 @@ impl Survey {
         Some((&confirmed.known, confirmed.takes))
     }
 
-    /// A survey of which nothing but these is known; for cases worked out by hand.
-    #[cfg(test)]
+    /// A survey of which nothing but these is known.
     pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
         let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
         Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }
