@@ -41,7 +41,7 @@ pub use anycast::choose_among_near;
 pub use explore::explored;
 pub use load::LoadLevel;
 pub use next::{Former, Listed, choose_next};
-pub use work::{Crawl, Speed, Work};
+pub use work::{Counted, Crawl, Speed, Work};
 
 /// What is known of the site that an agent is chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

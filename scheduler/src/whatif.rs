@@ -166,13 +166,19 @@ pub fn compare(
     }
     let fleet_without = |change: Change| Fleet::of(sites, agents, change);
     let before = fleet_without(Change::Comes)?.ok_or(WhatIfError::NoAgents(sites.epoch))?;
-    let before = before.outlook(sites, split, threads);
-    let after = if agents.iter().all(|agent| agent.change == Change::Stays) {
-        before.clone()
-    } else {
-        let after = fleet_without(Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
-        after.outlook(sites, split, threads)
+    let after = fleet_without(Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
+    // What all sites together take an agent does not depend on who else is there: it is worked out once for both.
+    let of_all = match split {
+        Split::All => of_all_sites(sites, agents, threads),
+        Split::Nearest(_) => Vec::new(),
     };
+    let outlook = |fleet: &Fleet<'_>| match split {
+        Split::All => fleet.outlook(sites, fleet.evenly(sites, &of_all)),
+        Split::Nearest(most) => fleet.outlook(sites, fleet.over_nearest(sites, most, threads)),
+    };
+    let unchanged = agents.iter().all(|agent| agent.change == Change::Stays);
+    let before = outlook(&before);
+    let after = if unchanged { before.clone() } else { outlook(&after) };
     Ok(Comparison { before, after })
 }
 
@@ -212,21 +218,7 @@ impl<'a> Fleet<'a> {
         Ok(Some(Self { all: agents.len(), there, map }))
     }
 
-    fn outlook(&self, sites: &Sites, split: Split, threads: NonZeroUsize) -> Outlook {
-        let usual = sites.usual();
-        let parts = in_parts(sites.len(), threads, |part| match split {
-            Split::All => self.over_all(sites, usual, part),
-            Split::Nearest(most) => self.over_nearest(sites, usual, most, part),
-        });
-        let mut loads = vec![(0.0, 0.0); self.there.len()];
-        let mut millis = 0.0;
-        for part in parts {
-            millis += part.millis;
-            for (sum, (sites, seconds)) in loads.iter_mut().zip(part.loads) {
-                sum.0 += sites;
-                sum.1 += seconds;
-            }
-        }
+    fn outlook(&self, sites: &Sites, Sums { millis, loads }: Sums) -> Outlook {
         let all = sites.len() as f64;
         let mut outlook = Outlook { mean_ms: millis / all, makespan: Duration::ZERO, loads: vec![None; self.all] };
         for ((sites, seconds), (place, agent)) in loads.into_iter().zip(&self.there) {
@@ -243,22 +235,33 @@ impl<'a> Fleet<'a> {
         Sums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    fn over_all(&self, sites: &Sites, usual: (u32, u64), part: Range<usize>) -> Sums {
+    /// An even part of every site to each agent, from what [`of_all_sites`] says.
+    fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> Sums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
-        for index in part {
-            let (coordinate, work) = (sites.coordinate(index), sites.work(index, usual).counted());
-            for ((_, agent), load) in self.there.iter().zip(&mut sums.loads) {
-                let millis = predicted_ms(coordinate, &agent.coordinate);
-                sums.millis += share * millis;
-                load.0 += share;
-                load.1 += share * work.takes_at_s(millis / 1e3, agent.speed);
-            }
+        for ((place, _), load) in self.there.iter().zip(&mut sums.loads) {
+            let (millis, seconds) = of_all.get(*place).copied().unwrap_or_default();
+            sums.millis += share * millis;
+            *load = (share * sites.len() as f64, share * seconds);
         }
         sums
     }
 
-    fn over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> Sums {
+    /// An even part of every site to each of the nearest so many.
+    fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> Sums {
+        let usual = sites.usual();
+        let mut all = self.nothing();
+        for part in in_parts(sites.len(), threads, |part| self.part_over_nearest(sites, usual, most, part)) {
+            all.millis += part.millis;
+            for (sum, (sites, seconds)) in all.loads.iter_mut().zip(part.loads) {
+                sum.0 += sites;
+                sum.1 += seconds;
+            }
+        }
+        all
+    }
+
+    fn part_over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> Sums {
         let mut sums = self.nothing();
         for (index, near) in part.clone().zip(nearest(&self.map, sites, &part)) {
             let work = sites.work(index, usual).counted();
@@ -273,6 +276,31 @@ impl<'a> Fleet<'a> {
         }
         sums
     }
+}
+
+/// For each agent the sum of all sites' distances, milliseconds, and how long all their crawls would take it, seconds.
+fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
+    let usual = sites.usual();
+    let of_part = |part: Range<usize>| {
+        let mut sums = vec![(0.0, 0.0); agents.len()];
+        for index in part {
+            let (coordinate, work) = (sites.coordinate(index), sites.work(index, usual).counted());
+            for (agent, sum) in agents.iter().zip(&mut sums) {
+                let millis = predicted_ms(coordinate, &agent.coordinate);
+                sum.0 += millis;
+                sum.1 += work.takes_at_s(millis / 1e3, agent.speed);
+            }
+        }
+        sums
+    };
+    let mut all = vec![(0.0, 0.0); agents.len()];
+    for part in in_parts(sites.len(), threads, of_part) {
+        for (sum, (millis, seconds)) in all.iter_mut().zip(part) {
+            sum.0 += millis;
+            sum.1 += seconds;
+        }
+    }
+    all
 }
 
 /// The agents nearest to a site.

@@ -47,10 +47,10 @@ impl fmt::Display for LoadLevel {
 
 /// When the last of the tasks that wait would end at an agent of this level: as many rounds of its slots as wait, and its own crawl.
 pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
-    let slots = u128::from(capacity.max(1));
-    let waiting = u128::from(level.get().max(0).unsigned_abs());
-    let micros = pace.as_micros().saturating_mul(waiting + slots) / slots;
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    let slots = u64::from(capacity.max(1));
+    let turns = level.get().max(0).unsigned_abs().saturating_add(slots);
+    let pace = u64::try_from(pace.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
 /// Draws one of those with room, evenly. Where nobody has any, one of those where it would end first: the task stands there

@@ -78,9 +78,9 @@ pub struct Crawl {
 }
 
 impl Work {
-    /// How long an agent takes for it at this distance.
+    /// How long an agent takes for it at this distance. For many agents [`Work::counted`] first.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
-        seconds(self.counted().takes_s(distance, speed))
+        self.counted().takes(distance, speed)
     }
 
     /// What is left of it once so many pages have been fetched. Where its size is not known (not `sized`), or there are more than there should
@@ -96,7 +96,7 @@ impl Work {
     }
 
     /// What is the same of it for all agents.
-    pub(crate) fn counted(&self) -> Counted {
+    pub fn counted(&self) -> Counted {
         let interval_s = self.interval.as_secs_f64();
         let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
         Counted { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
@@ -121,7 +121,7 @@ impl Work {
 
 /// Work, with what is the same for all agents worked out.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted {
+pub struct Counted {
     pages: f64,
     page_bytes: f64,
     rounds: f64,
@@ -129,6 +129,11 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
+    /// How long an agent takes at this distance.
+    pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
+        seconds(self.takes_s(distance, speed))
+    }
+
     /// Seconds that an agent takes at this distance.
     pub(super) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
@@ -245,8 +250,15 @@ impl Sums {
     }
 }
 
+/// To the nanosecond. A plan of five hundred sites for a thousand agents does this half a million times: with `Duration`'s own conversion it
+/// took half as long again.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, as is meant"
+)]
 fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
+    Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ impl Sight {
         let candidates = &self.candidates[index];
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
-        let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default();
+        let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default().counted();
         let farthest: Option<Rtt> =
             candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());

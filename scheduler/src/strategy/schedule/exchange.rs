@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::fourth_power;
+use super::{affordable, fourth_power};
 
 /// Places looked at, at most. For thirty agents and two hundred sites that is some rounds of all, until nothing gets better; a plan of five
 /// hundred sites for a thousand agents has as many places in all, and hardly takes longer for it.
@@ -63,13 +63,18 @@ impl<'a> Places<'a> {
         let saved = fourth_power(end) - fourth_power(end - takes);
         self.looks += self.ends.len();
         let mut best = (saved - LEAST_GAIN * fourth_power(end), None);
-        for (other, ends) in self.ends.iter().enumerate() {
+        let mut longest = affordable(best.0);
+        for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
+            let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
             // An agent's slots are the same to a site: the one that ends first is the place.
-            let Some((first, begins)) = first_of(ends) else { continue };
-            let Some(takes) = self.takes(site, other).filter(|_| (other, first) != (agent, slot)) else { continue };
+            let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
+                continue;
+            };
+            let takes = takes.as_secs_f64();
             let cost = fourth_power(begins + takes) - fourth_power(begins);
             if cost < best.0 {
                 best = (cost, Some((other, first, takes)));
+                longest = affordable(cost);
             }
         }
         let (_, Some((other, first, would))) = best else { return false };
