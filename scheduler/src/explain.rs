@@ -116,12 +116,20 @@ fn drawn(choice: &Recorded) -> String {
         Some(count) => format!("it was drawn at random among {count} agents, with the seed {seed}"),
         None => format!("it was drawn at random among all agents, with the seed {seed}"),
     };
-    if let Some(fallback) = &choice.fallback {
-        return format!("{among}: {asked} could not be followed ({fallback})");
+    let said = match ranked(choice) {
+        Some(rank) if *strategy != Strategy::Random => by_strategy(choice, &rank),
+        _ => among,
+    };
+    match &choice.fallback {
+        Some(fallback) => format!("{said}: {asked} could not be followed ({fallback})"),
+        None => said,
     }
-    let Some(rank) = ranked(choice) else { return among };
+}
+
+/// What a strategy did that goes by something.
+fn by_strategy(choice: &Recorded, rank: &str) -> String {
+    let Recorded { strategy, seed, .. } = choice;
     match (strategy, choice.candidates.len()) {
-        (Strategy::Random, _) => among,
         (Strategy::GnpTop1, 1) => format!("it is the nearest{}", of_it(choice)),
         (Strategy::GnpConfirmed, _) => format!("of those that measured the site it is {rank}"),
         (Strategy::GnpTop3, count) if count > 1 => {
@@ -247,6 +255,11 @@ mod tests {
             available: None,
             ..choice(Strategy::Random)
         };
+        let nearest = Recorded { strategy: Strategy::GnpTop1, asked: Strategy::GnpConfirmed, ..fallback.clone() };
+        assert_eq!(
+            because(&Recorded { candidates: vec![considered("b", None, Some(12.0))], ..nearest }),
+            "chosen because it is the nearest, 12.0 ms measured: gnp-confirmed could not be followed (no map)"
+        );
         assert_eq!(
             because(&fallback),
             "chosen because it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed (no map)"
