@@ -219,6 +219,8 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
         join assignments c on c.id = t.assignment_id and c.agent_id = newest.agent_id
         where here.state = 'active' and newest.rtt_us is not null
           and here.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          -- Where a site stands in several places a crawl says where it was served from that time.
+          and not exists (select from site_verdicts v where v.site_id = s.id and v.suspect)
         "#,
         CRAWLS_LEARNED,
         MOST_LESSONS_OF_AN_AGENT,
@@ -268,8 +270,8 @@ mod tests {
     use crate::gnp::trust::Kind;
     use crate::model::LeaseToken;
     use crate::store::outcomes::{Ending, Report};
-    use crate::store::quarantines;
     use crate::store::{fixtures, leases};
+    use crate::store::{quarantines, verdicts};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(pool: PgPool) {
@@ -301,6 +303,19 @@ mod tests {
         let seen = crawled(&mut conn, &[site]).await.expect("read");
         assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
         assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
+        let probed =
+            "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost) values ($1, $2, 15000, 5, 0)";
+        sqlx::query(probed).bind(site.get()).bind(agent.get()).execute(&mut *conn).await.expect("measure");
+        let learned = lessons(&mut conn).await.expect("read");
+        assert_eq!(
+            learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
+            [(15_000, 20_000)]
+        );
+        let suspicion = verdicts::Suspicion { confidence: 0.9, evidence: "two are too near".into() };
+        verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
+        assert!(lessons(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
+        verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");
+        assert_eq!(lessons(&mut conn).await.expect("read").len(), 1);
         assert!(quarantines::hold(&mut conn, agent, Kind::Asymmetry, "it lies").await.expect("quarantine"));
         assert!(crawled(&mut conn, &[site]).await.expect("read")[&site].crawls.is_empty());
         assert!(lessons(&mut conn).await.expect("read").is_empty());
