@@ -146,9 +146,16 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     .await?;
     sqlx::query!(
         r#"
-        update tasks
-        set site_id = $2, state = 'submitted', reason = null, state_since = now()
-        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+        with moved as (
+            update tasks
+            set site_id = $2, state = 'submitted', reason = null, parked = false, state_since = now()
+            where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+            returning id
+        ), called as (
+            -- What it waited for, it waited for as another site.
+            delete from parkings p using moved where p.task_id = moved.id
+        )
+        delete from unmet_tasks u using moved where u.task_id = moved.id
         "#,
         site.get(),
         keeper.get(),
@@ -284,6 +291,27 @@ mod tests {
             .await
             .expect("count");
         assert_eq!(open, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_was_parked_under_another_name_is_free_to_go(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let parked = fixtures::task(&mut conn, batch, www, "located").await;
+        for parking in [
+            "insert into parkings (task_id, cause, address) values ($1, 'address', '192.0.2.7')",
+            "insert into unmet_tasks (task_id, batch_id) select id, batch_id from tasks where id = $1",
+            "update tasks set parked = true, reason = 'its turn has not come' where id = $1",
+        ] {
+            sqlx::query(parking).bind(parked.get()).execute(&mut *conn).await.expect("park");
+        }
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        assert_eq!(task(&mut conn, parked).await, (bare.get(), "submitted".into(), None));
+        let left = "select (select count(*) from parkings) + (select count(*) from unmet_tasks)
+                           + (select count(*) from tasks where parked)";
+        assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&mut *conn).await.expect("count"), 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

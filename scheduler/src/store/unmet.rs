@@ -36,6 +36,9 @@ pub async fn park(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], rea
         with unmet as (
             insert into unmet_tasks (task_id, batch_id) select id, $2 from unnest($1::bigint[]) as id
             on conflict (task_id) do update set told_at = now()
+        ), over as (
+            -- A place at their address is for those that may be crawled.
+            delete from parkings where task_id = any($1)
         )
         update tasks set parked = true, reason = $3 where id = any($1) and state = 'located'
         "#,

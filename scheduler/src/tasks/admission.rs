@@ -316,6 +316,28 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_nobody_may_crawl_takes_no_place_at_its_address(pool: PgPool) {
+        let scene = Scene::new(pool, 1).await;
+        let (fast, plain) =
+            (scene.batch("fast", tagged(&["fast"])).await, scene.trial.batch("plain", "gnp-top3").await);
+        let mut waits = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
+            waits.push(scene.located(fast, host).await);
+        }
+        scene.trial.execute("update sites set crawled_at = '192.0.2.7'").await;
+        // Four sites there: two at once, and the others' turn comes in the next passes.
+        for _ in 0..3 {
+            scene.pass().await;
+        }
+        for task in waits {
+            assert_eq!(scene.waits_for(task).await, "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+        }
+        let task = scene.located(plain, "a.cn").await;
+        scene.pass().await;
+        assert_eq!(scene.at(task).await, Some(0));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_fails_where_its_batch_says_so_and_can_go_again(pool: PgPool) {
         let scene = Scene::new(pool, 2).await;
         let asked = ConstraintsRequest { countries: vec!["JP".into()], unmet: Some(Unmet::Fail), ..tagged(&["fast"]) };
