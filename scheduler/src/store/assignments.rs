@@ -38,11 +38,23 @@ pub struct Waiting {
 
 /// Which strategies' tasks are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pool {
+pub enum Pool<'a> {
     /// Those that choose for each task by itself.
     EachByItself,
     /// The one that plans all tasks together, `earliest-finish`.
-    Together,
+    Together {
+        /// Batches whose tasks are left out.
+        without: &'a [BatchId],
+    },
+}
+
+impl Pool<'_> {
+    fn without(self) -> Vec<i64> {
+        match self {
+            Self::EachByItself => Vec::new(),
+            Self::Together { without } => without.iter().map(|batch| batch.get()).collect(),
+        }
+    }
 }
 
 /// How long confirmations count, and are waited for.
@@ -61,7 +73,12 @@ pub struct Within {
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
-pub async fn waiting(conn: &mut PgConnection, pool: Pool, within: Within, limit: i64) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting(
+    conn: &mut PgConnection,
+    pool: Pool<'_>,
+    within: Within,
+    limit: i64,
+) -> Result<Vec<Waiting>, Error> {
     let unsure = Strategy::ALL.into_iter().filter(|strategy| strategy.confirms_the_unsure());
     let unsure: Vec<String> = unsure.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
@@ -76,10 +93,13 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool, within: Within, limit:
                c.measured_us as "measured_us?: Vec<Option<i64>>"
         from tasks t
         join batches b on b.id = t.batch_id
+        -- Whose turn at its address had not come is chosen for anew: its agent was not to blame.
         left join assignments c on c.id = t.assignment_id
+            and not exists (select from parkings p where p.task_id = t.id and p.cause = 'address')
         left join agents a on a.id = c.agent_id
         left join confirmations r on r.site_id = t.site_id
         where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
+          and t.batch_id <> all($8)
           and (b.strategy <> $1 or r.ended_at >= now() - make_interval(secs => $2))
           and (b.strategy <> all($6) or not (
               r.site_id is not null and r.ended_at is null and r.began_at > now() - make_interval(secs => $7)
@@ -96,9 +116,10 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool, within: Within, limit:
         within.confirmed.as_secs_f64(),
         limit,
         Strategy::EarliestFinish.name(),
-        pool == Pool::Together,
+        matches!(pool, Pool::Together { .. }),
         &unsure,
         within.confirming.as_secs_f64(),
+        &pool.without(),
     )
     .fetch_all(conn)
     .await?;
@@ -269,16 +290,17 @@ pub async fn withdraw_from_unavailable(conn: &mut PgConnection, patience: Durati
     Ok(withdrawn.rows_affected())
 }
 
-/// Says of located tasks that are planned together why they wait, where nothing else is said of them.
+/// Says of located tasks that are planned together why they wait, where nothing else is said of them but one of the `former` reasons.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn explain_planned(conn: &mut PgConnection, reason: &str) -> Result<(), Error> {
+pub async fn explain_planned(conn: &mut PgConnection, reason: &str, former: &[&str]) -> Result<(), Error> {
+    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
     sqlx::query!(
         r#"
         with silent as (
             select t.id from tasks t join batches b on b.id = t.batch_id
-            where b.strategy = $2 and t.state = 'located' and not t.parked and t.reason is null
+            where b.strategy = $2 and t.state = 'located' and not t.parked and (t.reason is null or t.reason = any($3))
             -- Whoever is at a task is about to say something else of it, and may wait for one of the others.
             for no key update of t skip locked
         )
@@ -286,6 +308,7 @@ pub async fn explain_planned(conn: &mut PgConnection, reason: &str) -> Result<()
         "#,
         reason,
         Strategy::EarliestFinish.name(),
+        &former,
     )
     .execute(conn)
     .await?;
@@ -406,7 +429,7 @@ mod tests {
                 .expect("lock");
             match strategy {
                 "random" => explain_waiting(&mut conn, "nobody", &[]).await.expect("explain"),
-                _ => explain_planned(&mut conn, "planned").await.expect("explain"),
+                _ => explain_planned(&mut conn, "planned", &[]).await.expect("explain"),
             }
             held.rollback().await.expect("roll back");
             let said: Vec<bool> =

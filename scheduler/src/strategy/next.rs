@@ -55,8 +55,12 @@ impl Former {
 }
 
 /// The best of the other candidates of a former choice that is available, one with room before one without. `None` when none is
-/// available: then it is chosen anew.
+/// available: then it is chosen anew. So it is where the strategy has one agent for a site and that one is there.
 pub fn choose_next(former: &Former, available: &[Candidate]) -> Option<Choice> {
+    let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
+    if only_one && available.iter().any(|one| one.agent == former.agent) {
+        return None;
+    }
     let candidates = former.candidates(available);
     let is_there = |agent: AgentId| agent != former.agent && available.iter().any(|one| one.agent == agent);
     let others: Vec<Candidate> = candidates.iter().filter(|listed| is_there(listed.agent)).copied().collect();
@@ -87,6 +91,16 @@ mod tests {
         assert_eq!(next(&[available(1, 0), available(5, 2), available(9, 1)]), Some(9), "5 is full");
         assert_eq!(next(&[available(1, 0), available(5, 2), available(9, 2)]), Some(5), "both are");
         assert_eq!(next(&[available(1, 0), available(7, 0)]), None, "none of them is there");
+    }
+
+    #[test]
+    fn a_strategy_that_has_one_agent_for_a_site_keeps_to_it_as_long_as_it_is_there() {
+        for strategy in [Strategy::Hash, Strategy::Domain] {
+            let former = Former { strategy, ..former(7, &[7, 9]) };
+            let next = |available: &[Candidate]| choose_next(&former, available).map(|choice| choice.agent.get());
+            assert_eq!(next(&[available(7, 0), available(9, 0)]), None);
+            assert_eq!(next(&[available(9, 0)]), Some(9));
+        }
     }
 
     proptest! {

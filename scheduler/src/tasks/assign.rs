@@ -35,7 +35,7 @@ const TASKS_PER_PASS: i64 = 500;
 const TOLD_PER_PASS: i64 = 5_000;
 
 /// What is noted of a choice that explores.
-const EXPLORES: &str = "explores: it may be nearer than the best known";
+pub(super) const EXPLORES: &str = "explores: it may be nearer than the best known";
 
 /// The chooser.
 #[derive(Debug)]

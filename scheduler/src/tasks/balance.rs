@@ -6,6 +6,7 @@
 //! that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anyhow::Context;
 
@@ -41,7 +42,7 @@ struct Sight {
     agents: Vec<Available>,
     waiting: Vec<Waiting>,
     /// The agents as candidates, for each of the waiting.
-    candidates: Vec<Vec<Candidate>>,
+    candidates: Vec<Arc<[Candidate]>>,
     queued: Vec<Queued>,
     admission: Admission,
 }
@@ -96,13 +97,13 @@ impl Balance {
             let mut tx = self.scheduler.begin().await?;
             Some(Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?)
         };
-        let candidates: Vec<Vec<Candidate>> = waiting
-            .iter()
-            .map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
-                Some(known) => known.candidates(task.site, &agents),
-                None => agents.iter().map(plain).collect(),
-            })
-            .collect();
+        // Nearly all know nothing but the agents' loads: of a thousand agents and two thousand tasks that is one list and not two thousand.
+        let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
+        let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
+            Some(known) => known.candidates(task.site, &agents).into(),
+            None => Arc::clone(&plain),
+        });
+        let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
         let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
             let mut takers = balance::takers(&task.former, candidates, new);
             takers.retain(|taker| admission.admits(task.batch, taker.agent));

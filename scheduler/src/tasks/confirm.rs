@@ -23,9 +23,8 @@ use crate::store::{constraints, loads, measurement_orders, quarantines};
 use super::admission::Admission;
 use super::claims;
 use super::duty::OnDuty;
-use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, explain_nobody};
+use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, PLANNED, explain_nobody};
 use super::measure::{order_lifetime, spread};
-use super::plan::PLANNED;
 use super::refined::Current;
 
 /// Sites whose confirmation begins, or goes on, in one pass.

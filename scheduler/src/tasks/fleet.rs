@@ -29,6 +29,8 @@ pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
 
 /// Why no agent is chosen while all that are there drain, have paused or hung up.
 const NOBODY_TAKES_WORK: &str = "every connected agent drains, has paused or hung up: see `landfall agents list`";
+/// Why a task that was planned waits.
+pub(super) const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
 /// Reasons to wait that pass as soon as somebody can be chosen.
 pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, NOBODY_TAKES_WORK];
 
@@ -36,7 +38,7 @@ pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, NOBODY_TAKES_WORK];
 pub(super) async fn explain_nobody(conn: &mut PgConnection) -> Result<(), Error> {
     let nobody = landmarks::connected(conn).await?.is_empty();
     let reason = if nobody { NO_AGENT_CONNECTED } else { NOBODY_TAKES_WORK };
-    assignments::explain_waiting(conn, reason, &PASSING).await
+    assignments::explain_waiting(conn, reason, &[NO_AGENT_CONNECTED, NOBODY_TAKES_WORK, PLANNED]).await
 }
 
 /// Why sites are not measured while nobody who could is believed.

@@ -23,9 +23,9 @@ use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{draw_seed, is_to_be_confirmed, park_broken, within};
+use super::assign::{EXPLORES, draw_seed, is_to_be_confirmed, park_broken, within};
 use super::duty::OnDuty;
-use super::fleet::{PASSING, explain_nobody};
+use super::fleet::{PASSING, PLANNED, explain_nobody};
 use super::known::Known;
 use super::refined::{Current, Maps};
 use super::straggle;
@@ -35,36 +35,69 @@ use super::straggle;
 const WINDOW: i64 = 500;
 /// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
 const LISTED: usize = 3;
-/// Why a task that was planned waits.
-pub(super) const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
+/// Windows of one pass, at most: each takes as long as one. Of batches that fill more for agents that are busy the others' turn comes when
+/// those have less to wait for.
+const WINDOWS: usize = 8;
 
 /// One pass.
 ///
 /// # Errors
 /// When the database fails; what was not committed is planned in the next pass.
 pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+    let mut seen = Seen::default();
+    for _ in 0..WINDOWS {
+        if !window(scheduler, map.clone(), &mut seen).await? {
+            break;
+        }
+    }
+    if seen.idles {
+        straggle::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
+    }
+    Ok(())
+}
+
+/// What the windows of a pass have shown.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The batches whose tasks were planned.
+    batches: BTreeSet<BatchId>,
+    /// The agents that may have any of them.
+    wanted: BTreeSet<AgentId>,
+    /// Whether anything was decided.
+    decided: bool,
+    /// Whether somebody has nothing to do but what is under way elsewhere: nothing was decided, and it may have nothing of what waits.
+    idles: bool,
+}
+
+/// Plans the oldest tasks of the batches that were not seen. `true` where they are a whole window and some agent may have none of them: it
+/// shall not idle because of what it is not for.
+async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
-    let within = within(&scheduler.config);
-    let waiting = assignments::waiting(&mut tx, Pool::Together, within, WINDOW);
+    let without: Vec<BatchId> = seen.batches.iter().copied().collect();
+    let pool = Pool::Together { without: &without };
+    let waiting = assignments::waiting(&mut tx, pool, within(&scheduler.config), WINDOW);
     let waiting = waiting.await.context("read tasks to plan")?;
     if waiting.is_empty() {
-        return straggle::run(scheduler, tx, map, &BTreeSet::new()).await;
+        seen.idles = !seen.decided;
+        return Ok(false);
     }
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
         explain_nobody(&mut tx).await.context("explain waiting tasks")?;
         tx.commit().await.context("commit reasons")?;
-        return Ok(());
+        return Ok(false);
     }
+    let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
+    seen.batches.extend(waiting.iter().map(|task| task.batch));
     let waiting = park_broken(&mut tx, waiting).await?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let fleet = agents.len();
-    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map.clone()).await?;
+    let fleet: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
     let cap = scheduler.config.politeness.crawls_at_address;
     let (decided, unsure) = sight.decided(&admission, scheduler.config.confirming());
     confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
     let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided).await?;
-    assignments::explain_planned(&mut tx, PLANNED).await.context("explain planned tasks")?;
+    assignments::explain_planned(&mut tx, PLANNED, &PASSING).await.context("explain planned tasks")?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
     if !unsure.is_empty() {
@@ -72,11 +105,11 @@ pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow
     }
     scheduler.wakes.wake_agents(chosen);
     // What waits now waits for slots that are taken. Who may have nothing of it has nothing else to do.
-    let wanted = sight.wanted(&admission);
-    if decided.is_empty() && wanted.len() < fleet {
-        straggle::run(scheduler, scheduler.begin().await?, map, &wanted).await?;
-    }
-    Ok(())
+    seen.decided |= !decided.is_empty();
+    seen.wanted.extend(sight.wanted(&admission));
+    let spare = fleet.iter().any(|agent| !seen.wanted.contains(agent));
+    seen.idles = spare && !seen.decided;
+    Ok(spare && full)
 }
 
 /// What a plan is made from.
@@ -105,6 +138,8 @@ struct Decided<'a> {
     choice: Choice,
     /// How long the crawl is predicted to take.
     takes: Option<Duration>,
+    /// Whether the agent is tried because it might be nearer than the best known.
+    explores: bool,
 }
 
 impl Sight {
@@ -133,7 +168,12 @@ impl Sight {
             alarm.is_none() && !recalled.contains_key(&task.task) && is_to_be_confirmed(task, &known, &among)
         });
         let unsure = unsure.collect();
-        let frees = agents.iter().map(|agent| frees(agent, &held)).collect();
+        let mut held_by: HashMap<AgentId, Vec<Held>> = HashMap::new();
+        for one in held {
+            held_by.entry(one.agent).or_default().push(one);
+        }
+        let frees = agents.iter().map(|agent| frees(agent, held_by.get(&agent.agent).map_or(&[], Vec::as_slice)));
+        let frees = frees.collect();
         let usual = facts::usual(&crawls);
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
         Ok(Self { waiting, facts, usual, candidates, crawls, recalled, frees, unsure, alarm })
@@ -151,7 +191,9 @@ impl Sight {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
         let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
         let mut chosen = BTreeSet::new();
-        for Decided { task, choice, takes } in decided.iter().filter(|decided| !parked.contains(&decided.task.task)) {
+        for Decided { task, choice, takes, explores } in
+            decided.iter().filter(|decided| !parked.contains(&decided.task.task))
+        {
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| {
                 **reason != PLANNED && !PASSING.contains(&reason.as_str()) && !reason.starts_with(explain::CAME_BACK)
@@ -171,6 +213,9 @@ impl Sight {
                 .context("record an assignment")?;
             if let Some(takes) = takes {
                 assignments::expect(conn, task.task, *takes).await.context("note how long the crawl takes")?;
+            }
+            if *explores {
+                assignments::annotate(conn, task.task, EXPLORES).await.context("note that it explores")?;
             }
             if let Some(recalled) = self.recalled.get(&task.task) {
                 let note = explain::taken_over(&recalled.name, recalled.here, *takes);
@@ -200,7 +245,7 @@ impl Sight {
             if job.takes.iter().all(Option::is_none)
                 && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
             {
-                decided.push(Decided { task, choice, takes: None });
+                decided.push(Decided { task, choice, takes: None, explores: false });
             }
         }
         for planned in schedule::plan(&jobs, &self.frees) {
@@ -208,7 +253,8 @@ impl Sight {
                 && let Some(choice) = self.choice(&planned, &jobs[planned.job])
             {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));
-                decided.push(Decided { task: &self.waiting[planned.job], choice, takes });
+                let explores = self.tried(planned.job, admission) == Some(choice.agent);
+                decided.push(Decided { task: &self.waiting[planned.job], choice, takes, explores });
             } else if self.unsure[planned.job] && planned.begins >= confirming {
                 unsure.push(self.waiting[planned.job].site);
             }
@@ -232,15 +278,8 @@ impl Sight {
         let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default().counted();
         let farthest: Option<Rtt> =
             candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
-        let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
-        let seed = draw_seed(&self.waiting[index]);
-        // Now and then a site is only for the agent that might be nearer; one that was asked for is to end soon.
+        let tried = self.tried(index, admission);
         let recalled = self.recalled.get(&self.waiting[index].task);
-        let tried = nearest
-            .filter(|_| recalled.is_none())
-            .and_then(|nearest| explored(nearest, candidates, self.crawls[index], seed))
-            .map(|tried| tried.agent);
-        let tried = tried.filter(|tried| admission.admits(batch, *tried));
         let takes = |one: &Candidate| {
             let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
             let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
@@ -256,6 +295,15 @@ impl Sight {
             takes[back] = None;
         }
         Job { takes, sized, waited: self.waiting[index].waited }
+    }
+
+    /// Now and then a site is only for an agent that might be nearer than the best known; one that was asked for is to end soon.
+    fn tried(&self, index: usize, admission: &Admission) -> Option<AgentId> {
+        let (task, candidates) = (self.waiting.get(index)?, self.candidates.get(index)?);
+        let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
+        let nearest = nearest.filter(|_| !self.recalled.contains_key(&task.task))?;
+        let tried = explored(nearest, candidates, *self.crawls.get(index)?, draw_seed(task))?.agent;
+        admission.admits(task.batch, tried).then_some(tried)
     }
 
     /// Any agent, as no distance is known or trusted.
@@ -301,12 +349,11 @@ pub(super) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<Agent
 
 /// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.
 fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
-    let of_it = || held.iter().filter(|held| held.agent == agent.agent);
     let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =
-        of_it().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
+        held.iter().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
     under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
-    let waiting: Vec<Duration> = of_it().filter(|held| held.under_way.is_none()).map(takes).collect();
+    let waiting: Vec<Duration> = held.iter().filter(|held| held.under_way.is_none()).map(takes).collect();
     schedule::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
 }
 
@@ -317,7 +364,9 @@ mod tests {
     use super::super::assign::Assign;
     use super::super::trial::Trial;
     use super::*;
-    use crate::store::fixtures;
+    use crate::constraints::ConstraintsRequest;
+    use crate::store::{constraints, fixtures};
+    use crate::strategy::Spread;
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
@@ -360,6 +409,101 @@ mod tests {
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count(waits).await, 1);
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned' and reason is not null").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_fills_a_window_for_one_agent_leaves_the_others_their_work(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let agents = trial.connect(2).await;
+        let (only, free) = (trial.batch("only", "earliest-finish").await, trial.batch("free", "earliest-finish").await);
+        let mut conn = trial.conn().await;
+        constraints::set_tags(&mut conn, agents[0].0, &["fast".to_owned()]).await.expect("tag");
+        let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
+        constraints::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
+        for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
+            for located in [
+                "insert into sites (name) select n || '.cn' from generate_series($2::bigint, $3) n where $1::bigint > 0",
+                "insert into tasks (batch_id, site_id, state) select $1, s.id, 'located' from generate_series($2::bigint, $3) n
+                 join sites s on s.name = n || '.cn' order by n",
+            ] {
+                sqlx::query(located).bind(batch.get()).bind(from).bind(to).execute(&mut *conn).await.expect("locate");
+            }
+        }
+        trial
+            .execute(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
+                 select s.id, a.id, 10000, 5, 0 from sites s cross join agents a",
+            )
+            .await;
+        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
+                        where t.state = 'assigned' and b.name = 'only' and t.agent_id = (select min(id) from agents)";
+        assert_eq!(trial.count(assigned).await, 2, "as many as have a slot");
+        let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
+                        where t.state = 'assigned' and b.name = 'free' and t.agent_id = (select max(id) from agents)";
+        assert_eq!(trial.count(assigned).await, 2);
+        let waits = "select count(*) from tasks where state = 'located' and reason like 'planned: waits%'";
+        assert_eq!(trial.count(waits).await, WINDOW + 26 - 4);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_is_for_who_might_be_nearer_says_that_it_explores(pool: PgPool) {
+        let admission = Admission::read(&mut pool.acquire().await.expect("connect"), []).await.expect("read");
+        let agents = [AgentId::new(1), AgentId::new(2)];
+        let rtt = |millis| Rtt::try_from_millis_f64(millis).ok();
+        let known = Candidate { measured: rtt(20.0), ..Candidate::new(agents[0], 1) };
+        let unsure = Candidate { predicted: rtt(22.0), spread: Some(Spread::new(0.4)), ..Candidate::new(agents[1], 1) };
+        let mut explored = 0;
+        for task in 1..=40 {
+            let sight = Sight {
+                waiting: vec![Waiting {
+                    task: TaskId::new(task),
+                    site: SiteId::new(1),
+                    batch: BatchId::new(1),
+                    strategy: Strategy::EarliestFinish,
+                    reason: None,
+                    choices: 0,
+                    former: None,
+                    broken_off: false,
+                    waited: Duration::ZERO,
+                    asked: false,
+                }],
+                facts: HashMap::new(),
+                usual: None,
+                candidates: vec![vec![known, unsure]],
+                crawls: vec![2],
+                recalled: HashMap::new(),
+                frees: vec![vec![Duration::ZERO]; 2],
+                unsure: vec![false],
+                alarm: None,
+            };
+            let (decided, _) = sight.decided(&admission, Duration::from_secs(12));
+            assert_eq!(decided[0].explores, decided[0].choice.agent == agents[1]);
+            explored += usize::from(decided[0].explores);
+        }
+        assert!((10..=30).contains(&explored), "of 40, one in two: {explored}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_says_so_while_nobody_is_there_and_not_after(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let agents = trial.connect(1).await;
+        let tasks = located(&trial, 4).await;
+        for (_, site) in &tasks {
+            trial.measured(*site, &[(agents[0].0, Some(10))]).await;
+        }
+        let assign = Assign::new(trial.plan());
+        let said = async |reason: &str| {
+            assign.run_once().await.expect("a pass");
+            let waiting = sqlx::query_scalar("select reason from tasks where state = 'located'");
+            let said: Vec<Option<String>> = waiting.fetch_all(&trial.scheduler.pool).await.expect("read");
+            assert!(!said.is_empty() && said.iter().all(|one| one.as_deref() == Some(reason)), "{said:?}");
+        };
+        said(PLANNED).await;
+        trial.execute("update sessions set state = 'expired'").await;
+        said("no agent is connected").await;
+        trial.session(agents[0].0).await;
+        said(PLANNED).await;
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
