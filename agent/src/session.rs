@@ -4,7 +4,7 @@
 //! until the deadline passes that the last acknowledged heartbeat bought, counted from when it was *sent*; then the agent stops
 //! them by itself, since their leases may be another's by now. Outcomes are kept and offered until acknowledged.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -122,21 +122,26 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
         // Both are the operator's to mend, so there is no hurry.
         let unhurried = matches!(ended, Ended::Refused(_) | Ended::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        if meanwhile(&mut work, stop, tokio::time::sleep(wait)).await.is_none() {
+        // Outcomes are in the outbox; what else ends here is told by the leases that the next session does not claim.
+        if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return;
         }
     }
 }
 
-/// Waits for something while the work goes on; `None` when the agent is to stop.
-async fn meanwhile<T>(work: &mut Work, stop: &CancellationToken, future: impl Future<Output = T>) -> Option<T> {
+/// Waits for something while the work goes on; `None` when the agent is to stop. Crawls that end without an outcome are left in `ended`.
+async fn meanwhile<T>(
+    work: &mut Work,
+    stop: &CancellationToken,
+    ended: &mut Vec<Finished>,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let mut future = std::pin::pin!(future);
     loop {
         tokio::select! {
             output = &mut future => return Some(output),
             () = stop.cancelled() => return None,
-            // Outcomes are in the outbox; what else ends here is told by the leases the next session no longer claims.
-            _ = work.next() => {}
+            finished = work.next() => ended.extend(Some(finished).filter(|finished| finished.ends().is_some())),
         }
     }
 }
@@ -151,15 +156,17 @@ async fn one_session(
     welcomed: &mut bool,
 ) -> Ended {
     let registered = BootTime::now();
-    let (inbound, outbound, welcome) =
-        match meanwhile(work, stop, connect(terms, schedulers.current(), work.held(), yields)).await {
-            None => return Ended::Stopped,
-            Some(Err(ended)) => return ended,
-            Some(Ok(opened)) => opened,
-        };
+    let mut meanwhile_ended = Vec::new();
+    let connecting = connect(terms, schedulers.current(), work.held(), yields);
+    let (inbound, outbound, welcome) = match meanwhile(work, stop, &mut meanwhile_ended, connecting).await {
+        None => return Ended::Stopped,
+        Some(Err(ended)) => return ended,
+        Some(Ok(opened)) => opened,
+    };
     *welcomed = true;
     schedulers.learn(&welcome.other_scheduler_urls);
     let mut serving = Serving::new(outbound, &welcome, registered, work, rng);
+    serving.tell_claimed(meanwhile_ended, &welcome);
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,
         Err(ended) => ended,
@@ -194,6 +201,15 @@ impl Serving {
         let pending = offers.chain(claims).collect();
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
+    }
+
+    /// Tells of crawls that ended after the session had claimed their leases: where the scheduler kept them, it would wait for ever.
+    fn tell_claimed(&mut self, ended: Vec<Finished>, welcome: &Welcome) {
+        let kept: HashSet<LeaseKey> =
+            welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
+        for finished in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
+            self.tell(finished);
+        }
     }
 
     /// Serves until the agent is to stop; then the stream is still open.

@@ -27,3 +27,13 @@ pub(super) enum Finished {
     /// The time that was renewed last.
     DeadlinePassed,
 }
+
+impl Finished {
+    /// The lease that nothing is left of but this: no outcome in the outbox, and no crawl that goes on.
+    pub(super) const fn ends(&self) -> Option<LeaseKey> {
+        match self {
+            Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),
+            Self::Outcome(_) | Self::Checkpoint(_) | Self::Asked(..) | Self::Measured(_) | Self::DeadlinePassed => None,
+        }
+    }
+}

@@ -397,7 +397,10 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use landfall_proto::v1::measurement_report::Result as Reported;
+    use rand::SeedableRng;
+    use rand_chacha::ChaCha8Rng;
 
+    use super::super::{Serving, meanwhile};
     use super::*;
     use crate::config::OutboxConfig;
     use crate::dns::Resolver;
@@ -432,6 +435,43 @@ mod tests {
             assert_eq!((crashed, crash.as_str()), (key, said));
             assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
         }
+    }
+
+    #[tokio::test]
+    async fn a_crawl_that_ends_after_its_lease_was_claimed_is_told_of_where_the_lease_was_kept() {
+        let (mut work, _folder) = work();
+        let keys = [1, 2].map(|task_id| LeaseKey { task_id, token: 2 });
+        for key in keys {
+            let stop = CancellationToken::new();
+            let stopped = stop.clone();
+            let crawling = work.crawls.spawn(async move {
+                stopped.cancelled().await;
+                CrawlEnd::Stopped(None)
+            });
+            work.keys.insert(crawling.id(), key);
+            work.running.insert(key, stop);
+        }
+        let claimed = work.held();
+        assert_eq!(claimed.len(), 2);
+        // As when the deadline passes while the scheduler is slow to answer.
+        work.stop_crawls();
+        let mut ended = Vec::new();
+        let slow = async {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        meanwhile(&mut work, &CancellationToken::new(), &mut ended, slow).await.unwrap();
+        assert_eq!((ended.len(), work.held()), (2, Vec::new()));
+        let kept = vec![HeldLease::from(keys[0])];
+        let life = Some(prost_types::Duration { seconds: 60, nanos: 0 });
+        let welcome = Welcome { heartbeat_interval: life, lease_life: life, kept, ..Welcome::default() };
+        let (outbound, _) = mpsc::channel(1);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut serving = Serving::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
+        serving.tell_claimed(ended, &welcome);
+        let told: Vec<Option<Up>> = serving.pending.into_iter().map(|request| request.message).collect();
+        assert_eq!(told, [Some(wire::release(keys[0]))]);
     }
 
     #[tokio::test]
