@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Config, parse_name_server};
 use crate::enrol::{Enrolment, enrol};
-use crate::telemetry;
+use crate::{exit, telemetry};
 
 mod crawl;
 mod policy;
@@ -21,10 +21,10 @@ mod request;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
-#[command(name = "landfall-agent", version, propagate_version = true)]
+#[command(name = "landfall-agent", version, propagate_version = true, after_help = exit::TABLE)]
 pub struct Cli {
     /// What is logged: a level, or a tracing filter.
-    #[arg(long, default_value = "info", global = true)]
+    #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]
     log: String,
     #[command(subcommand)]
     command: Command,
@@ -46,10 +46,10 @@ enum Command {
 #[derive(Debug, Args)]
 struct RunArgs {
     /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The configuration file; agent.toml in the agent's folder by default.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "LANDFALL_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// A network that may be probed and crawled though it is not public; may be repeated.
     #[arg(long, value_name = "CIDR")]
@@ -68,10 +68,10 @@ struct EnrolArgs {
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
     /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Where site owners reach you; goes into every request. The scheduler's by default.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
     /// Overwrite an enrolment that is there.
     #[arg(long)]
@@ -101,7 +101,7 @@ impl Cli {
     /// # Errors
     /// One sentence for people.
     pub async fn run(self) -> anyhow::Result<()> {
-        telemetry::start(&self.log)?;
+        telemetry::start(&self.log).map_err(|error| exit::usage(format!("{:#}", anyhow::Error::new(error))))?;
         match self.command {
             Command::Run(args) => run(args).await,
             Command::Enrol(args) => enrol_agent(args).await,
@@ -153,7 +153,7 @@ fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
                 _ = interrupt.recv() => {}
             }
             if stop.is_cancelled() {
-                std::process::exit(1);
+                std::process::exit(i32::from(exit::Code::Interrupted as u8));
             }
             stop.cancel();
         }

@@ -23,6 +23,7 @@ pub mod context;
 pub mod crawl;
 pub mod dns;
 pub mod enrol;
+pub mod exit;
 pub mod guard;
 pub mod kept_crawls;
 pub mod origin;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use landfall_agent::cli::{Cli, Threads};
+use landfall_agent::exit;
 use tokio::runtime::Builder;
 
 /// Threads of the runtime: an agent waits more than it works, and thirty may share one machine.
@@ -21,11 +22,5 @@ fn main() -> ExitCode {
         runtime.shutdown_background();
         result
     });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("landfall-agent: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    exit::report(result)
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
 use crate::contact::ContactUrl;
-use crate::exit::usage;
+use crate::exit::{self, usage};
 use crate::up;
 
 mod addition;
@@ -39,6 +39,7 @@ mod sites;
 mod submit;
 mod tag;
 mod throughput;
+mod wait;
 mod watch;
 
 /// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
@@ -47,13 +48,7 @@ mod watch;
     name = "landfall",
     version,
     propagate_version = true,
-    after_help = "\
-Examples:
-  landfall up                                              a scheduler with a database of its own, on this machine
-  landfall agents enrol --city Harbin --isp CERNET         prints the command to run on the remote machine
-  landfall sites submit list.txt --batch autumn --watch
-  landfall explain www.example.cn                          why this agent
-  landfall report assignments --batch autumn --format csv"
+    after_help = format!("{EXAMPLES}\n\n{}", exit::table()),
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -62,21 +57,36 @@ pub struct Cli {
     command: Command,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  landfall up                                              a scheduler with a database of its own, on this machine
+  landfall agents enrol --city Harbin --isp CERNET         prints the command to run on the remote machine
+  landfall sites submit list.txt --batch autumn --watch
+  landfall explain www.example.cn                          why this agent
+  landfall report assignments --batch autumn --format csv";
+
 /// How a command finds its scheduler.
 #[derive(Debug, Clone, Args)]
 struct ConnectionArgs {
     /// The scheduler's data directory [default: /var/lib/landfall for root, else ~/.local/share/landfall]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// The scheduler to ask, or several with commas between them: the first that answers is asked [default: those of the
     /// data directory's client.toml]
-    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', help_heading = "Connection")]
+    #[arg(
+        long,
+        global = true,
+        env = "LANDFALL_SCHEDULER",
+        value_name = "URL",
+        value_delimiter = ',',
+        help_heading = "Connection"
+    )]
     scheduler: Vec<String>,
     /// The certificate of the scheduler's authority, PEM
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = "Connection")]
     ca: Option<PathBuf>,
     /// A file that holds the operator's token
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, global = true, env = "LANDFALL_TOKEN_FILE", value_name = "FILE", help_heading = "Connection")]
     token_file: Option<PathBuf>,
 }
 
@@ -84,10 +94,14 @@ impl ConnectionArgs {
     /// Refuses what only a command that asks a scheduler has a use for.
     fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
-        let flags =
-            [("--scheduler", !scheduler.is_empty()), ("--ca", ca.is_some()), ("--token-file", token_file.is_some())];
-        match flags.into_iter().find(|(_, given)| *given) {
-            Some((flag, _)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
+        let flags = [
+            ("--scheduler", "LANDFALL_SCHEDULER", !scheduler.is_empty()),
+            ("--ca", "LANDFALL_CA", ca.is_some()),
+            ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
+        ];
+        // The environment is for all commands, a flag for one.
+        match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
+            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
             None => Ok(()),
         }
     }
@@ -103,7 +117,7 @@ Examples:
 
 On loopback the scheduler speaks plaintext. On any other address it speaks TLS with an authority of its own, made at the
 first start, whose fingerprint it prints.")]
-    Up(UpArgs),
+    Up(RunArgs),
     /// Run a scheduler against a Postgres server of your own
     #[command(after_help = "\
 Examples:
@@ -112,7 +126,7 @@ Examples:
 
 Several may use one database, on one machine or many: any of them serves any agent and operator. Give the second the secrets
 of the first before it starts: cp -r one/operator-token one/tls two/ (tls is there when agents come from elsewhere).")]
-    Serve(ServeArgs),
+    Serve(RunArgs),
     /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
@@ -170,44 +184,27 @@ Examples:
 #[derive(Debug, Args)]
 struct RunArgs {
     /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, env = "LANDFALL_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
     /// Carried in the user agent of every request: an http or https URL, or mailto:
-    #[arg(long, value_name = "URL")]
+    #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<ContactUrl>,
     /// Says where sites are of which no list does, by their addresses: a file of cities in the format MaxMind DB
-    #[arg(long, value_name = "FILE.mmdb")]
+    #[arg(long, env = "LANDFALL_GEOIP", value_name = "FILE.mmdb")]
     geoip: Option<PathBuf>,
     /// How agents dial this scheduler, where that is not the address it listens on
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<up::Advertised>,
     /// Where the database knows the secrets of another scheduler, and those are lost: put this data directory's in their place
     #[arg(long)]
     replace_secrets: bool,
-}
-
-#[derive(Debug, Args)]
-struct UpArgs {
-    #[command(flatten)]
-    run: RunArgs,
     /// The configuration, TOML
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Use this Postgres server and start none; its password is better in PGPASSWORD or ~/.pgpass, as command lines can be read by everybody
-    #[arg(long, value_name = "URL")]
+    /// The Postgres server to use [default: database_url of the configuration; without one `up` starts a private Postgres].
+    /// Everybody can read command lines: a password is better in LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass
+    #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct ServeArgs {
-    #[command(flatten)]
-    run: RunArgs,
-    /// The configuration, TOML
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The Postgres server; its password is better in PGPASSWORD or ~/.pgpass, as command lines can be read by everybody
-    #[arg(long, value_name = "URL")]
-    database_url: String,
 }
 
 impl Cli {
@@ -220,10 +217,8 @@ impl Cli {
         let connection = self.connection;
         let outcome = runtime.block_on(async {
             match self.command {
-                Command::Up(args) => up::up(options(&connection, args.run, args.config, args.database_url)?).await,
-                Command::Serve(args) => {
-                    up::up(options(&connection, args.run, args.config, Some(args.database_url))?).await
-                }
+                Command::Up(args) => up::up(options(&connection, args, false)?).await,
+                Command::Serve(args) => up::up(options(&connection, args, true)?).await,
                 Command::Agents(command) => command.run(&connection).await,
                 Command::Landmarks(command) => command.run(&connection).await,
                 Command::Embedding(command) => command.run(&connection).await,
@@ -243,18 +238,14 @@ impl Cli {
     }
 }
 
-fn options(
-    connection: &ConnectionArgs,
-    run: RunArgs,
-    config: Option<PathBuf>,
-    database_url: Option<String>,
-) -> anyhow::Result<up::Options> {
+fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
     connection.refuse("this one runs one")?;
     Ok(up::Options {
         data_dir: connection.data_dir.clone(),
         listen: run.listen,
-        config,
-        database_url,
+        config: run.config,
+        database_url: run.database_url,
+        own_database,
         contact_url: run.contact_url,
         geoip: run.geoip,
         advertise: run.advertise,

@@ -77,6 +77,8 @@ pub enum ConfigError {
 pub struct Config {
     /// The gRPC address. Off loopback the scheduler speaks TLS.
     pub listen: SocketAddr,
+    /// The Postgres server; without one `landfall up` starts a private one. The file is then for its owner alone.
+    pub database_url: Option<String>,
     /// Carried in every user agent; kept in the database once set.
     pub contact_url: Option<String>,
     /// A file of positions by address, in the format MaxMind DB: says where sites are of which no list does. Read at start.
@@ -103,6 +105,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: DEFAULT_LISTEN,
+            database_url: None,
             contact_url: None,
             geoip: None,
             lease: LeaseConfig::default(),

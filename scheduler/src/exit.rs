@@ -1,18 +1,60 @@
 //! How the binary ends: one sentence on standard error and a code; never a backtrace for what a person can mend.
 //!
-//! 0: done. 1: it could not be done. 2: what was asked makes no sense as asked (also clap's code).
+//! What the codes mean is [`CODES`], which `landfall --help` prints.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
-/// What was asked makes no sense as asked: exit code 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);
+/// How a command ended. A script may rely on these numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// All that was asked.
+    Done = 0,
+    /// It could not be done; the same command may succeed later.
+    NotDone = 1,
+    /// It makes no sense as asked (also clap's code).
+    Usage = 2,
+    /// It was done, and sites failed.
+    SitesFailed = 3,
+    /// The time that was given passed before.
+    TimedOut = 4,
+    /// Ctrl-C or SIGTERM came before: 128 + SIGINT, as shells have it.
+    Interrupted = 130,
+}
 
-/// A usage error as `anyhow` carries it.
+/// Every code, for people.
+pub const CODES: [(Code, &str); 6] = [
+    (Code::Done, "all was done"),
+    (Code::NotDone, "it could not be done; standard error says why"),
+    (Code::Usage, "what was asked makes no sense; the same command never succeeds"),
+    (Code::SitesFailed, "it was done, and sites failed (sites watch, sites submit --watch, batches wait)"),
+    (Code::TimedOut, "the time given with --timeout passed before"),
+    (Code::Interrupted, "Ctrl-C came before"),
+];
+
+/// [`CODES`] as help prints them.
+pub fn table() -> String {
+    let line = |(code, meaning): &(Code, &str)| format!("\n  {:>3}  {meaning}", *code as u8);
+    format!("Exit codes:{}", CODES.iter().map(line).collect::<String>())
+}
+
+/// A sentence, and the code that goes with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Ended {
+    code: Code,
+    message: String,
+}
+
+/// An end with this code, as `anyhow` carries it.
+pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Ended { code, message: message.into() })
+}
+
+/// What was asked makes no sense as asked.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(Usage(message.into()))
+    ended(Code::Usage, message)
 }
 
 /// Reports how the command ended.
@@ -23,7 +65,8 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     }
     // Nobody is left to tell when standard error is closed.
     drop(writeln!(std::io::stderr(), "error: {}", sentence(&error)));
-    if error.chain().any(<dyn std::error::Error>::is::<Usage>) { ExitCode::from(2) } else { ExitCode::FAILURE }
+    let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
+    ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
 }
 
 /// The chain of causes as one line; a cause that its parent already quotes is not said twice.

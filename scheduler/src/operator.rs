@@ -25,7 +25,8 @@ pub struct ClientFile {
     /// Where it answers, or where it and the others of its database do: http on loopback, else https. One URL, or a list.
     #[serde(with = "one_or_more")]
     pub scheduler: Vec<String>,
-    /// The certificate of its authority, PEM; none in plaintext.
+    /// The certificate of its authority, PEM; none in plaintext. Written as it lies from the file's folder, so that a copy of the
+    /// folder works elsewhere.
     pub ca: Option<PathBuf>,
     /// The operator's token.
     pub token: String,
@@ -71,7 +72,9 @@ impl ClientFile {
     /// When the system refuses.
     pub fn write(&self, data_dir: &DataDir) -> anyhow::Result<PathBuf> {
         let path = data_dir.path().join(CLIENT_FILE);
-        let text = toml::to_string(self).context("write the client's settings")?;
+        let beside = |ca: &PathBuf| ca.strip_prefix(data_dir.path()).unwrap_or(ca).to_owned();
+        let file = Self { ca: self.ca.as_ref().map(beside), ..self.clone() };
+        let text = toml::to_string(&file).context("write the client's settings")?;
         write_atomically(&path, 0o600, text.as_bytes())?;
         Ok(path)
     }
@@ -84,7 +87,7 @@ impl ClientFile {
         let path = data_dir.join(CLIENT_FILE);
         match std::fs::read_to_string(&path) {
             Ok(text) => toml::from_str(&text)
-                .map(Some)
+                .map(|file: Self| Some(Self { ca: file.ca.map(|ca| data_dir.join(ca)), ..file }))
                 .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.message())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
@@ -183,7 +186,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let dir = DataDir::claim(&base.path().join("d")).unwrap();
         assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
-        for ca in [None, Some(PathBuf::from("/x/ca.pem"))] {
+        for ca in [None, Some(PathBuf::from("/x/ca.pem")), Some(dir.path().join("tls/ca.pem"))] {
             let file = ClientFile { scheduler: vec!["https://127.0.0.1:7171".to_owned()], ca, token: "t".to_owned() };
             file.write(&dir).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file.clone()));
@@ -191,6 +194,10 @@ mod tests {
             more.write(&dir).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(more));
         }
+        let copy = base.path().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(dir.path().join(CLIENT_FILE), copy.join(CLIENT_FILE)).unwrap();
+        assert_eq!(ClientFile::read(&copy).unwrap().unwrap().ca, Some(copy.join("tls/ca.pem")), "beside the copy");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

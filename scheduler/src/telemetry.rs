@@ -1,4 +1,4 @@
-//! Log lines to standard error. `RUST_LOG` chooses them (default: `info` and above); standard output is for what was asked.
+//! Log lines to standard error. `LANDFALL_LOG` chooses them, or `RUST_LOG` (default: `info` and above); standard output is for what was asked.
 
 use std::io::IsTerminal;
 
@@ -9,12 +9,13 @@ const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
 /// Starts logging. A filter that cannot be read is reported and replaced by the default.
 pub fn start() {
-    let (filter, refused) = match std::env::var("RUST_LOG") {
-        Ok(text) if !text.is_empty() => match EnvFilter::try_new(&text) {
+    let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
+    let (filter, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
+        Some((variable, text)) => match EnvFilter::try_new(&text) {
             Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(DEFAULT), Some(format!("'{text}': {error}"))),
+            Err(error) => (EnvFilter::new(DEFAULT), Some(format!("{variable}='{text}' is no filter ({error})"))),
         },
-        _ => (EnvFilter::new(DEFAULT), None),
+        None => (EnvFilter::new(DEFAULT), None),
     };
     let started = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -22,6 +23,6 @@ pub fn start() {
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     if let (Ok(()), Some(refused)) = (started, refused) {
-        tracing::warn!("RUST_LOG is not a filter, the default is used: {refused}");
+        tracing::warn!("{refused}: the default is used");
     }
 }

@@ -7,7 +7,8 @@
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::contact::ContactUrl;
 use crate::data_dir::DataDir;
-use crate::exit::{print, usage};
+use crate::exit::{Code, print, usage};
 use crate::geoip::GeoIp;
 use crate::grpc::Identity;
 use crate::operator::{self, ClientFile, Precedence};
@@ -30,9 +31,6 @@ use crate::postgres::PrivatePostgres;
 use crate::store::schedulers;
 use crate::tls::{self, ServerTls};
 use crate::{Scheduler, store, wake};
-
-/// The exit code of a process that a second signal cut short: 128 + SIGINT.
-const ABORTED: i32 = 130;
 
 /// What the operator asked for.
 #[derive(Debug, Clone, Default)]
@@ -43,8 +41,10 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// The configuration; none: the defaults.
     pub config: Option<PathBuf>,
-    /// A Postgres server of the operator's own; none: a private one.
+    /// A Postgres server of the operator's own; none: the configuration's, else a private one.
     pub database_url: Option<String>,
+    /// No private Postgres is started.
+    pub own_database: bool,
     /// Carried in every user agent; none: the configuration's.
     pub contact_url: Option<ContactUrl>,
     /// Positions by address; none: the configuration's.
@@ -104,7 +104,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     };
     let data_dir = DataDir::claim(&data_dir)?;
     let listener = bind(config.listen).await?;
-    let (connect, postgres) = match &options.database_url {
+    let (connect, postgres) = match &config.database_url {
         Some(url) => (database_options(url)?, None),
         None => {
             let postgres = tokio::select! {
@@ -133,10 +133,10 @@ async fn serve(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr().context("ask for the listening address")?;
-    if options.database_url.is_some() {
+    if config.database_url.is_some() {
         reach(&connect).await?;
     }
-    let own = options.database_url.is_none() || options.replace_secrets;
+    let own = config.database_url.is_none() || options.replace_secrets;
     let precedence = if own { Precedence::DataDir } else { Precedence::Database };
     let pool = store::open(connect).await.context("open the database")?;
     let token = operator::token(&pool, data_dir, precedence).await?;
@@ -145,6 +145,12 @@ async fn serve(
         false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
     };
     let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
+    if address.ip().is_unspecified() && options.advertise.is_none() {
+        let dialled = &identity.scheduler_url;
+        eprintln!(
+            "warning: agents will dial {dialled}; where they do not know this name, start with --advertise HOST:PORT"
+        );
+    }
     if let Some(tls) = &tls {
         operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
     }
@@ -153,7 +159,8 @@ async fn serve(
     client.with(&others).write(data_dir)?;
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
-    print(&greeting(options, has_contact, data_dir, &identity, address, &others)?)?;
+    let private = config.database_url.is_none();
+    print(&greeting(private, has_contact, data_dir, &identity, address, &others)?)?;
 
     let scheduler = Scheduler {
         pool: pool.clone(),
@@ -177,6 +184,18 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
         Some(path) => Config::load(path)?,
         None => Config::default(),
     };
+    if let Some(path) = options.config.as_deref().filter(|_| config.database_url.is_some()) {
+        warn_if_shared(path);
+    }
+    if options.database_url.is_some() {
+        config.database_url.clone_from(&options.database_url);
+    }
+    if options.own_database && config.database_url.is_none() {
+        return Err(usage(
+            "no Postgres server is named: give --database-url URL, LANDFALL_DATABASE_URL or database_url in the configuration \
+             (--config FILE); or `landfall up`, which brings its own",
+        ));
+    }
     if let Some(listen) = options.listen {
         config.listen = listen;
     }
@@ -196,6 +215,15 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// A database's URL may hold a password.
+fn warn_if_shared(config: &Path) {
+    let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
+    if mode & 0o007 != 0 {
+        let config = config.display();
+        eprintln!("warning: everybody on this machine can read the database_url in {config}: chmod o= {config}");
+    }
+}
+
 async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => anyhow::anyhow!("the address {listen} is already in use"),
@@ -208,7 +236,7 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = if postgres { url.parse().ok() } else { None };
-    options.ok_or_else(|| usage("--database-url is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
+    options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
 }
 
 /// Tries a server of the operator's own once: the pool would try again and again, and then say only that it gave up.
@@ -242,7 +270,7 @@ fn on_signal() -> anyhow::Result<CancellationToken> {
                 cancelled.cancel();
             } else {
                 tracing::warn!("stopped before everything was drained");
-                std::process::exit(ABORTED);
+                std::process::exit(i32::from(Code::Interrupted as u8));
             }
         }
     });
@@ -312,7 +340,7 @@ async fn keep_client_file(wakes: &wake::Wakes, client: &ClientFile, data_dir: &D
 
 /// What a person reads at the start.
 fn greeting(
-    options: &Options,
+    private: bool,
     has_contact: bool,
     data_dir: &DataDir,
     identity: &Identity,
@@ -323,7 +351,7 @@ fn greeting(
     let mut text = String::new();
     writeln!(text, "landfall {} is listening on {scheme}://{address}", env!("CARGO_PKG_VERSION"))?;
     writeln!(text, "  data directory  {}", data_dir.path().display())?;
-    let database = if options.database_url.is_some() { "the given server" } else { "a private Postgres" };
+    let database = if private { "a private Postgres" } else { "the given server" };
     writeln!(text, "  database        {database}")?;
     if let Some(fingerprint) = &identity.ca_fingerprint {
         writeln!(text, "  agents dial     {}", identity.scheduler_url)?;

@@ -210,7 +210,8 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, narrator: &Narrator) -> a
     submit.args(["sites", "submit"]).arg(&list).args(["--batch", BATCH, "--watch", "--strategy", args.strategy.name()]);
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let status = submit.status().await.context("run landfall sites submit")?;
-    ensure!(status.success(), "landfall sites submit ended with {status}");
+    // 3: sites failed, which the checks judge.
+    ensure!(matches!(status.code(), Some(0 | 3)), "landfall sites submit ended with {status}");
     narrator.say("the batch has ended");
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +14,7 @@ use super::request::{RequestArgs, duration};
 use super::{progress, stop_on_signals};
 use crate::config::StoreConfig;
 use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy, Progress};
+use crate::exit::{Code, ended, usage};
 use crate::user_agent::Product;
 use crate::warc::Store;
 
@@ -84,15 +85,17 @@ impl CrawlArgs {
         }
         let Asked { mut policy, user_agent } = asked;
         if !self.include.is_empty() {
-            policy.paths.include(&self.include).map_err(|reason| anyhow!("--include: {reason}"))?;
+            policy.paths.include(&self.include).map_err(|reason| usage(format!("--include: {reason}")))?;
         }
         if !self.exclude.is_empty() {
-            policy.paths.exclude(&self.exclude).map_err(|reason| anyhow!("--exclude: {reason}"))?;
+            policy.paths.exclude(&self.exclude).map_err(|reason| usage(format!("--exclude: {reason}")))?;
         }
         let request_interval = self.request_interval.unwrap_or(policy.request_interval);
         let shortest_interval = self.shortest_interval.unwrap_or(policy.shortest_interval);
         if shortest_interval != Duration::MAX && shortest_interval > request_interval {
-            bail!("shortest_interval: {shortest_interval:?} is more than the request_interval of {request_interval:?}");
+            return Err(usage(format!(
+                "shortest_interval: {shortest_interval:?} is more than the request_interval of {request_interval:?}"
+            )));
         }
         let policy = Policy {
             max_pages: self.max_pages.unwrap_or(policy.max_pages),
@@ -131,18 +134,22 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
     // A task of its own: whenever one wakes what the runtime was started with, the system is asked for news once more.
     let crawl = tokio::spawn(crawl::run(job, keep, Permits::default(), context, stop));
-    let ended = tokio::select! {
+    let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl broke off")?,
         () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),
     };
     if let Some(store) = store {
         store.close().await;
     }
-    let outcome = match ended {
+    let outcome = match crawled {
         Ended::Outcome(outcome) => outcome,
-        Ended::Stopped(_) if file.is_some() => bail!("the crawl was stopped; the same command goes on with it"),
+        Ended::Stopped(_) if file.is_some() => {
+            return Err(ended(Code::Interrupted, "the crawl was stopped; the same command goes on with it"));
+        }
         // Only where there is a scheduler does one pause elsewhere, or has to wait for its turn.
-        Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => bail!("the crawl was stopped"),
+        Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => {
+            return Err(ended(Code::Interrupted, "the crawl was stopped"));
+        }
         Ended::Broken(reason) => bail!(reason),
     };
     if let Some(file) = file {
@@ -159,8 +166,11 @@ fn kept(folder: &Path, site: &str) -> PathBuf {
 
 fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
     match outcome.kind {
-        Kind::Blocked(by) => bail!("blocked by {}: {}", format!("{by:?}").to_lowercase(), outcome.message),
-        Kind::Unreachable => bail!("unreachable: {}", outcome.message),
+        Kind::Blocked(by) => {
+            let by = format!("{by:?}").to_lowercase();
+            return Err(ended(Code::SiteFailed, format!("blocked by {by}: {}", outcome.message)));
+        }
+        Kind::Unreachable => return Err(ended(Code::SiteFailed, format!("unreachable: {}", outcome.message))),
         Kind::Complete => println!("{}", line("complete", outcome)),
         Kind::Truncated(budget) => println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome)),
     }

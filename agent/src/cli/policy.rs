@@ -5,12 +5,13 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use toml::{Spanned, Value};
 
 use super::request::duration;
 use crate::config::one_line;
 use crate::crawl::Policy;
+use crate::exit::usage;
 use crate::user_agent::{BadProduct, Product};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,11 +34,11 @@ pub(super) struct Asked {
 pub(super) fn read(path: &Path, asked: &mut Asked) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =
-        toml::from_str(&text).map_err(|error| anyhow!("{}: {}", path.display(), one_line(&text, &error)))?;
+        toml::from_str(&text).map_err(|error| usage(format!("{}: {}", path.display(), one_line(&text, &error))))?;
     for (name, value) in &fields {
         let line = text.get(..name.span().start).unwrap_or_default().matches('\n').count() + 1;
         set(asked, name.get_ref(), value.get_ref())
-            .map_err(|reason| anyhow!("{}: line {line}: {}: {reason}", path.display(), name.get_ref()))?;
+            .map_err(|reason| usage(format!("{}: line {line}: {}: {reason}", path.display(), name.get_ref())))?;
     }
     Ok(())
 }

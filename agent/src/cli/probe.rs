@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
+use crate::exit::{Code, ended, usage};
 use crate::probe::weighted_mean::{Summary, mean, weighted_mean};
-use crate::probe::{self, Metric, Observation, Order, Phases, Probed, Target, Turn};
+use crate::probe::{self, Metric, Observation, Order, Phases, ProbeError, Probed, Target, Turn};
 
 /// What to measure, and how.
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ pub(super) struct ProbeArgs {
     #[arg(long, default_value = "5s", value_parser = duration)]
     timeout: Duration,
     /// How the result is printed.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
+    #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     format: Format,
     #[command(flatten)]
     request: RequestArgs,
@@ -48,14 +49,16 @@ enum MetricArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    Text,
+    #[value(alias = "text")]
+    Table,
     Json,
 }
 
 /// Measures, and prints.
 pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let context = args.request.context()?;
-    let target = if args.url.contains("://") { Target::url(&args.url) } else { Target::site(&args.url) }?;
+    let target = if args.url.contains("://") { Target::url(&args.url) } else { Target::site(&args.url) };
+    let target = target.map_err(|error| usage(error.to_string()))?;
     let metric = match args.metric {
         MetricArg::Ttfb => Metric::Ttfb,
         MetricArg::Connect => Metric::Connect,
@@ -72,7 +75,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     };
     let unread = CancellationToken::new();
     let mut number = 0;
-    let text = args.format == Format::Text;
+    let text = args.format == Format::Table;
     let mut observe = |seen: Observation| {
         if matches!(seen, Observation::Sample(_) | Observation::Lost(_)) {
             number += 1;
@@ -84,16 +87,24 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let probed = tokio::select! {
         // Whoever read this has gone (`| head`), so no more requests are sent for it.
         () = unread.cancelled() => return Ok(()),
-        probed = probe::measure(&context, &target, &order, &mut observe) => probed?,
+        probed = probe::measure(&context, &target, &order, &mut observe) => probed.map_err(failure)?,
     };
     let summary = weighted_mean(&probed.samples).context("sum up the samples")?;
     let printed = match args.format {
-        Format::Text => summary_text(&probed, &summary),
+        Format::Table => summary_text(&probed, &summary),
         Format::Json => as_json(&args.url, &probed, &summary).to_string(),
     };
     match writeln!(std::io::stdout(), "{printed}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("print the result"),
         _ => Ok(()),
+    }
+}
+
+/// Whether it is the site's fault or the question's.
+fn failure(error: ProbeError) -> anyhow::Error {
+    match error {
+        ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),
+        site => ended(Code::SiteFailed, site.to_string()),
     }
 }
 

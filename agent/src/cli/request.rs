@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 use ipnet::IpNet;
 
@@ -12,6 +11,7 @@ use super::{config_file, name_server};
 use crate::config::Config;
 use crate::context::{Context, tls_config};
 use crate::dns::Resolver;
+use crate::exit::usage;
 use crate::guard::{Guard, OPEN};
 use crate::user_agent::UserAgent;
 
@@ -19,7 +19,7 @@ use crate::user_agent::UserAgent;
 #[derive(Debug, Args)]
 pub(super) struct RequestArgs {
     /// Where site owners reach you; from agent.toml by default.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
     /// A network that may be probed and crawled though it is not public; may be repeated.
     #[arg(long, value_name = "CIDR")]
@@ -31,7 +31,7 @@ pub(super) struct RequestArgs {
     #[arg(long, value_name = "FILE")]
     extra_ca: Option<PathBuf>,
     /// The agent's folder, whose agent.toml gives what is not said here.
-    #[arg(long)]
+    #[arg(long, env = "LANDFALL_AGENT_DIR")]
     dir: Option<PathBuf>,
 }
 
@@ -43,10 +43,10 @@ impl RequestArgs {
         let config = config.as_ref();
         let contact = self.contact_url.as_deref().or(config.and_then(|config| config.contact_url.as_deref()));
         let Some(contact) = contact else {
-            bail!(
+            return Err(usage(format!(
                 "no request leaves without a contact URL: give --contact-url, or set contact_url in {}",
                 file.display()
-            );
+            )));
         };
         let mut allowed = self.allow_net.clone();
         allowed.extend(config.iter().flat_map(|config| config.allow_net.iter().copied()));

@@ -18,7 +18,7 @@ pub(super) async fn show(name: String, format: ShowFormat, connection: &Connecti
     let asked = client.fleet().show_agent(ShowAgentRequest { name }).await;
     let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
     match format {
-        ShowFormat::Text => print(&text(shown)?),
+        ShowFormat::Table => print(&text(shown)?),
         ShowFormat::Json => output::print_json(&Shown::from(shown)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use landfall_proto::v1::{Agent, CreateEnrolmentRequest, CreateEnrolmentResponse, ListAgentsRequest};
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use super::ConnectionArgs;
 use super::agent;
 use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
-use super::output::{self, Format, Row, ShowFormat};
+use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs};
 use super::tag::TagArgs;
 use crate::constraints;
 use crate::exit::{print, usage};
@@ -32,18 +32,16 @@ Example:
         /// Those that were removed as well
         #[arg(long)]
         removed: bool,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Show one agent: its session, what it crawls, what it was refused, and its last events
     Show {
         /// The agent
         #[arg(value_name = "NAME")]
         name: String,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
-        format: ShowFormat,
+        #[command(flatten)]
+        format: ShowFormatArgs,
     },
     /// Give an agent no more work; it finishes what it has begun, the rest goes to others
     #[command(after_help = "\
@@ -86,29 +84,20 @@ pub(super) struct EnrolArgs {
     /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 times at most
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = EnrolFormat::Text)]
-    format: EnrolFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum EnrolFormat {
-    /// The command to run.
-    Text,
-    /// One object.
-    Json,
+    #[command(flatten)]
+    format: ShowFormatArgs,
 }
 
 impl AgentsCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Enrol(args) => enrol(args, connection).await,
-            Self::Show { name, format } => agent::show(name, format, connection).await,
+            Self::Show { name, format: ShowFormatArgs { format } } => agent::show(name, format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
             Self::Tag(args) => args.run(connection).await,
             Self::Remove(args) => args.run(connection).await,
-            Self::List { removed, format } => {
+            Self::List { removed, format: FormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.fleet().list_agents(ListAgentsRequest { removed }).await;
                 let agents = listed.map_err(|status| client.refusal(&status))?.into_inner().agents;
@@ -156,9 +145,9 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
         );
     }
     let enrolment = Enrolment::new(made, client.url());
-    match args.format {
-        EnrolFormat::Text => print(&enrolment.text()),
-        EnrolFormat::Json => output::print_json(&enrolment),
+    match args.format.format {
+        ShowFormat::Table => print(&enrolment.text()),
+        ShowFormat::Json => output::print_json(&enrolment),
     }
 }
 

@@ -13,8 +13,9 @@ use super::ConnectionArgs;
 use super::batch_changes;
 use super::client::Client;
 use super::constraints;
-use super::output::{self, Format, Row, ShowFormat};
+use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs};
 use super::throughput::EstimateShown;
+use super::wait::WaitArgs;
 use super::watch;
 use crate::exit::print;
 
@@ -22,19 +23,22 @@ use crate::exit::print;
 pub(super) enum BatchesCommand {
     /// List the batches, the newest first
     List {
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Show one batch: how far it is, and why sites failed
     Show {
         /// The batch
         #[arg(value_name = "NAME")]
         batch: String,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
-        format: ShowFormat,
+        #[command(flatten)]
+        format: ShowFormatArgs,
     },
+    /// Wait until every site of these batches has ended; exit code 3 says that some failed, 4 that the time passed before
+    #[command(
+        after_help = "Example:\n  landfall batches wait autumn winter --timeout 30m && landfall report agents --batch autumn"
+    )]
+    Wait(WaitArgs),
     /// Cancel every site of a batch that has not ended; crawls under way are stopped
     Cancel {
         /// The batch
@@ -46,7 +50,7 @@ pub(super) enum BatchesCommand {
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { format } => {
+            Self::List { format: FormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.sites().list_batches(ListBatchesRequest {}).await;
                 let batches = listed.map_err(|status| client.refusal(&status))?.into_inner().batches;
@@ -56,15 +60,16 @@ impl BatchesCommand {
                 let rows: Vec<BatchRow> = batches.into_iter().map(BatchRow::from).collect();
                 output::print_rows(&rows, format)
             }
-            Self::Show { batch, format } => {
+            Self::Show { batch, format: ShowFormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_batch(ShowBatchRequest { batch }).await;
                 let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
                 match format {
-                    ShowFormat::Text => print(&text(&shown)?),
+                    ShowFormat::Table => print(&text(&shown)?),
                     ShowFormat::Json => output::print_json(&Shown::from(shown)),
                 }
             }
+            Self::Wait(args) => args.run(connection).await,
             Self::Cancel { batch } => {
                 batch_changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, Row};
+use super::output::{self, Format, FormatArgs, Row};
 use crate::exit::print;
 
 /// What is said while there is nothing to show.
@@ -24,27 +24,24 @@ const FORMULA: &str = "rtt_ms(x, y) = sqrt(sum((x.position_ms - y.position_ms)^2
 pub(super) enum EmbeddingCommand {
     /// Show the newest embedding: its landmarks, its errors, and who does not fit in
     Show {
-        /// How to print; CSV has the worst explained pairs
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Have a new embedding fitted now, and wait for it
     Fit {
         /// How long to wait, seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=300))]
         wait: u32,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// List the embeddings, newest first: why each was fitted, and how far it moved the agents
     History {
         /// How many at most
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Print every agent's coordinate: enough to predict distances elsewhere
     #[command(after_help = "\
@@ -53,7 +50,7 @@ The predicted round trip of two hosts x and y, milliseconds, over all dimensions
 Coordinates of different epochs never meet.")]
     Export {
         /// How to print
-        #[arg(long, value_enum, default_value_t = ExportFormat::Json)]
+        #[arg(short = 'o', long, value_enum, default_value_t = ExportFormat::Json)]
         format: ExportFormat,
     },
 }
@@ -72,10 +69,10 @@ impl EmbeddingCommand {
         let mut embeddings = client.embeddings();
         let refusal = |status| client.refusal(&status);
         match self {
-            Self::Show { format } => {
+            Self::Show { format: FormatArgs { format } } => {
                 show(embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(), format)
             }
-            Self::Fit { wait, format } => {
+            Self::Fit { wait, format: FormatArgs { format } } => {
                 let wait = Some(prost_types::Duration { seconds: i64::from(wait), nanos: 0 });
                 let answer = embeddings.fit_embedding(FitEmbeddingRequest { wait }).await.map_err(refusal)?;
                 match answer.into_inner().epoch {
@@ -85,7 +82,7 @@ impl EmbeddingCommand {
                     )),
                 }
             }
-            Self::History { limit, format } => {
+            Self::History { limit, format: FormatArgs { format } } => {
                 let answer = embeddings.list_epochs(ListEpochsRequest { limit }).await.map_err(refusal)?;
                 let rows: Vec<EpochRow> = answer.into_inner().epochs.into_iter().map(EpochRow::from).collect();
                 if rows.is_empty() && format == Format::Table {

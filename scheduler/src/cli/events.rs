@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use landfall_proto::v1::{Event, EventsRequest};
 use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output;
+use super::output::{self, ShowFormat, ShowFormatArgs};
 use crate::exit::print;
 
 /// How often a broken stream is opened again without an event in between: a scheduler may restart.
@@ -36,17 +36,8 @@ pub(super) struct EventsArgs {
     /// Go on with what happens
     #[arg(long)]
     follow: bool,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = EventFormat::Text)]
-    format: EventFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum EventFormat {
-    /// A line each.
-    Text,
-    /// An object a line.
-    Json,
+    #[command(flatten)]
+    format: ShowFormatArgs,
 }
 
 impl EventsArgs {
@@ -90,9 +81,9 @@ impl EventsArgs {
                 Ok(Some(event)) if event.id <= known => {}
                 Ok(Some(event)) => {
                     *last = event.id.max(*last);
-                    print(&match self.format {
-                        EventFormat::Text => line(&event) + "\n",
-                        EventFormat::Json => serde_json::to_string(&EventRow::from(event))? + "\n",
+                    print(&match self.format.format {
+                        ShowFormat::Table => line(&event) + "\n",
+                        ShowFormat::Json => serde_json::to_string(&EventRow::from(event))? + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),

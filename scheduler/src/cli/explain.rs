@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::agents::level_cell;
 use super::client::Client;
-use super::output::{self, Row};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs};
 use super::sites::{Globe, globe_cell};
 use crate::exit::print;
 
@@ -29,29 +29,20 @@ pub(super) struct ExplainArgs {
     /// This choice alone, by its number
     #[arg(long, value_name = "ASSIGNMENT-ID", value_parser = clap::value_parser!(i64).range(1..))]
     at: Option<i64>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = ExplainFormat::Table)]
-    format: ExplainFormat,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum ExplainFormat {
-    /// Sentences, with a table of the candidates.
-    Table,
-    /// One object.
-    Json,
+    #[command(flatten)]
+    format: ShowFormatArgs,
 }
 
 impl ExplainArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { site, batch, at, format } = self;
+        let Self { site, batch, at, format: ShowFormatArgs { format } } = self;
         let client = Client::connect(connection).await?;
         let request = ExplainRequest { site, batch: batch.unwrap_or_default(), assignment_id: at };
         let asked = client.sites().explain(request).await;
         let explained = Explained::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
         match format {
-            ExplainFormat::Table => print(&explained.text()?),
-            ExplainFormat::Json => output::print_json(&explained),
+            ShowFormat::Table => print(&explained.text()?),
+            ShowFormat::Json => output::print_json(&explained),
         }
     }
 }

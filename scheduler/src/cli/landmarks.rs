@@ -13,7 +13,7 @@ use tonic::Response;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::election;
-use super::output::{self, Format, Row};
+use super::output::{self, Format, FormatArgs, Row};
 use crate::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]
@@ -27,15 +27,13 @@ pub(super) enum LandmarksCommand {
         /// Dimensions of the map, at most landmarks - 1 [default: min(8, landmarks - 1)]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// List the landmarks
     List {
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Believe a quarantined agent again; what it measured is forgotten, and it measures anew
     #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
@@ -53,16 +51,15 @@ pub(super) enum LandmarksCommand {
         /// Dimensions of the map, at most count - 1 [default: min(8, count - 1)]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
 }
 
 impl LandmarksCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let (answer, client, format) = match self {
-            Self::Set { names, dims, format } => {
+            Self::Set { names, dims, format: FormatArgs { format } } => {
                 let mut seen = HashSet::new();
                 if let Some(name) = names.iter().find(|name| !seen.insert(name.as_str())) {
                     return Err(usage(format!("the landmark '{name}' is named twice")));
@@ -72,12 +69,12 @@ impl LandmarksCommand {
                 let request = SetLandmarksRequest { names, dimensions };
                 (client.fleet().set_landmarks(request).await.map(without_map), client, format)
             }
-            Self::List { format } => {
+            Self::List { format: FormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
             }
             Self::Trust { name } => return trust(name, connection).await,
-            Self::Elect { count, dims, format } => {
+            Self::Elect { count, dims, format: FormatArgs { format } } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
                 let client = Client::connect(connection).await?;
                 let request = ElectLandmarksRequest { count, dimensions };

@@ -4,7 +4,7 @@
 //! `_ms` (milliseconds, a number) or `_at` (RFC 3339).
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
@@ -13,21 +13,39 @@ use crate::exit::print;
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// For people
+    #[value(alias = "text")]
     Table,
-    /// An array of objects.
+    /// All of it: an array of objects, or one object
     Json,
-    /// With a header.
+    /// One table with a header
     Csv,
 }
 
 /// How to print one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ShowFormat {
-    /// For people.
-    Text,
-    /// One object.
+    /// For people
+    #[value(alias = "text")]
+    Table,
+    /// One object; of a log an object a line
     Json,
+}
+
+/// The flag of commands that print rows.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct FormatArgs {
+    /// How to print
+    #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
+    pub(super) format: Format,
+}
+
+/// The flag of commands that print one thing, or a log.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct ShowFormatArgs {
+    /// How to print
+    #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
+    pub(super) format: ShowFormat,
 }
 
 /// One row of an answer.

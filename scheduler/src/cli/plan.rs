@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::addition::Addition;
 use super::client::Client;
-use super::output::{self, Row, ShowFormat, counted};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs, counted};
 use super::sites::{Globe, globe_cell};
 use crate::exit::print;
 use crate::model::Strategy;
@@ -35,14 +35,13 @@ pub(super) struct PlanArgs {
     /// How sites are given to agents: random, gnp-top1 or gnp-top3 [default: gnp-top3]
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<Strategy>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
-    format: ShowFormat,
+    #[command(flatten)]
+    format: ShowFormatArgs,
 }
 
 impl PlanArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { add, remove, suggest, strategy, format } = self;
+        let Self { add, remove, suggest, strategy, format: ShowFormatArgs { format } } = self;
         let client = Client::connect(connection).await?;
         let request = PlanRequest {
             add: add.into_iter().map(PlannedAddition::from).collect(),
@@ -53,7 +52,7 @@ impl PlanArgs {
         let asked = client.reports().plan(request).await;
         let plan = Plan::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
         match format {
-            ShowFormat::Text => print(&plan.text(suggest.is_some())?),
+            ShowFormat::Table => print(&plan.text(suggest.is_some())?),
             ShowFormat::Json => output::print_json(&plan),
         }
     }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, Row};
+use super::output::{self, FormatArgs, Row};
 use super::throughput::ThroughputArgs;
 
 #[derive(Debug, Subcommand)]
@@ -17,18 +17,16 @@ pub(super) enum ReportCommand {
         /// The batch
         #[arg(long, value_name = "NAME")]
         batch: String,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// What each agent did
     Agents {
         /// Only this batch
         #[arg(long, value_name = "NAME")]
         batch: Option<String>,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// How a batch grows, by agent and by strategy, and how long it will still take
     Throughput(ThroughputArgs),
@@ -38,7 +36,7 @@ impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Throughput(args) => args.run(connection).await,
-            Self::Assignments { batch, format } => {
+            Self::Assignments { batch, format: FormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.reports().assignments(AssignmentsRequest { batch }).await;
                 let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
@@ -48,7 +46,7 @@ impl ReportCommand {
                 }
                 output::print_rows(&rows, format)
             }
-            Self::Agents { batch, format } => {
+            Self::Agents { batch, format: FormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let request = AgentsReportRequest { batch: batch.unwrap_or_default() };
                 let asked = client.reports().agents(request).await;

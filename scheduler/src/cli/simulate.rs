@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::ConnectionArgs;
-use super::output::{self, Row, millis_cell};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs, millis_cell};
 use crate::exit::{print, sentence, usage};
 use crate::model::Strategy;
 use crate::simulate::{
@@ -77,20 +77,11 @@ pub(super) struct SimulateArgs {
     /// Write a page with the table and plots to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = SimulateFormat::Table)]
-    format: SimulateFormat,
+    #[command(flatten)]
+    format: ShowFormatArgs,
     /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SimulateFormat {
-    /// For people.
-    Table,
-    /// One object.
-    Json,
 }
 
 /// The report as JSON.
@@ -140,9 +131,9 @@ impl SimulateArgs {
             let text = page(&Page { matrix, nodes, settings, report, distributions });
             write("--html", file, |mut beside| Ok(beside.write_all(text.as_bytes())?))?;
         }
-        match self.format {
-            SimulateFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
-            SimulateFormat::Table => print(&text(&name, &report)),
+        match self.format.format {
+            ShowFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
+            ShowFormat::Table => print(&text(&name, &report)),
         }
     }
 

@@ -14,7 +14,7 @@ use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
 use super::constraints::ConstraintsArgs;
-use super::output::{self, Format, Row, ShowFormat};
+use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs};
 use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
@@ -52,9 +52,8 @@ Examples:
     Retry(RetryArgs),
     /// List sites that were broken off, because requests to them failed without end
     Alarms {
-        /// How to print
-        #[arg(long, value_enum, default_value_t = Format::Table)]
-        format: Format,
+        #[command(flatten)]
+        format: FormatArgs,
     },
     /// Let sites be crawled again that were broken off
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
@@ -64,9 +63,8 @@ Examples:
         /// A host, or scheme://host:port
         #[arg(value_name = "HOST")]
         site: String,
-        /// How to print
-        #[arg(long, value_enum, default_value_t = ShowFormat::Text)]
-        format: ShowFormat,
+        #[command(flatten)]
+        format: ShowFormatArgs,
     },
 }
 
@@ -100,14 +98,14 @@ impl SitesCommand {
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
-            Self::Alarms { format } => alarms::list(format, connection).await,
+            Self::Alarms { format: FormatArgs { format } } => alarms::list(format, connection).await,
             Self::Reopen(args) => args.run(connection).await,
-            Self::Show { site, format } => {
+            Self::Show { site, format: ShowFormatArgs { format } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_site(ShowSiteRequest { site }).await;
                 let site = Site::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
                 match format {
-                    ShowFormat::Text => print(&site.text()?),
+                    ShowFormat::Table => print(&site.text()?),
                     ShowFormat::Json => output::print_json(&site),
                 }
             }

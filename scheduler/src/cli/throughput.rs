@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, Row, bytes_cell, counted, text_cell};
+use super::output::{self, Format, FormatArgs, Row, bytes_cell, counted, text_cell};
 use super::watch::left;
 use crate::exit::{print, usage};
 
@@ -27,22 +27,11 @@ pub(super) struct ThroughputArgs {
     /// Into how many slices of equal length the time is cut, 1 to 500 [default: 20]
     #[arg(long, value_name = "N")]
     slices: Option<u32>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t = ThroughputFormat::Text)]
-    format: ThroughputFormat,
+    #[command(flatten)]
+    format: FormatArgs,
     /// Which of the tables CSV has [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ThroughputFormat {
-    /// For people.
-    Text,
-    /// One object.
-    Json,
-    /// One table, with a header.
-    Csv,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -57,7 +46,7 @@ enum By {
 
 impl ThroughputArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        if self.by.is_some() && self.format != ThroughputFormat::Csv {
+        if self.by.is_some() && self.format.format != Format::Csv {
             return Err(usage("--by: only --format csv has one table, the others have all".to_owned()));
         }
         let client = Client::connect(connection).await?;
@@ -66,12 +55,12 @@ impl ThroughputArgs {
         let answer = asked.map_err(|status| client.refusal(&status))?.into_inner();
         let left = answer.estimate.as_ref().map(left);
         let shown = Shown::of(self.batch, self.round, answer);
-        match (self.format, self.by) {
-            (ThroughputFormat::Text, _) => print(&text(&shown, left.as_deref())),
-            (ThroughputFormat::Json, _) => output::print_json(&shown),
-            (ThroughputFormat::Csv, None | Some(By::Growth)) => output::print_rows(&shown.growth, Format::Csv),
-            (ThroughputFormat::Csv, Some(By::Agent)) => output::print_rows(&shown.agents, Format::Csv),
-            (ThroughputFormat::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv),
+        match (self.format.format, self.by) {
+            (Format::Table, _) => print(&text(&shown, left.as_deref())),
+            (Format::Json, _) => output::print_json(&shown),
+            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.growth, Format::Csv),
+            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.agents, Format::Csv),
+            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv),
         }
     }
 }

@@ -11,21 +11,27 @@ use tonic::{Code, Status};
 
 use super::client::Client;
 use super::output::{bytes_cell, counted, time};
-use crate::exit::print;
+use crate::exit::{self, print};
 
 /// How often a broken stream is opened again without a message in between.
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before that.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
 
-/// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
+/// Follows a batch to its end, and tells when sites of it failed.
 pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
+    let mut last = None;
+    to_end(client, batch, &mut last).await?;
+    tell(&[(batch.to_owned(), last.unwrap_or_default())])
+}
+
+/// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
+pub(super) async fn to_end(client: &Client, batch: &str, last: &mut Option<BatchProgress>) -> anyhow::Result<()> {
     let mut client = client.clone();
     let mut display = Display::new();
-    let mut last = None;
     let mut reopened = 0;
     loop {
-        let status = match follow(&client, batch, &mut display, &mut last, &mut reopened).await {
+        let status = match follow(&client, batch, &mut display, last, &mut reopened).await {
             Ok(()) => break,
             Err(status) => status,
         };
@@ -38,7 +44,26 @@ pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
         client.move_on().await;
     }
     display.clear();
-    print(&summary(batch, &last.unwrap_or_default()))
+    Ok(())
+}
+
+/// Prints what came of batches; sites that failed are the command's failure too.
+pub(super) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
+    for (batch, progress) in ended {
+        print(&summary(batch, progress))?;
+    }
+    let failed: Vec<(&str, u64)> = ended
+        .iter()
+        .map(|(batch, progress)| (batch.as_str(), progress.failed))
+        .filter(|(_, sites)| *sites > 0)
+        .collect();
+    let Some((first, _)) = failed.first() else { return Ok(()) };
+    let counts: Vec<String> =
+        failed.iter().map(|(batch, sites)| format!("{} of batch {batch}", counted(*sites, "site"))).collect();
+    Err(exit::ended(
+        exit::Code::SitesFailed,
+        format!("{} failed: `landfall batches show {first}` says why", counts.join(", ")),
+    ))
 }
 
 /// One stream, to its end or its break.
@@ -66,11 +91,11 @@ fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
 
-fn ended(progress: &BatchProgress) -> u64 {
+pub(super) fn ended(progress: &BatchProgress) -> u64 {
     progress.complete + progress.truncated + progress.failed + progress.cancelled
 }
 
-fn total(progress: &BatchProgress) -> u64 {
+pub(super) fn total(progress: &BatchProgress) -> u64 {
     let BatchProgress { submitted, measuring, located, assigned, leased, .. } = progress;
     submitted + measuring + located + assigned + leased + ended(progress)
 }

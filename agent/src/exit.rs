@@ -1,0 +1,52 @@
+//! How the agent's binary ends: one sentence on standard error, and a code of the table that `landfall --help` prints.
+
+use std::process::ExitCode;
+
+/// How a command ended; the numbers are those of `landfall`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Code {
+    /// It could not be done.
+    NotDone = 1,
+    /// It makes no sense as asked (also clap's code).
+    Usage = 2,
+    /// The site that was asked for does not answer, or refuses.
+    SiteFailed = 3,
+    /// Ctrl-C or SIGTERM came before: 128 + SIGINT, as shells have it.
+    Interrupted = 130,
+}
+
+/// What help says of them.
+pub const TABLE: &str = "\
+Exit codes:
+    0  all was done; an agent that was told to stop has handed back what it held
+    1  it could not be done; standard error says why
+    2  what was asked makes no sense; the same command never succeeds
+    3  the site does not answer, or refuses (probe, crawl)
+  130  Ctrl-C came before";
+
+/// A sentence, and the code that goes with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Ended {
+    code: Code,
+    message: String,
+}
+
+/// An end with this code, as `anyhow` carries it.
+pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Ended { code, message: message.into() })
+}
+
+/// What was asked makes no sense as asked.
+pub fn usage(message: impl Into<String>) -> anyhow::Error {
+    ended(Code::Usage, message)
+}
+
+/// Reports how the command ended.
+pub fn report(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+    let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
+    ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
+}
