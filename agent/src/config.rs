@@ -1,6 +1,6 @@
 //! The agent's configuration: one typed tree, read from `agent.toml`, checked once. `landfall-agent enrol` writes it.
 //!
-//! Unknown keys are refused. Relative paths are meant from the folder the file lies in.
+//! Unknown keys are refused. Relative paths are meant from the folder the file lies in, or from another that is said.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::dns::{NoNameServers, Resolver};
+use crate::guard::parse_network;
 use crate::schedulers::Schedulers;
 use crate::user_agent::UserAgent;
 
@@ -59,7 +60,7 @@ pub struct Config {
     #[serde(default = "yes")]
     pub dns_cache: bool,
     /// Networks that may be probed and crawled though they are not public.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
     /// Certificates (PEM) that sites may be signed by beside the public web's.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,18 +189,26 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks a file.
+    /// Reads and checks a file; relative paths are meant from its folder.
     ///
     /// # Errors
     /// When it cannot be read, or says something that is not understood.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_from(path, path.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Reads and checks a file; relative paths are meant from `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or says something that is not understood.
+    pub fn load_from(path: &Path, folder: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
             _ => ConfigError::Read { path: path.to_owned(), source },
         })?;
-        let mut config: Self = toml::from_str(&text)
-            .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(&text, &error) })?;
-        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut config = Self::parse(path, &text)?;
+        // So that an error names the file wherever the process was started.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let (always, perhaps) = (
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
             [config.ca.as_mut(), config.extra_ca.as_mut()],
@@ -210,6 +219,15 @@ impl Config {
         }
         config.validate()?;
         Ok(config)
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// When it is no TOML, or has a key or value that is not known.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text)
+            .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(text, &error) })
     }
 
     /// The resolver that is meant.
@@ -327,6 +345,11 @@ fn name_server<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sock
     text.map(|text| parse_name_server(&text)).transpose().map_err(serde::de::Error::custom)
 }
 
+fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| parse_network(text)).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+}
+
 /// TOML errors draw the line they are about; one sentence names it instead.
 pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().lines().next().unwrap_or_default();
@@ -395,6 +418,7 @@ mod tests {
             (format!("{LEAST}capacity = 0\n"), "capacity"),
             (format!("{LEAST}contact_url = 'nowhere'\n"), "contact_url"),
             (format!("{LEAST}dns = 'nowhere'\n"), "line 5"),
+            (format!("{LEAST}allow_net = ['127.0.1.0/33']\n"), "line 5: '127.0.1.0/33': a prefix is 0 to 32"),
             (format!("{LEAST}[beacon]\nadvertise = 'here'\n"), "beacon.advertise"),
             (format!("{LEAST}[store]\n"), "folder"),
             (format!("{LEAST}[store]\nfolder = 'p'\nmax_file_bytes = 1048575\n"), "store.max_file_bytes"),

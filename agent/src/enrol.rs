@@ -19,8 +19,10 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::config::{BadSchedulerUrl, BeaconConfig, Config, CrawlsConfig, FILE, OutboxConfig, SchedulerUrl};
+use crate::config::{BadSchedulerUrl, Config, FILE, SchedulerUrl};
 use crate::schedulers::Schedulers;
+
+mod settings;
 
 /// The name the scheduler's certificate is issued to, whatever address it is reached by.
 pub const DOMAIN: &str = "landfall-scheduler";
@@ -43,7 +45,7 @@ pub struct Enrolment {
     pub dir: PathBuf,
     /// Goes into every user agent.
     pub contact_url: Option<String>,
-    /// Whether an enrolment in the folder may be overwritten.
+    /// Whether the folder's enrolment may be replaced; what else its `agent.toml` says is kept.
     pub force: bool,
 }
 
@@ -76,7 +78,7 @@ pub enum EnrolError {
     #[error("the scheduler refused the token: {0}")]
     Refused(String),
     /// The folder holds an agent already.
-    #[error("{0} holds an enrolled agent; --force overwrites it")]
+    #[error("{0} holds an enrolled agent; --force replaces its credential and keeps the other settings")]
     Enrolled(PathBuf),
     /// The folder cannot be written.
     #[error("write {path}")]
@@ -104,10 +106,12 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     // A token works once: what can fail is tried before it is spent.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
-    let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
-    let mut config = config_of(enrolment, ca.is_some(), &EnrolResponse::default());
+    let existing = settings::Existing::read(&file)?;
+    let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
     // Everything but what the scheduler says is known, so that mistakes show before the token is spent.
-    Config { name: "-".into(), city: "-".into(), carrier: "-".into(), ..config.clone() }.validate()?;
+    let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
+    existing.with(enrolment, with_ca, &unknown)?;
+    let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
     let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
     let mut client = AgentServiceClient::new(channel);
     let response = tokio::time::timeout(ANSWER_TIMEOUT, client.enrol(request)).await.map_err(|_| {
@@ -115,13 +119,12 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
     })?;
     let response = response.map_err(|status| EnrolError::Refused(status.message().to_owned()))?.into_inner();
-    config = config_of(enrolment, ca.is_some(), &response);
+    let (text, config) = existing.with(enrolment, ca.is_some(), &response)?;
     if let Some(ca) = &ca {
         write_atomically(&enrolment.dir.join(CA_FILE), ca.as_bytes(), 0o644)?;
     }
     write_atomically(&enrolment.dir.join(CREDENTIAL_FILE), response.credential.as_bytes(), 0o600)?;
-    let text = toml::to_string(&config).expect("a configuration is representable in TOML");
-    write_atomically(&file, text.as_bytes(), 0o644)?;
+    write_atomically(&file, text.as_bytes(), existing.mode())?;
     Ok((file, config))
 }
 
@@ -148,29 +151,6 @@ async fn reach<'a>(
         }
     }
     Err(failed)
-}
-
-fn config_of(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
-    Config {
-        scheduler: enrolment.schedulers.clone(),
-        ca: with_ca.then(|| PathBuf::from(CA_FILE)),
-        credential: PathBuf::from(CREDENTIAL_FILE),
-        name: response.name.clone(),
-        city: response.city.clone(),
-        carrier: response.carrier.clone(),
-        country: response.country.clone(),
-        capacity: 16,
-        contact_url: enrolment.contact_url.clone(),
-        bind: None,
-        dns: None,
-        dns_cache: true,
-        allow_net: Vec::new(),
-        extra_ca: None,
-        beacon: BeaconConfig::default(),
-        outbox: OutboxConfig::default(),
-        crawls: CrawlsConfig::default(),
-        store: None,
-    }
 }
 
 /// The endpoint of a scheduler: TLS with the given authority (PEM), or plaintext on loopback.

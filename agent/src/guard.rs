@@ -18,6 +18,26 @@ use crate::dns::{DnsError, Resolver};
 /// What is said of every network the operator allows, before anything may connect it.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
+/// Reads a network that the operator allows.
+///
+/// # Errors
+/// When it is none; the sentence says what is wrong with it.
+pub fn parse_network(text: &str) -> Result<IpNet, String> {
+    text.parse().map_err(|_| {
+        let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+        match (address.parse::<IpAddr>(), prefix) {
+            (Err(_), _) => format!("'{text}' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
+            (Ok(address), None) => {
+                format!("'{text}' has no prefix: write {} for this address alone", IpNet::from(address))
+            }
+            (Ok(address), Some(_)) => {
+                let (longest, of) = if address.is_ipv4() { (32, "IPv4") } else { (128, "IPv6") };
+                format!("'{text}': a prefix is 0 to {longest} ({of})")
+            }
+        }
+    })
+}
+
 /// An address that may not be connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]
@@ -175,6 +195,21 @@ const fn v6(a: u16, b: u16, prefix: u8) -> Ipv6Net {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_that_is_none_says_why() {
+        assert!(parse_network("127.0.1.0/24").is_ok() && parse_network("2001:db8::/128").is_ok());
+        for (text, said) in [
+            ("127.0.1.0/33", "'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"),
+            ("127.0.1.0/x", "'127.0.1.0/x': a prefix is 0 to 32 (IPv4)"),
+            ("2001:db8::/129", "'2001:db8::/129': a prefix is 0 to 128 (IPv6)"),
+            ("127.0.1.7", "'127.0.1.7' has no prefix: write 127.0.1.7/32 for this address alone"),
+            ("lan/8", "'lan/8' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
+            ("", "'' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
+        ] {
+            assert_eq!(parse_network(text), Err(said.to_owned()));
+        }
+    }
 
     fn why(addr: &str) -> Option<&'static str> {
         Guard::new(Vec::new()).vet(addr.parse().unwrap()).err().map(|refused| refused.why)

@@ -97,12 +97,13 @@ async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Beacon>> {
 }
 
 fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::Terms> {
-    let read =
-        |file: &std::path::Path| std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()));
+    let read = |key: &str, file: &std::path::Path| {
+        std::fs::read_to_string(file).with_context(|| format!("{key}: read {}", file.display()))
+    };
     Ok(session::Terms {
         schedulers: Schedulers::try_new(&config.scheduler)?,
-        ca: config.ca.as_deref().map(read).transpose()?,
-        credential: session::bearer(&read(&config.credential)?, &config.credential)?,
+        ca: config.ca.as_deref().map(|file| read("ca", file)).transpose()?,
+        credential: session::bearer(&read("credential", &config.credential)?, &config.credential)?,
         bind: config.bind,
         register: landfall_proto::v1::Register {
             name: config.name.clone(),

@@ -87,3 +87,75 @@ async fn plaintext_off_loopback_and_an_absent_scheduler_are_named() {
     let error = enrol(&enrolment(url.clone(), None, dir.path())).await.unwrap_err().to_string();
     assert!(error.contains(&url) && error.contains("refused"), "{error}");
 }
+
+#[tokio::test]
+async fn enrolling_again_keeps_what_the_operator_set_and_how_it_is_written() {
+    let scheduler = TestScheduler::start(None).await;
+    let url = format!("http://{}", scheduler.addr);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(FILE);
+    let before = "\
+# Rack 7, second from below.
+scheduler = 'https://old.example.org:7171' # the old one
+ca = \"ca.pem\"
+credential = 'credential'
+name   = \"sydney\"  # as in the inventory
+city = 'Sydney'
+carrier = 'Telstra'
+country = 'AU'
+capacity = 40
+allow_net = [
+    '10.0.0.0/8', # the lab
+]
+
+# Never on the public address.
+[beacon]
+listen = '127.0.0.1:7180'
+
+[store]
+folder = '/srv/pages'
+";
+    std::fs::write(&file, before).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let wanted = Enrolment { force: true, ..enrolment(url.clone(), None, dir.path()) };
+    let (_, config) = enrol(&wanted).await.unwrap();
+    assert_eq!((config.name.as_str(), config.capacity), ("harbin-cernet", 40));
+    let after = before
+        .replace("'https://old.example.org:7171'", &format!("\"{url}\""))
+        .replace("ca = \"ca.pem\"\n", "")
+        .replace("\"sydney\"", "\"harbin-cernet\"")
+        .replace("'Sydney'", "\"Harbin\"")
+        .replace("'Telstra'", "\"CERNET\"")
+        .replace("'AU'", "\"CN\"");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), after);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    let contact_url = Some("https://example.org/us".to_owned());
+    let (_, config) = enrol(&Enrolment { contact_url: contact_url.clone(), ..wanted }).await.unwrap();
+    assert_eq!(config.contact_url, contact_url);
+    assert_eq!(config.store.unwrap().folder, Path::new("/srv/pages"));
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_kept_is_refused_before_the_token_is_spent() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join(FILE);
+    // Nobody listens there: had it tried, it would say so.
+    let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
+    let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";
+    for (more, said) in [
+        ("[beacon\n", "agent.toml: line 5: "),
+        ("capacty = 4\n", "agent.toml: line 5: unknown field `capacty`"),
+        ("capacity = 'many'\n", "agent.toml: line 5: "),
+        ("capacity = 0\n", "capacity: 0 is not in 1 to 10000"),
+    ] {
+        let text = format!("{least}{more}");
+        std::fs::write(&file, &text).unwrap();
+        let error = enrol(&wanted).await.unwrap_err();
+        assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(said), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    }
+    // What the enrolment sets itself may be missing.
+    std::fs::write(&file, "capacity = 4\n").unwrap();
+    let error = enrol(&wanted).await.unwrap_err();
+    assert!(matches!(error, EnrolError::Connect { .. }), "{error}");
+}

@@ -1,0 +1,143 @@
+//! `agent.toml` as an enrolment leaves it: what came with the credential is set, everything else stays as the operator wrote it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use landfall_proto::v1::EnrolResponse;
+use toml_edit::{DocumentMut, Item, Value};
+
+use crate::config::{BeaconConfig, Config, ConfigError, CrawlsConfig, OutboxConfig};
+
+use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
+
+/// Readable by all: the file holds no secret.
+const MODE: u32 = 0o644;
+
+/// What lies in the folder before.
+pub(super) struct Existing {
+    file: PathBuf,
+    /// Its text and its mode, where there is one.
+    found: Option<(String, u32)>,
+}
+
+impl Existing {
+    /// Reads the file, if it is there.
+    pub(super) fn read(file: &Path) -> Result<Self, EnrolError> {
+        let failed = |source| EnrolError::Config(ConfigError::Read { path: file.to_owned(), source });
+        let found = match std::fs::read_to_string(file) {
+            Ok(text) => Some((text, std::fs::metadata(file).map_err(failed)?.permissions().mode() & 0o777)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        Ok(Self { file: file.to_owned(), found })
+    }
+
+    /// The mode of the file.
+    pub(super) fn mode(&self) -> u32 {
+        self.found.as_ref().map_or(MODE, |(_, mode)| *mode)
+    }
+
+    /// The file's text after the enrolment, and what it says.
+    pub(super) fn with(
+        &self,
+        enrolment: &Enrolment,
+        with_ca: bool,
+        response: &EnrolResponse,
+    ) -> Result<(String, Config), EnrolError> {
+        let (text, config) = match &self.found {
+            Some((text, _)) => self.edited(text, enrolment, with_ca, response)?,
+            None => {
+                let config = fresh(enrolment, with_ca, response);
+                (toml::to_string(&config).expect("a configuration is representable in TOML"), config)
+            }
+        };
+        config.validate()?;
+        Ok((text, config))
+    }
+
+    fn edited(
+        &self,
+        text: &str,
+        enrolment: &Enrolment,
+        with_ca: bool,
+        response: &EnrolResponse,
+    ) -> Result<(String, Config), ConfigError> {
+        // Says the line as the operator sees it. A file that only lacks what is set below is good.
+        let before = Config::parse(&self.file, text);
+        let mut document: DocumentMut = match text.parse() {
+            Ok(document) => document,
+            Err(error) => {
+                let error: toml_edit::TomlError = error;
+                let reason = error.message().to_owned();
+                return Err(before.err().unwrap_or(ConfigError::Parse { path: self.file.clone(), reason }));
+            }
+        };
+        let scheduler = match &enrolment.schedulers[..] {
+            [one] => Value::from(one),
+            more => more.iter().collect(),
+        };
+        let some = |text: &str| (!text.is_empty()).then(|| Value::from(text));
+        set(&mut document, "scheduler", Some(scheduler));
+        set(&mut document, "ca", with_ca.then(|| Value::from(CA_FILE)));
+        set(&mut document, "credential", Some(Value::from(CREDENTIAL_FILE)));
+        set(&mut document, "name", Some(Value::from(&response.name)));
+        set(&mut document, "city", Some(Value::from(&response.city)));
+        set(&mut document, "carrier", Some(Value::from(&response.carrier)));
+        set(&mut document, "country", some(&response.country));
+        if let Some(contact_url) = &enrolment.contact_url {
+            set(&mut document, "contact_url", Some(Value::from(contact_url)));
+        }
+        let text = document.to_string();
+        match Config::parse(&self.file, &text) {
+            Ok(config) => Ok((text, config)),
+            Err(after) => Err(before.err().unwrap_or(after)),
+        }
+    }
+}
+
+/// Gives a key this value, or takes it away. Comments around it stay, and its spelling where it says the same.
+fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
+    let Some(mut value) = value else {
+        document.remove(key);
+        return;
+    };
+    if let Some(old) = document.get(key).and_then(Item::as_value) {
+        if plain(old) == plain(&value) {
+            return;
+        }
+        *value.decor_mut() = old.decor().clone();
+    }
+    document[key] = Item::Value(value);
+}
+
+/// What a value of a string, or a list of them, says, however it is spelled.
+fn plain(value: &Value) -> Option<Vec<&str>> {
+    match value {
+        Value::Array(array) => array.iter().map(Value::as_str).collect(),
+        one => one.as_str().map(|text| vec![text]),
+    }
+}
+
+/// The settings of an agent that had none.
+fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
+    Config {
+        scheduler: enrolment.schedulers.clone(),
+        ca: with_ca.then(|| PathBuf::from(CA_FILE)),
+        credential: PathBuf::from(CREDENTIAL_FILE),
+        name: response.name.clone(),
+        city: response.city.clone(),
+        carrier: response.carrier.clone(),
+        country: response.country.clone(),
+        capacity: 16,
+        contact_url: enrolment.contact_url.clone(),
+        bind: None,
+        dns: None,
+        dns_cache: true,
+        allow_net: Vec::new(),
+        extra_ca: None,
+        beacon: BeaconConfig::default(),
+        outbox: OutboxConfig::default(),
+        crawls: CrawlsConfig::default(),
+        store: None,
+    }
+}
