@@ -1,5 +1,7 @@
 //! The command line: `run`, `enrol`, `probe` and `crawl`.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -11,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Config, parse_name_server};
 use crate::enrol::{Enrolment, enrol};
+use crate::guard::parse_network;
 use crate::{exit, telemetry};
 
 mod crawl;
@@ -18,6 +21,9 @@ mod policy;
 mod probe;
 mod progress;
 mod request;
+
+/// Bytes that are read of a token's file: a token has 64.
+const MOST_TOKEN: u64 = 4096;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
@@ -48,11 +54,12 @@ struct RunArgs {
     /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The configuration file; agent.toml in the agent's folder by default.
+    /// The configuration file; agent.toml in the agent's folder by default. Relative paths in it are meant from --dir, or from the
+    /// folder the file lies in where no --dir is given.
     #[arg(long, env = "LANDFALL_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// A network that may be probed and crawled though it is not public; may be repeated.
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
 }
 
@@ -61,9 +68,8 @@ struct EnrolArgs {
     /// The scheduler: https://host:port, or http:// on loopback; several, with commas between them or repeated, if there are.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     scheduler: Vec<String>,
-    /// The one-time token that `landfall agents enrol` printed.
-    #[arg(long)]
-    token: String,
+    #[command(flatten)]
+    token: TokenArgs,
     /// SHA-256 of the scheduler's authority, as it was printed; needed for https.
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
@@ -73,9 +79,46 @@ struct EnrolArgs {
     /// Where site owners reach you; goes into every request. The scheduler's by default.
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
-    /// Overwrite an enrolment that is there.
+    /// Replace an enrolment that is there; what else agent.toml says is kept.
     #[arg(long)]
     force: bool,
+}
+
+/// The one-time token that `landfall agents enrol` made: one of both.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct TokenArgs {
+    /// The file that holds the one-time token, or - for standard input.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The one-time token itself; everybody on the machine can read command lines, so --token-file is better.
+    #[arg(long)]
+    token: Option<String>,
+}
+
+impl TokenArgs {
+    fn read(self) -> anyhow::Result<String> {
+        let Some(file) = self.token_file else { return Ok(self.token.unwrap_or_default()) };
+        let (name, mut source): (_, Box<dyn Read>) = match file.as_os_str() == "-" {
+            true => ("standard input".to_owned(), Box::new(std::io::stdin())),
+            false => {
+                let name = file.display().to_string();
+                let opened = File::open(&file).with_context(|| format!("--token-file: read {name}"))?;
+                (name, Box::new(opened))
+            }
+        };
+        let mut text = String::new();
+        let read = source.by_ref().take(MOST_TOKEN).read_to_string(&mut text);
+        read.with_context(|| format!("--token-file: read {name}"))?;
+        let mut words = text.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(token), None) => Ok(token.to_owned()),
+            (None, _) => Err(exit::usage(format!("--token-file: {name} is empty: it must hold the token alone"))),
+            (Some(_), Some(_)) => {
+                Err(exit::usage(format!("--token-file: {name} holds more than one word, and must hold the token alone")))
+            }
+        }
+    }
 }
 
 /// How many threads a command's runtime should have.
@@ -112,7 +155,11 @@ impl Cli {
 }
 
 async fn run(args: RunArgs) -> anyhow::Result<()> {
-    let mut config = Config::load(&config_file(args.dir, args.config))?;
+    let mut config = match (args.config, args.dir) {
+        (Some(file), Some(dir)) => Config::load_from(&file, &dir)?,
+        (Some(file), None) => Config::load(&file)?,
+        (None, dir) => Config::load(&config_file(dir))?,
+    };
     config.allow_net.extend(args.allow_net);
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
@@ -123,7 +170,7 @@ async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
     let dir = args.dir.unwrap_or_else(config::default_dir);
     let enrolment = Enrolment {
         schedulers: args.scheduler,
-        token: args.token,
+        token: args.token.read()?,
         ca_fingerprint: args.ca_fingerprint,
         dir: dir.clone(),
         contact_url: args.contact_url,
@@ -137,8 +184,8 @@ async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config_file(dir: Option<PathBuf>, file: Option<PathBuf>) -> PathBuf {
-    file.unwrap_or_else(|| dir.unwrap_or_else(config::default_dir).join(config::FILE))
+fn config_file(dir: Option<PathBuf>) -> PathBuf {
+    dir.unwrap_or_else(config::default_dir).join(config::FILE)
 }
 
 /// The first signal lets the agent hand back what it holds, the second ends it at once.

@@ -94,3 +94,55 @@ fn an_agent_says_at_its_start_that_its_guard_is_open() {
         assert!(warnings.iter().any(warns), "{net}: {warnings:?}");
     }
 }
+
+fn refused(arguments: &[&str], input: &str) -> String {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Who refuses a flag reads nothing.
+    drop(agent.stdin.take().unwrap().write_all(input.as_bytes()));
+    let output = agent.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn relative_paths_are_meant_from_the_folder_that_is_said_and_errors_name_the_file() {
+    let (etc, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = etc.path().join("x.toml");
+    let text = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\nbeacon.enabled = false\n";
+    std::fs::write(&config, text).unwrap();
+    let (config, dir) = (config.to_str().unwrap(), state.path().to_str().unwrap());
+    let said = refused(&["run", "--config", config, "--dir", dir], "");
+    let missing = |folder: &str| format!("credential: read {folder}/credential: No such file");
+    assert!(said.contains(&missing(dir)), "{said}");
+    let said = refused(&["run", "--config", config], "");
+    assert!(said.contains(&missing(etc.path().to_str().unwrap())), "{said}");
+    let said = refused(&["run", "--dir", dir, "--allow-net", "127.0.1.0/33"], "");
+    assert!(said.contains("'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"), "{said}");
+}
+
+#[test]
+fn a_token_comes_from_one_place_and_is_one_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let enrol = |more: &[&str], input: &str| {
+        refused(&[&["enrol", "--scheduler", "http://127.0.0.1:1", "--dir", dir], more].concat(), input)
+    };
+    assert!(enrol(&[], "").contains("--token-file <FILE>|--token <TOKEN>"));
+    assert!(enrol(&["--token", "a", "--token-file", "-"], "").contains("cannot be used with"));
+    for (file, input, said) in [
+        ("-", " \n", "--token-file: standard input is empty: it must hold the token alone"),
+        ("-", "a b\n", "--token-file: standard input holds more than one word, and must hold the token alone"),
+        ("missing", "", "--token-file: read missing: No such file"),
+        // Nobody listens there: it was taken.
+        ("-", "abc\n", "connect the scheduler at http://127.0.0.1:1"),
+    ] {
+        let refusal = enrol(&["--token-file", file], input);
+        assert!(refusal.contains(said), "{refusal}");
+    }
+}

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::context::{Context, tls_config};
 use crate::dns::Resolver;
 use crate::exit::usage;
-use crate::guard::{Guard, OPEN};
+use crate::guard::{Guard, OPEN, parse_network};
 use crate::user_agent::UserAgent;
 
 /// Who sends the requests, and where they may go.
@@ -22,7 +22,7 @@ pub(super) struct RequestArgs {
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
     /// A network that may be probed and crawled though it is not public; may be repeated.
-    #[arg(long, value_name = "CIDR")]
+    #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
     /// The name server to ask.
     #[arg(long, value_name = "ADDR", value_parser = name_server)]
@@ -38,7 +38,7 @@ pub(super) struct RequestArgs {
 impl RequestArgs {
     /// What the requests need.
     pub(super) fn context(&self) -> anyhow::Result<Context> {
-        let file = config_file(self.dir.clone(), None);
+        let file = config_file(self.dir.clone());
         let config = if file.exists() { Some(Config::load(&file)?) } else { None };
         let config = config.as_ref();
         let contact = self.contact_url.as_deref().or(config.and_then(|config| config.contact_url.as_deref()));
