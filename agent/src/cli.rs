@@ -27,7 +27,7 @@ const MOST_TOKEN: u64 = 4096;
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
-#[command(name = "landfall-agent", version, propagate_version = true, after_help = exit::TABLE)]
+#[command(name = "landfall-agent", version = crate::LONG_VERSION, propagate_version = true, after_help = exit::TABLE)]
 pub struct Cli {
     /// What is logged: a level, or a tracing filter.
     #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]
@@ -114,9 +114,9 @@ impl TokenArgs {
         match (words.next(), words.next()) {
             (Some(token), None) => Ok(token.to_owned()),
             (None, _) => Err(exit::usage(format!("--token-file: {name} is empty: it must hold the token alone"))),
-            (Some(_), Some(_)) => {
-                Err(exit::usage(format!("--token-file: {name} holds more than one word, and must hold the token alone")))
-            }
+            (Some(_), Some(_)) => Err(exit::usage(format!(
+                "--token-file: {name} holds more than one word, and must hold the token alone"
+            ))),
         }
     }
 }

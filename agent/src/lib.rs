@@ -40,6 +40,18 @@ mod test_server;
 pub mod user_agent;
 pub mod warc;
 
+/// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
+/// itself would be made anew for every commit.
+pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
+    Some(told) => told,
+    None => env!("CARGO_PKG_VERSION"),
+};
+/// The same and the commit's date, for people.
+pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
+    Some(told) => told,
+    None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
+};
+
 /// Runs an agent until it is stopped; then it hands back what it holds.
 ///
 /// # Errors
@@ -111,7 +123,7 @@ fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::T
             carrier: config.carrier.clone(),
             country: config.country.clone(),
             capacity: config.capacity,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: VERSION.to_owned(),
             beacon_url: config.beacon.advertise.clone().filter(|_| beacon_port.is_some()).unwrap_or_default(),
             beacon_port: beacon_port.map_or(0, u32::from),
             held: Vec::new(),

@@ -46,7 +46,7 @@ mod watch;
 #[derive(Debug, Parser)]
 #[command(
     name = "landfall",
-    version,
+    version = crate::LONG_VERSION,
     propagate_version = true,
     after_help = format!("{EXAMPLES}\n\n{}", exit::table()),
 )]

@@ -41,6 +41,18 @@ pub mod whatif;
 
 pub use run::run;
 
+/// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
+/// itself would be made anew for every commit.
+pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
+    Some(told) => told,
+    None => env!("CARGO_PKG_VERSION"),
+};
+/// The same and the commit's date, for people.
+pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
+    Some(told) => told,
+    None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
+};
+
 /// What every service and every background task of one scheduler shares. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {

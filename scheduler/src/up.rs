@@ -349,7 +349,7 @@ fn greeting(
 ) -> anyhow::Result<String> {
     let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
     let mut text = String::new();
-    writeln!(text, "landfall {} is listening on {scheme}://{address}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(text, "landfall {} is listening on {scheme}://{address}", crate::VERSION)?;
     writeln!(text, "  data directory  {}", data_dir.path().display())?;
     let database = if private { "a private Postgres" } else { "the given server" };
     writeln!(text, "  database        {database}")?;

@@ -136,7 +136,7 @@ impl Volume {
              conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n\
              robots: obey\r\n",
             UserAgent::PRODUCT,
-            env!("CARGO_PKG_VERSION"),
+            crate::VERSION,
         );
         let mut fields = Fields::new("warcinfo", &self.info_id, &date(at));
         fields.add("WARC-Filename", &names::closed(&self.stem));
