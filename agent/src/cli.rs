@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{self, Config, parse_name_server};
 use crate::enrol::{Enrolment, enrol};
 use crate::guard::parse_network;
-use crate::{exit, telemetry};
+use crate::{exit, folder, telemetry};
 
 mod crawl;
 mod policy;
@@ -24,6 +24,10 @@ mod request;
 
 /// Bytes that are read of a token's file: a token has 64.
 const MOST_TOKEN: u64 = 4096;
+/// Where a package puts the service's unit.
+const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
+/// What there is while systemd is the first process (`sd_booted(3)`).
+const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
@@ -51,7 +55,7 @@ enum Command {
 /// Where an agent's files are, and what may be connected beside public addresses.
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
+    /// The agent's folder [default: /var/lib/landfall-agent for root and for its owner, else ~/.local/share/landfall-agent]
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// The configuration file; agent.toml in the agent's folder by default. Relative paths in it are meant from --dir, or from the
@@ -73,7 +77,7 @@ struct EnrolArgs {
     /// SHA-256 of the scheduler's authority, as it was printed; needed for https.
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
-    /// The agent's folder [default: /var/lib/landfall-agent for root, else ~/.local/share/landfall-agent]
+    /// The agent's folder [default: /var/lib/landfall-agent for root and for its owner, else ~/.local/share/landfall-agent]
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Where site owners reach you; goes into every request. The scheduler's by default.
@@ -155,6 +159,7 @@ impl Cli {
 }
 
 async fn run(args: RunArgs) -> anyhow::Result<()> {
+    refuse_to_run_for_another(&args)?;
     let mut config = match (args.config, args.dir) {
         (Some(file), Some(dir)) => Config::load_from(&file, &dir)?,
         (Some(file), None) => Config::load(&file)?,
@@ -166,8 +171,22 @@ async fn run(args: RunArgs) -> anyhow::Result<()> {
     crate::run(config, stop).await
 }
 
+/// What root's agent wrote to the service's folder the service could not read. Who gives the folder knows what he does.
+fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
+    let dir = folder::default_dir();
+    match folder::other_owner(&dir) {
+        Some(owner) if args.dir.is_none() && args.config.is_none() => anyhow::bail!(
+            "{} belongs to {}, and this is root: start it with: {}",
+            dir.display(),
+            owner.name,
+            start_command(&dir)
+        ),
+        _ => Ok(()),
+    }
+}
+
 async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
-    let dir = args.dir.unwrap_or_else(config::default_dir);
+    let dir = args.dir.unwrap_or_else(folder::default_dir);
     let enrolment = Enrolment {
         schedulers: args.scheduler,
         token: args.token.read()?,
@@ -178,14 +197,25 @@ async fn enrol_agent(args: EnrolArgs) -> anyhow::Result<()> {
     };
     let (file, config) = enrol(&enrolment).await?;
     println!("enrolled {} ({}, {}): wrote {}", config.name, config.city, config.carrier, file.display());
-    let default = dir == config::default_dir();
-    let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
-    println!("start it with: landfall-agent run{flag}");
+    println!("start it with: {}", start_command(&dir));
     Ok(())
 }
 
 fn config_file(dir: Option<PathBuf>) -> PathBuf {
-    dir.unwrap_or_else(config::default_dir).join(config::FILE)
+    dir.unwrap_or_else(folder::default_dir).join(config::FILE)
+}
+
+/// The command that runs the agent of a folder, as the user it belongs to.
+fn start_command(dir: &Path) -> String {
+    let default = dir == folder::default_dir();
+    let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
+    match folder::other_owner(dir) {
+        Some(_) if default && Path::new(UNIT).exists() && Path::new(SYSTEMD_RUNS).exists() => {
+            "systemctl enable --now landfall-agent".to_owned()
+        }
+        Some(owner) => format!("runuser -u {} -- landfall-agent run{flag}", owner.name),
+        None => format!("landfall-agent run{flag}"),
+    }
 }
 
 /// The first signal lets the agent hand back what it holds, the second ends it at once.

@@ -320,15 +320,6 @@ impl SchedulerUrl {
     }
 }
 
-/// The folder an agent's files lie in unless told otherwise.
-pub fn default_dir() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
-        return PathBuf::from("/var/lib/landfall-agent");
-    }
-    let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("."));
-    home.join(".local/share/landfall-agent")
-}
-
 /// Reads `address` or `address:port`.
 ///
 /// # Errors

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use crate::config::{BadSchedulerUrl, Config, FILE, SchedulerUrl};
+use crate::folder;
 use crate::schedulers::Schedulers;
 
 mod settings;
@@ -291,6 +292,8 @@ fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolE
     }
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(mode).open(&temporary).map_err(failed)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    folder::leave_to_owner(&file, dir).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
 }

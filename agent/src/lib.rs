@@ -24,6 +24,7 @@ pub mod crawl;
 pub mod dns;
 pub mod enrol;
 pub mod exit;
+pub mod folder;
 pub mod guard;
 pub mod kept_crawls;
 pub mod origin;

@@ -68,7 +68,7 @@ Examples:
 /// How a command finds its scheduler.
 #[derive(Debug, Clone, Args)]
 struct ConnectionArgs {
-    /// The scheduler's data directory [default: /var/lib/landfall for root, else ~/.local/share/landfall]
+    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else ~/.local/share/landfall]
     #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// The scheduler to ask, or several with commas between them: the first that answers is asked [default: those of the

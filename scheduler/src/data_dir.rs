@@ -6,8 +6,10 @@
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::unistd::{Uid, User};
 
 /// The lock, and the mark of a directory that is ours. Holds the process id of its user.
 const LOCK_FILE: &str = "landfall.lock";
@@ -27,6 +29,17 @@ pub enum DataDirError {
         path: PathBuf,
         /// The process id, or what is known of it.
         holder: String,
+    },
+    /// It is the service's, and root would spoil it.
+    #[error(
+        "the data directory {path} belongs to {owner}, and this is root: `systemctl start landfall` starts the service, \
+         `runuser -u {owner} -- landfall up` runs it here; or choose another with --data-dir"
+    )]
+    Others {
+        /// The directory.
+        path: PathBuf,
+        /// The user's name.
+        owner: String,
     },
     /// It holds files, and none of ours.
     #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
@@ -52,13 +65,15 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Where it lies unless told otherwise: `/var/lib/landfall` for root, else under the user's data home.
+    /// Where it lies unless told otherwise: `/var/lib/landfall` for root and for the user it belongs to (a package makes it for the
+    /// service's), else under the user's data home.
     ///
     /// # Errors
     /// When the environment says nothing of a home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
-        if nix::unistd::geteuid().is_root() {
-            return Ok(PathBuf::from("/var/lib/landfall"));
+        let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
+        if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {
+            return Ok(machine.to_owned());
         }
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let data_home = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
@@ -66,6 +81,20 @@ impl DataDir {
             .or_else(|| set("HOME").map(|home| home.join(".local/share")))
             .map(|base| base.join("landfall"))
             .ok_or(DataDirError::NoDefault)
+    }
+
+    /// The default, for a scheduler that is to run on it. What root wrote there, the service of whom it is could not read.
+    ///
+    /// # Errors
+    /// When this is root and the directory another's, and when the environment says nothing of a home.
+    pub fn default_to_run() -> Result<PathBuf, DataDirError> {
+        let path = Self::default_path()?;
+        let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
+        if !nix::unistd::geteuid().is_root() || owner.is_root() {
+            return Ok(path);
+        }
+        let owner = User::from_uid(owner).ok().flatten().map_or_else(|| owner.to_string(), |user| user.name);
+        Err(DataDirError::Others { path, owner })
     }
 
     /// Makes it where it is missing, and takes it for this process.

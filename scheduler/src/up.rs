@@ -100,7 +100,7 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
     let data_dir = match &options.data_dir {
         Some(path) => path.clone(),
-        None => DataDir::default_path()?,
+        None => DataDir::default_to_run()?,
     };
     let data_dir = DataDir::claim(&data_dir)?;
     let listener = bind(config.listen).await?;

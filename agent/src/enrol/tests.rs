@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tonic::transport::Identity;
@@ -48,6 +48,21 @@ async fn an_agent_enrols_over_tls_by_the_fingerprint_and_can_load_what_was_writt
     let again = enrol(&wanted).await.unwrap_err();
     assert!(matches!(again, EnrolError::Enrolled(_)), "{again}");
     assert!(enrol(&Enrolment { force: true, ..wanted }).await.is_ok());
+}
+
+#[test]
+fn what_root_writes_belongs_to_the_owner_of_the_folder() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root can give a folder away");
+        return;
+    }
+    let (user, group) = (4242, 4243);
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(user), Some(group)).unwrap();
+    let file = dir.path().join("credential");
+    write_atomically(&file, b"secret", 0o600).unwrap();
+    let written = std::fs::metadata(&file).unwrap();
+    assert_eq!((written.uid(), written.gid(), written.mode() & 0o777), (user, group, 0o600));
 }
 
 #[tokio::test]

@@ -1,0 +1,63 @@
+//! An agent's folder: where it lies unless told otherwise, and whom it belongs to.
+//!
+//! A package makes the machine's folder for the user the service runs as. Root, who enrols, leaves to that user what it writes there.
+
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Uid, User};
+
+/// The folder of the machine's agent.
+const OF_MACHINE: &str = "/var/lib/landfall-agent";
+
+/// The folder an agent's files lie in unless told otherwise: the machine's for root and for the user it belongs to.
+pub fn default_dir() -> PathBuf {
+    default_of(Path::new(OF_MACHINE), nix::unistd::geteuid())
+}
+
+fn default_of(machine: &Path, user: Uid) -> PathBuf {
+    let owned = || std::fs::metadata(machine).is_ok_and(|folder| folder.uid() == user.as_raw());
+    if user.is_root() || owned() {
+        return machine.to_owned();
+    }
+    let home = std::env::home_dir().unwrap_or_else(|| PathBuf::from("."));
+    home.join(".local/share/landfall-agent")
+}
+
+/// The owner of a folder that is another user's, where this process is root: the one who is to run what lies in it.
+pub fn other_owner(dir: &Path) -> Option<User> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let owner = Uid::from_raw(std::fs::metadata(dir).ok()?.uid());
+    if owner.is_root() { None } else { User::from_uid(owner).ok().flatten() }
+}
+
+/// Leaves a file that root made in a folder to the folder's owner. Does nothing for anybody else.
+///
+/// # Errors
+/// When the system refuses.
+pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let folder = std::fs::metadata(dir)?;
+    fchown(file, Some(folder.uid()), Some(folder.gid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machines_folder_is_the_default_of_root_and_of_its_owner() {
+        let machine = tempfile::tempdir().unwrap();
+        let owner = Uid::from_raw(std::fs::metadata(machine.path()).unwrap().uid());
+        let stranger = Uid::from_raw(owner.as_raw() + 1);
+        assert_eq!(default_of(machine.path(), owner), machine.path());
+        assert_eq!(default_of(Path::new("/nowhere"), Uid::from_raw(0)), Path::new("/nowhere"));
+        for (folder, user) in [(machine.path(), stranger), (Path::new("/nowhere"), stranger)] {
+            assert!(default_of(folder, user).ends_with(".local/share/landfall-agent"));
+        }
+    }
+}
