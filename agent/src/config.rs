@@ -402,6 +402,39 @@ mod tests {
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
 
+    /// `a.b` for every value.
+    fn keys(table: &toml::Table, prefix: &str) -> std::collections::BTreeSet<String> {
+        let of = |(key, value): (&String, &toml::Value)| match value {
+            toml::Value::Table(inner) => keys(inner, &format!("{prefix}{key}.")),
+            _ => [format!("{prefix}{key}")].into(),
+        };
+        table.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/agent.example.toml");
+        let text = std::fs::read_to_string(example).unwrap();
+        // What is commented out is an example too: it must parse.
+        let uncommented: String =
+            text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
+        let [as_written, full]: [Config; 2] = [&text, &uncommented].map(|text| toml::from_str(text).unwrap());
+        let least = ["scheduler", "name", "city", "carrier"];
+        let least: toml::Table =
+            text.parse::<toml::Table>().unwrap().into_iter().filter(|(key, _)| least.contains(&&**key)).collect();
+        let defaults: Config = least.try_into().unwrap();
+        assert_eq!(format!("{as_written:?}"), format!("{defaults:?}"));
+        assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
+        // Only what is absent by default may be commented out, and every key must be there.
+        for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
+            assert_eq!(keys(&text.parse().unwrap(), ""), keys(&toml::Table::try_from(config).unwrap(), ""));
+        }
+        let shown = format!("{full:?}");
+        for nothing in [": None", ": \"\"", ": []"] {
+            assert!(!shown.contains(nothing), "a key is missing from the example: {shown}");
+        }
+    }
+
     #[test]
     fn mistakes_name_their_key() {
         let cases = [
