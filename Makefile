@@ -1,11 +1,11 @@
 # What a person runs. `make help` lists it. CI runs `.ci/run`, which runs `make test`.
 #
-# ARGS="..." is passed on by `demo`, `chaos`, `balance`, `paper` and `bench`. CARGO_TARGET_DIR is honoured.
+# ARGS="..." is passed on by `demo`, `package`, `chaos`, `balance`, `paper` and `bench`. CARGO_TARGET_DIR is honoured.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos balance paper check fmt lint doc bench sqlx-prepare sqlx-check clean
+.PHONY: help setup demo test package check-package chaos balance paper check fmt lint doc bench sqlx-prepare sqlx-check clean
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -32,6 +32,12 @@ test: setup ## Build and run every test, on a private Postgres
 	$(OFFLINE) timeout $$foreground --kill-after=60 $(TEST_LIMIT) bash -euo pipefail -c '\
 		cargo build --workspace --all-targets && \
 		$(TARGET)/debug/lab with-postgres -- cargo test --workspace --no-fail-fast'
+
+package: ## Build static binaries as .tar.gz and .deb, for amd64 and arm64, into target/package; ARGS="--arch amd64" for one
+	ops/package.sh $(ARGS)
+
+check-package: ## Install the packages in Debian 11 and 12, crawl from them, remove them; as root, after make package, three minutes
+	ops/check-package.sh
 
 chaos: setup ## Break everything while 10,000 sites are crawled, for three seeds; as root, with real packets
 	$(OFFLINE) cargo build --release --workspace

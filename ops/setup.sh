@@ -5,19 +5,35 @@
 # Postgres is installed without the system-wide cluster Debian would make and start: Landfall starts private ones.
 # A cluster that is there already is left as it is.
 #
-#   ops/setup.sh            install what is missing, as root or with sudo
-#   ops/setup.sh --dry-run  only say what is missing
+#   ops/setup.sh                      install what is missing, as root or with sudo
+#   ops/setup.sh --for package        what `make package` needs instead
+#   ops/setup.sh --for check-package  what `make check-package` needs instead
+#   ops/setup.sh --dry-run            only say what is missing
 set -euo pipefail
 
 dry_run=no
-case "${1-}" in
-'') ;;
---dry-run) dry_run=yes ;;
-*)
-    echo "setup: unknown argument '$1': only --dry-run is known" >&2
-    exit 2
-    ;;
-esac
+purpose=tests
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --dry-run) dry_run=yes ;;
+    --for)
+        purpose=${2-}
+        case "$purpose" in
+        tests | package | check-package) ;;
+        *)
+            echo "setup: --for is tests, package or check-package, not '$purpose'" >&2
+            exit 2
+            ;;
+        esac
+        shift
+        ;;
+    *)
+        echo "setup: unknown argument '$1': --dry-run and --for PURPOSE are known" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
 
 packages=()
 reasons=()
@@ -54,13 +70,41 @@ find_missing() {
         need libc6-dev "the C library's headers, for the same"
     fi
     has make || need make "runs the Makefile"
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
+    "find_missing_for_${purpose//-/_}"
+}
+
+find_missing_for_tests() {
     has patch || need patch "plants known bugs in a copy of the sources, which the judge of faults must find"
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
-    [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ||
         need libfaketime "gives a process a wall clock that is wrong, for tests of faults"
     has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
+}
+
+# The architecture that is not this machine's takes a compiler of its own.
+find_missing_for_package() {
+    has git || need git "tells the commit, which the version names"
+    has readelf || need binutils "tells whether a binary is static"
+    has musl-gcc || need musl-tools "compiles the C parts of some crates for static binaries"
+    case "$(uname -m)" in
+    aarch64)
+        has x86_64-linux-gnu-gcc || need gcc-x86-64-linux-gnu "compiles and links for amd64"
+        [ -e /usr/x86_64-linux-gnu/include/stdio.h ] || need libc6-dev-amd64-cross "C headers, for the same"
+        ;;
+    *)
+        has aarch64-linux-gnu-gcc || need gcc-aarch64-linux-gnu "compiles and links for arm64"
+        [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || need libc6-dev-arm64-cross "C headers, for the same"
+        ;;
+    esac
+}
+
+find_missing_for_check_package() {
+    has debootstrap || need debootstrap "makes the Debian roots that the packages are installed in"
+    has unshare || need util-linux "has unshare, which keeps what is tried apart from this machine"
+    has ip || need iproute2 "has ip, which sets up loopback in a network namespace"
+    has python3 || need python3 "serves the sites that are crawled"
 }
 
 check_cargo() {
@@ -117,6 +161,12 @@ install_missing() {
     if [[ " ${packages[*]} " = *" postgresql "* ]]; then
         forbid_cluster
     fi
+    for package in "${packages[@]}"; do
+        if ! has_candidate "$package"; then
+            echo "setup: this system's package lists have no package $package: install what corresponds to it by hand" >&2
+            exit 1
+        fi
+    done
     # Old package lists name files that the mirror no longer has: fresh lists, then once more.
     if ! apt install --no-install-recommends "${packages[@]}"; then
         apt update

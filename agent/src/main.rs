@@ -10,6 +10,11 @@ use tokio::runtime::Builder;
 /// Threads of the runtime: an agent waits more than it works, and thirty may share one machine.
 const WORKERS: usize = 2;
 
+/// musl's own costs a crawl more than all the rest of it.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = match cli.threads() {

@@ -6,6 +6,11 @@ use clap::Parser;
 use landfall_scheduler::cli::Cli;
 use landfall_scheduler::{exit, telemetry, tls};
 
+/// musl's own costs a crawl more than all the rest of it.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     telemetry::start();

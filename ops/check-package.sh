@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# Tries the packages of target/package as an operator would, in fresh Debian roots: the scheduler's in Debian 12, the agent's in
+# Debian 11, without systemd. Enrols over TLS, crawls local sites, and takes the agent's package away while it crawls: its leases must
+# be handed back. Then installs it again, goes on, upgrades, and purges both. Prints what took how long.
+#
+# All of it runs in namespaces of its own (network, processes, mounts) and ends with them. The roots are made once, by debootstrap,
+# which downloads some 150 MB and takes two minutes, and lie in target/roots; the rest takes a minute. As root.
+#
+#   ops/check-package.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+packages=$target/package
+roots=$target/roots
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+# Sites, and the scheduler's address, which is not loopback's: it speaks TLS there.
+sites=4
+address=198.51.100.1
+arch=$(dpkg --print-architecture)
+
+say() {
+    echo "check-package: $*"
+}
+
+fail() {
+    echo "check-package: $*" >&2
+    exit 1
+}
+
+make_root() { # RELEASE INCLUDED...
+    local release=$1
+    shift
+    if [ ! -e "$roots/$release/.whole" ]; then
+        say "makes a root of $release${1:+ with $*}"
+        rm -rf "${roots:?}/$release"
+        mkdir -p "$roots/$release"
+        local included=$*
+        debootstrap --variant=minbase ${included:+--include="${included// /,}"} "$release" "$roots/$release" "$mirror" >"$roots/$release.log" 2>&1 ||
+            fail "debootstrap of $release failed: $roots/$release.log says why"
+        touch "$roots/$release/.whole"
+    fi
+}
+
+# A root that is thrown away, over one that is kept.
+mount_root() { # RELEASE PLACE
+    mkdir -p "$work/$2"/{changes,own,root}
+    mount -t overlay overlay -o "lowerdir=$roots/$1,upperdir=$work/$2/changes,workdir=$work/$2/own" "$work/$2/root"
+    mount -t proc proc "$work/$2/root/proc"
+    mount --rbind /dev "$work/$2/root/dev"
+    mkdir -p "$work/$2/root/packages"
+    mount --bind "$packages" "$work/$2/root/packages"
+}
+
+agent_root() {
+    chroot "$work/agent/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+scheduler_root() {
+    chroot "$work/scheduler/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+# Waits until a command succeeds. Nothing here is timed by it.
+until_so() { # SECONDS WHAT COMMAND...
+    local seconds=$1 what=$2 end
+    shift 2
+    end=$((SECONDS + seconds))
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || fail "$what: not within $seconds s"
+        sleep 0.1
+    done
+}
+
+milliseconds() {
+    date +%s%3N
+}
+
+# The least that a site can be: pages that link to the next, for as long as the crawler may go on.
+serve_sites() {
+    python3 - <<'END'
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Site(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        page = self.path.strip("/")
+        found = page == "" or page.isdigit()
+        body = f'<a href="/{int(page or 0) + 1}">next</a>'.encode() if found else b""
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    do_HEAD = do_GET
+    def log_message(self, *words):
+        pass
+ThreadingHTTPServer(("0.0.0.0", 8080), Site).serve_forever()
+END
+}
+
+# A figure of a batch: "tasks in this state".
+count_of() { # BATCH STATE
+    scheduler_root landfall batches show "$1" --format json | python3 -c '
+import json, sys
+batch = json.load(sys.stdin)
+batch = batch[0] if isinstance(batch, list) else batch
+print(batch.get(sys.argv[1], 0))' "$2"
+}
+
+is_connected() { # yes or no
+    scheduler_root landfall agents list --format json | python3 -c '
+import json, sys
+sys.exit(0 if all(agent["connected"] == (sys.argv[1] == "yes") for agent in json.load(sys.stdin)) else 1)' "$1"
+}
+
+has_leases() { # BATCH HOW_MANY
+    [ "$(count_of "$1" leased)" = "$2" ]
+}
+
+start_agent() {
+    agent_root runuser -u landfall-agent -- landfall-agent run --allow-net 127.0.0.0/8 >>"$work/agent.log" 2>&1 &
+}
+
+install_agent() {
+    agent_root apt-get install -qq -y "/packages/$agent_deb" >"$work/apt.log" 2>&1 || {
+        cat "$work/apt.log" >&2
+        fail "the agent's package was not installed"
+    }
+}
+
+inside() {
+    work=$(mktemp -d)
+    # The mounts end with the namespace. What is written goes to memory.
+    mount -t tmpfs tmpfs "$work"
+    trap 'status=$?; [ "$status" = 0 ] || tail -n 20 "$work"/*.log >&2 || true' EXIT
+    ip link set lo up
+    ip address add "$address/32" dev lo
+    mount_root bookworm scheduler
+    mount_root bullseye agent
+    agent_deb=$(cd "$packages" && ls landfall-agent_*_"$arch".deb)
+    scheduler_deb=$(cd "$packages" && ls landfall_*_"$arch".deb)
+    serve_sites &
+
+    say "the scheduler, from its package"
+    scheduler_root dpkg -i "/packages/$scheduler_deb" >"$work/dpkg.log" 2>&1
+    ! grep -qs landfall /proc/[0-9]*/comm || fail "something was started by the installation"
+    sed -i -e "s/^listen = .*/listen = \"$address:7171\"/" -e 's/^#: contact_url = /contact_url = /' "$work/scheduler/root/etc/landfall/landfall.toml"
+    scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml >"$work/scheduler.log" 2>&1 &
+    until_so 60 "the scheduler answers" scheduler_root landfall agents list
+    scheduler_root landfall --version
+    enrol=$(scheduler_root landfall agents enrol --city Harbin --isp CERNET --format json | python3 -c 'import json, sys; print(json.load(sys.stdin)["command"])')
+
+    say "the agent, in three commands, on $(agent_root sh -c '. /etc/os-release; echo "$PRETTY_NAME"')"
+    begun=$(milliseconds)
+    install_agent
+    installed=$(milliseconds)
+    agent_root sh -c "$enrol"
+    enrolled=$(milliseconds)
+    start_agent
+    until_so 60 "the agent is connected" is_connected yes
+    connected=$(milliseconds)
+    agent_root landfall-agent --version
+    say "installed in $((installed - begun)) ms, enrolled in $((enrolled - installed)) ms, connected in $((connected - enrolled)) ms; together $((connected - begun)) ms, at most 60000"
+    [ $((connected - begun)) -le 60000 ] || fail "that is too long"
+    [ "$(agent_root stat -c '%U %a' /var/lib/landfall-agent/credential)" = 'landfall-agent 600' ] || fail "the credential is not the service's alone"
+    said=$(agent_root landfall-agent run 2>&1) && fail "root ran the service's agent"
+    say "as root it says: $said"
+
+    say "crawls $sites sites to their end"
+    list=$(for i in $(seq "$sites"); do echo "http://127.0.1.$i:8080"; done)
+    scheduler_root sh -c "cat >/tmp/list.txt" <<<"$list"
+    scheduler_root landfall sites submit /tmp/list.txt --batch short --max-pages 5
+    until_so 120 "the short batch is done" eval '[ "$(count_of short done)" = "$sites" ]'
+
+    say "takes the package away while it crawls"
+    scheduler_root landfall sites submit /tmp/list.txt --batch long --max-pages 40
+    until_so 60 "the long batch is being crawled" has_leases long "$sites"
+    begun=$(milliseconds)
+    agent_root dpkg --remove landfall-agent
+    say "removed in $(($(milliseconds) - begun)) ms"
+    has_leases long 0 || fail "$(count_of long leased) leases were not handed back"
+    is_connected no || fail "the agent is connected still"
+    scheduler_root landfall events --batch long --newest "$sites" || true
+    agent_root test -e /var/lib/landfall-agent/credential || fail "a removal took the credential"
+    ! agent_root test -e /usr/bin/landfall-agent || fail "the binary is there still"
+
+    say "installs it again, and starts it with the credential that was kept"
+    install_agent
+    start_agent
+    until_so 60 "the long batch is being crawled again" has_leases long "$sites"
+    say "upgrades it while it crawls"
+    agent_root dpkg -i "/packages/$agent_deb"
+    has_leases long 0 || fail "$(count_of long leased) leases were not handed back before the upgrade"
+    start_agent
+    until_so 180 "the long batch is done" eval '[ "$(count_of long done)" = "$sites" ]'
+
+    say "purges both"
+    agent_root dpkg --purge landfall-agent
+    ! agent_root test -e /var/lib/landfall-agent || fail "a purge left $(agent_root ls -A /var/lib/landfall-agent)"
+    scheduler_root dpkg --purge landfall
+    ! scheduler_root test -e /var/lib/landfall || fail "a purge left $(scheduler_root ls -A /var/lib/landfall)"
+    ! scheduler_root test -e /etc/landfall || fail "a purge left /etc/landfall"
+    say "passed"
+}
+
+case "${1-}" in
+'') ;;
+--inside)
+    inside
+    exit
+    ;;
+*)
+    echo "check-package: unknown argument '$1': there is none" >&2
+    exit 2
+    ;;
+esac
+[ "$(id -u)" = 0 ] || fail "debootstrap and namespaces take root"
+ls "$packages"/landfall-agent_*_"$arch".deb >/dev/null 2>&1 || fail "there are no packages for $arch in $packages: run make package first"
+(cd "$packages" && sha256sum --check --quiet SHA256SUMS) || fail "the packages do not match their SHA256SUMS"
+ops/setup.sh --for check-package
+make_root bullseye
+make_root bookworm postgresql
+exec unshare --mount --net --pid --fork --kill-child --mount-proc "$PWD/ops/check-package.sh" --inside

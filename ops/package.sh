@@ -1,0 +1,212 @@
+#!/usr/bin/env bash
+# Builds what is installed on machines without Rust: static binaries of the scheduler and the agent (musl, so that they run on any
+# Linux), as .tar.gz and as .deb with units, users, folders and example configurations. Needs a Debian machine with rustup; installs what else it
+# lacks, and says so first. The same commit built by the same toolchain gives the same bytes.
+#
+#   ops/package.sh                    for amd64 and arm64, into target/package
+#   ops/package.sh --arch amd64       for one of them
+#   ops/package.sh --version          only say what the binaries will say of themselves, and the packages' version
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+archs=(amd64 arm64)
+only_version=no
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --version) only_version=yes ;;
+    --arch)
+        case "${2-}" in
+        amd64 | arm64) archs=("$2") ;;
+        *)
+            echo "package: --arch is amd64 or arm64, not '${2-}'" >&2
+            exit 2
+            ;;
+        esac
+        shift
+        ;;
+    *)
+        echo "package: unknown argument '$1': --arch ARCH and --version are known" >&2
+        exit 2
+        ;;
+    esac
+    shift
+done
+
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+out=$target/package
+cargo_home=$(realpath -m "${CARGO_HOME:-$HOME/.cargo}")
+export PATH=$PATH:$cargo_home/bin
+# A fleet downloads it to many places.
+most_agent_bytes=$((20 << 20))
+
+# Sets `epoch`, and what is compiled into the binaries. A date is the commit's, or SOURCE_DATE_EPOCH, never today's.
+find_version() {
+    local number commit='' changed
+    number=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+    # Another repository around an unpacked archive knows nothing of it.
+    if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$PWD" ]; then
+        commit=$(git rev-parse --short=8 HEAD)
+        epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+        changed=$(git status --porcelain --untracked-files=no)
+        if [ -n "$changed" ]; then
+            echo "package: there are changes that were not committed; the version says so" >&2
+            commit=$commit.changed
+        fi
+    else
+        echo "package: this is no git checkout; the version names no commit" >&2
+        # An archive's files carry the date they were packed with.
+        epoch=${SOURCE_DATE_EPOCH:-$(stat -c %Y Cargo.lock)}
+    fi
+    export SOURCE_DATE_EPOCH=$epoch
+    local day second
+    day=$(date -u -d "@$epoch" +%F)
+    second=$(date -u -d "@$epoch" +%Y%m%d.%H%M%S)
+    if [ -n "$commit" ]; then
+        export LANDFALL_VERSION=$number+$commit
+        export LANDFALL_LONG_VERSION="$number+$commit ($day)"
+    else
+        export LANDFALL_VERSION=$number
+        export LANDFALL_LONG_VERSION="$number ($day, built outside of git)"
+    fi
+    # Later commits sort later.
+    package_version=$number+$second${commit:+.$commit}
+}
+
+rust_target() { # ARCH
+    case "$1" in
+    amd64) echo x86_64-unknown-linux-musl ;;
+    arm64) echo aarch64-unknown-linux-musl ;;
+    esac
+}
+
+add_std() { # TARGET
+    if [ -d "$(rustc --print target-libdir --target "$1")" ]; then
+        return
+    fi
+    echo "package: adds Rust's standard library for $1 (rustup target add)"
+    if ! command -v rustup >/dev/null || ! rustup target add "$1"; then
+        echo "package: Rust's standard library for $1 is missing: install Rust by https://rustup.rs, and let it reach static.rust-lang.org" >&2
+        exit 1
+    fi
+}
+
+build() { # ARCH
+    local rust variable compiler cflags
+    rust=$(rust_target "$1")
+    add_std "$rust"
+    variable=${rust//-/_}
+    if [ "$1" = "$(dpkg --print-architecture)" ]; then
+        compiler=musl-gcc
+    else
+        compiler=${rust%%-*}-linux-gnu-gcc
+        export "CARGO_TARGET_${variable^^}_LINKER=$compiler"
+    fi
+    # The places where this machine keeps sources are nobody's business, and differ.
+    cflags="-ffile-prefix-map=$PWD=/landfall -ffile-prefix-map=$cargo_home=/cargo"
+    export "CC_$variable=$compiler" "CFLAGS_$variable=$cflags"
+    RUSTFLAGS="--remap-path-prefix=$PWD=/landfall --remap-path-prefix=$cargo_home=/cargo" SQLX_OFFLINE=true \
+        cargo build --profile dist --target "$rust" --workspace --bin landfall --bin landfall-agent
+}
+
+# A folder as an archive that depends on nothing but its content.
+pack_tar() { # PARENT FOLDER
+    tar --directory "$1" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --create "$2" |
+        gzip -9n >"$out/$2.tar.gz"
+}
+
+archive() { # BINARY UNIT EXAMPLE ARCH BINARIES
+    local name=$1-$LANDFALL_VERSION-linux-$4
+    install -D -m 755 "$5/$1" "$stage/tar/$name/$1"
+    install -m 644 "ops/systemd/$2" "ops/$3" LICENSE "$stage/tar/$name/"
+    pack_tar "$stage/tar" "$name"
+}
+
+debian_package() { # PACKAGE ARCH BINARIES DEPENDS STATE
+    local package=$1 root=$stage/deb/$1-$2 script
+    install -d "$root"/{DEBIAN,usr/bin,lib/systemd/system,usr/share/doc/"$package"}
+    install -m 755 "$3/$package" "$root/usr/bin/"
+    # Its head tells how to install by hand.
+    sed -e '1,/^\[Unit\]$/{/^#/d}' -e 's#/usr/local/bin/#/usr/bin/#' "ops/systemd/$package.service" >"$root/lib/systemd/system/$package.service"
+    install -m 644 LICENSE "$root/usr/share/doc/$package/copyright"
+    gzip -9n <CHANGELOG.md >"$root/usr/share/doc/$package/changelog.gz"
+    for script in postinst prerm postrm; do
+        sed -e "s/@PACKAGE@/$package/" -e "s/@STATE@/$5/" "ops/package/$script" >"$root/DEBIAN/$script"
+        chmod 755 "$root/DEBIAN/$script"
+    done
+    case "$package" in
+    landfall)
+        install -D -m 644 ops/landfall.example.toml "$root/etc/landfall/landfall.toml"
+        echo /etc/landfall/landfall.toml >"$root/DEBIAN/conffiles"
+        ;;
+    landfall-agent)
+        install -D -m 644 ops/agent.example.toml "$root/usr/share/doc/$package/examples/agent.toml"
+        ;;
+    esac
+    cat >"$root/DEBIAN/control" <<END
+Package: $package
+Version: $package_version
+Architecture: $2
+Maintainer: The Landfall developers <landfall@localhost>
+Installed-Size: $(du -k --apparent-size -s "$root" | cut -f1)
+Depends: $4
+Section: net
+Priority: optional
+Description: $(description "$package")
+END
+    # Takes no later date than SOURCE_DATE_EPOCH into the package. bullseye's dpkg reads no zstd.
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$out/${package}_${package_version}_$2.deb" >/dev/null
+}
+
+description() { # PACKAGE
+    case "$1" in
+    landfall)
+        echo "scheduler of crawls that are spread over a wide-area network"
+        echo " Sends every web site to an agent that is near it on the network, and says why."
+        echo " Brings the operator's commands, and runs a private Postgres."
+        ;;
+    landfall-agent)
+        echo "prober and crawler for a Landfall scheduler"
+        echo " Measures and crawls web sites, politely, for the scheduler it is enrolled at."
+        ;;
+    esac
+}
+
+# It must need nothing of the machine it is copied to.
+check_binary() { # FILE
+    if readelf --program-headers "$1" | grep -q INTERP; then
+        echo "package: $1 is not static" >&2
+        exit 1
+    fi
+}
+
+find_version
+if [ "$only_version" = yes ]; then
+    printf '%s\n' "$LANDFALL_LONG_VERSION" "$LANDFALL_VERSION" "$package_version"
+    exit
+fi
+ops/setup.sh --for package
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+# Modes are what is written here, whatever this user's habit.
+umask 022
+rm -rf "$out"
+mkdir -p "$out"
+for arch in "${archs[@]}"; do
+    build "$arch"
+    binaries=$target/$(rust_target "$arch")/dist
+    for binary in landfall landfall-agent; do
+        check_binary "$binaries/$binary"
+    done
+    bytes=$(stat -c %s "$binaries/landfall-agent")
+    if [ "$bytes" -gt "$most_agent_bytes" ]; then
+        echo "package: the agent for $arch has $bytes bytes; at most $most_agent_bytes" >&2
+        exit 1
+    fi
+    archive landfall landfall.service landfall.example.toml "$arch" "$binaries"
+    archive landfall-agent landfall-agent.service agent.example.toml "$arch" "$binaries"
+    debian_package landfall "$arch" "$binaries" 'passwd, util-linux, postgresql' 'landfall.lock operator-token client.toml tls postgres postgres.log run'
+    debian_package landfall-agent "$arch" "$binaries" passwd 'agent.toml credential ca.pem outbox crawls'
+done
+(cd "$out" && sha256sum -- *.tar.gz *.deb >SHA256SUMS)
+echo "package: $LANDFALL_LONG_VERSION, in $out:"
+(cd "$out" && ls -l --block-size=K -- * | awk '{ print "  " $5 "\t" $NF }')
