@@ -14,9 +14,10 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 packages=$target/package
 roots=$target/roots
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-# Sites, and the scheduler's address, which is not loopback's: it speaks TLS there.
+# Sites, and the scheduler's address, which is not loopback's, so that it speaks TLS; and the name that agents look it up by.
 sites=4
 address=198.51.100.1
+name=scheduler.test
 arch=$(dpkg --print-architecture)
 
 say() {
@@ -138,13 +139,14 @@ inside() {
     mount_root bullseye agent
     agent_deb=$(cd "$packages" && ls landfall-agent_*_"$arch".deb)
     scheduler_deb=$(cd "$packages" && ls landfall_*_"$arch".deb)
+    echo "$address $name" >>"$work/agent/root/etc/hosts"
     serve_sites &
 
     say "the scheduler, from its package"
     scheduler_root dpkg -i "/packages/$scheduler_deb" >"$work/dpkg.log" 2>&1
     ! grep -qs landfall /proc/[0-9]*/comm || fail "something was started by the installation"
     sed -i -e "s/^listen = .*/listen = \"$address:7171\"/" -e 's/^#: contact_url = /contact_url = /' "$work/scheduler/root/etc/landfall/landfall.toml"
-    scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml >"$work/scheduler.log" 2>&1 &
+    scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml --advertise "$name:7171" >"$work/scheduler.log" 2>&1 &
     until_so 60 "the scheduler answers" scheduler_root landfall agents list
     scheduler_root landfall --version
     enrol=$(scheduler_root landfall agents enrol --city Harbin --isp CERNET --format json | python3 -c 'import json, sys; print(json.load(sys.stdin)["command"])')
