@@ -103,8 +103,7 @@ count_of() { # BATCH STATE
     scheduler_root landfall batches show "$1" --format json | python3 -c '
 import json, sys
 batch = json.load(sys.stdin)
-batch = batch[0] if isinstance(batch, list) else batch
-print(batch.get(sys.argv[1], 0))' "$2"
+print(batch[sys.argv[1]])' "$2"
 }
 
 is_connected() { # yes or no
@@ -167,14 +166,14 @@ inside() {
     said=$(agent_root landfall-agent run 2>&1) && fail "root ran the service's agent"
     say "as root it says: $said"
 
-    say "crawls $sites sites to their end"
+    say "crawls $sites sites, as far as it may"
     list=$(for i in $(seq "$sites"); do echo "http://127.0.1.$i:8080"; done)
     scheduler_root sh -c "cat >/tmp/list.txt" <<<"$list"
-    scheduler_root landfall sites submit /tmp/list.txt --batch short --max-pages 5
-    until_so 120 "the short batch is done" eval '[ "$(count_of short done)" = "$sites" ]'
+    scheduler_root landfall sites submit /tmp/list.txt --batch short --max-pages 3
+    until_so 120 "the short batch is done" eval '[ "$(count_of short truncated)" = "$sites" ]'
 
     say "takes the package away while it crawls"
-    scheduler_root landfall sites submit /tmp/list.txt --batch long --max-pages 40
+    scheduler_root landfall sites submit /tmp/list.txt --batch long --max-pages 25
     until_so 60 "the long batch is being crawled" has_leases long "$sites"
     begun=$(milliseconds)
     agent_root dpkg --remove landfall-agent
@@ -193,7 +192,7 @@ inside() {
     agent_root dpkg -i "/packages/$agent_deb"
     has_leases long 0 || fail "$(count_of long leased) leases were not handed back before the upgrade"
     start_agent
-    until_so 180 "the long batch is done" eval '[ "$(count_of long done)" = "$sites" ]'
+    until_so 180 "the long batch is done" eval '[ "$(count_of long truncated)" = "$sites" ]'
 
     say "purges both"
     agent_root dpkg --purge landfall-agent
