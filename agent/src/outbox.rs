@@ -104,7 +104,7 @@ impl Outbox {
         let reason = match (failure, free_bytes(self.disk.folder.path())) {
             (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
             (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
-            (None, Ok(free)) => self.room.full(free).map(|full| format!("the disk of {folder} is full: {full}")),
+            (None, Ok(free)) => self.room.full(free).map(|full| format!("disk full: {folder} has {full}")),
         };
         reason.map(|reason| reason.replace(['\n', '\r'], " "))
     }

@@ -66,7 +66,7 @@ impl Store {
         let shelf = Shelf::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
         let mut room = Room::new(*min_free_bytes);
         let free = free_bytes(folder).map_err(|source| OpenError::Folder { folder: folder.clone(), source })?;
-        let full = room.full(free).map(|full| format!("the disk of {} is full: {full}", folder.display()));
+        let full = room.full(free).map(|full| format!("disk full: {} has {full}", folder.display()));
         let (sender, messages) = mpsc::channel(QUEUE);
         let (pause, paused) = watch::channel(full);
         let closing = CancellationToken::new();

@@ -27,11 +27,14 @@ mod election;
 mod embedding;
 mod events;
 mod explain;
+#[cfg(test)]
+mod fits;
 mod landmarks;
 mod output;
 mod plan;
 mod policy;
 mod reports;
+mod service;
 mod sightings;
 mod simulate;
 mod site_tasks;
@@ -39,6 +42,7 @@ mod sites;
 mod submit;
 mod tag;
 mod throughput;
+mod view;
 mod wait;
 mod watch;
 
@@ -136,7 +140,7 @@ of the first before it starts: cp -r one/operator-token one/tls two/ (tls is the
     /// Look at the map of the network, and have it fitted anew
     #[command(subcommand)]
     Embedding(embedding::EmbeddingCommand),
-    /// Set the contact URL that every request carries
+    /// Set and show the contact URL that every request carries
     #[command(subcommand)]
     Contact(contact::ContactCommand),
     /// Submit, watch, show, cancel and retry sites

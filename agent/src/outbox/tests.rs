@@ -102,5 +102,5 @@ fn a_full_disk_is_said_to_be_full() {
     let folder = tempfile::tempdir().unwrap();
     let config = OutboxConfig { folder: folder.path().to_owned(), min_free_bytes: u64::MAX };
     let paused = Outbox::open(&config).unwrap().paused().unwrap();
-    assert!(paused.contains(" is full: ") && paused.contains(" MiB free, crawling resumes at "), "{paused}");
+    assert!(paused.contains("disk full: ") && paused.contains(" MiB free, crawling resumes at "), "{paused}");
 }

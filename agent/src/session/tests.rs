@@ -248,7 +248,7 @@ async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
-    assert!(heartbeat.paused.contains(" is full: "), "{}", heartbeat.paused);
+    assert!(heartbeat.paused.contains("disk full: "), "{}", heartbeat.paused);
     assert!(matches!(session.next().await, Some(Up::Release(_))));
     assert!(server.seen().is_empty());
 }
@@ -292,7 +292,7 @@ async fn an_agent_that_has_no_room_for_pages_takes_no_lease_and_says_why() {
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
-    assert!(heartbeat.paused.contains("/pages is full: "), "{}", heartbeat.paused);
+    assert!(heartbeat.paused.contains("/pages has "), "{}", heartbeat.paused);
     assert!(matches!(session.next().await, Some(Up::Release(_))));
     assert!(server.seen().is_empty());
 }

@@ -329,7 +329,7 @@ async fn a_full_disk_pauses_crawls_from_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&StoreConfig { min_free_bytes: 1 << 60, ..config(folder.path()) }, "a").unwrap();
     let full = store.paused().unwrap();
-    assert!(full.contains("is full: ") && full.contains("crawling resumes at"), "{full}");
+    assert!(full.contains("disk full: ") && full.contains("crawling resumes at"), "{full}");
     let recorder = store.recorder("a.cn", None);
     let ready = tokio::time::timeout(Duration::from_millis(50), recorder.ready()).await;
     assert!(ready.is_err(), "no request may be sent");

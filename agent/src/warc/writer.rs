@@ -189,7 +189,7 @@ impl Writer {
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = shelf.folder.display();
             full = match free {
-                Some(Ok(free)) => room.full(free).map(|full| format!("the disk of {folder} is full: {full}")),
+                Some(Ok(free)) => room.full(free).map(|full| format!("disk full: {folder} has {full}")),
                 Some(Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
                 None => full,
             };

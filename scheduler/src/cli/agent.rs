@@ -9,16 +9,21 @@ use super::ConnectionArgs;
 use super::agents::AgentRow;
 use super::client::Client;
 use super::events::{self, EventRow};
-use super::output::{self, Row, ShowFormat};
+use super::output::{self, Row, ShowFormat, Time, View};
 use crate::exit::print;
 
 /// Shows one agent.
-pub(super) async fn show(name: String, format: ShowFormat, connection: &ConnectionArgs) -> anyhow::Result<()> {
+pub(super) async fn show(
+    name: String,
+    format: ShowFormat,
+    view: &View,
+    connection: &ConnectionArgs,
+) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let asked = client.fleet().show_agent(ShowAgentRequest { name }).await;
     let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
     match format {
-        ShowFormat::Table => print(&text(shown)?),
+        ShowFormat::Table => print(&text(shown, view)?),
         ShowFormat::Json => output::print_json(&Shown::from(shown)),
     }
 }
@@ -40,25 +45,25 @@ struct Session {
     incarnation: i64,
     state: String,
     end_cause: Option<String>,
-    opened_at: Option<String>,
-    renewed_at: Option<String>,
-    expires_at: Option<String>,
+    opened_at: Option<Time>,
+    renewed_at: Option<Time>,
+    expires_at: Option<Time>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct LeaseRow {
+pub(super) struct LeaseRow {
     site: String,
     batch: String,
     token: i64,
-    granted_at: Option<String>,
+    granted_at: Option<Time>,
 }
 
 #[derive(Debug, Default, Serialize)]
-struct RefusalRow {
+pub(super) struct RefusalRow {
     kind: String,
     times: u64,
-    first_at: Option<String>,
-    last_at: Option<String>,
+    first_at: Option<Time>,
+    last_at: Option<Time>,
     detail: String,
 }
 
@@ -112,52 +117,49 @@ impl From<AgentRefusal> for RefusalRow {
 }
 
 impl Row for LeaseRow {
-    const COLUMNS: &'static [&'static str] = &["crawls", "batch", ">token", "granted at"];
+    const COLUMNS: &'static [&'static str] = &["crawls", "batch", "granted", "+>token"];
 
-    fn cells(&self) -> Vec<String> {
-        let granted_at = output::text_cell(self.granted_at.as_deref().unwrap_or_default());
-        vec![self.site.clone(), self.batch.clone(), self.token.to_string(), granted_at]
+    fn cells(&self, view: &View) -> Vec<String> {
+        vec![self.site.clone(), self.batch.clone(), view.when(self.granted_at), self.token.to_string()]
     }
 }
 
 impl Row for RefusalRow {
-    const COLUMNS: &'static [&'static str] = &["refused", ">times", "last at", "last"];
+    const COLUMNS: &'static [&'static str] = &["refused", ">times", "last", "~detail"];
 
-    fn cells(&self) -> Vec<String> {
-        let last_at = output::text_cell(self.last_at.as_deref().unwrap_or_default());
-        vec![self.kind.clone(), self.times.to_string(), last_at, self.detail.clone()]
+    fn cells(&self, view: &View) -> Vec<String> {
+        vec![self.kind.clone(), output::number(self.times), view.when(self.last_at), self.detail.clone()]
     }
 }
 
-fn text(shown: ShowAgentResponse) -> anyhow::Result<String> {
-    let history: Vec<String> = shown.events.iter().map(events::line).collect();
+pub(super) fn text(shown: ShowAgentResponse, view: &View) -> anyhow::Result<String> {
+    let history: Vec<String> = shown.events.iter().map(|event| events::line(event, view)).collect();
     let Shown { agent, session, leases, refusals, .. } = Shown::from(shown);
     let mut text = agent.lines()?;
     match &session {
         Some(session) => {
             let ended = session.end_cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
-            let at = |at: &Option<String>| at.clone().unwrap_or_default();
             writeln!(
                 text,
                 "  session    {}{ended}, incarnation {}, opened {}, last heard {}",
                 session.state,
                 session.incarnation,
-                at(&session.opened_at),
-                at(&session.renewed_at)
+                view.when(session.opened_at),
+                view.when(session.renewed_at)
             )?;
         }
         None => writeln!(text, "  session    none yet")?,
     }
     if !leases.is_empty() {
-        write!(text, "\n{}", output::table(&leases))?;
+        write!(text, "\n{}", output::table(&leases, view))?;
     }
     if !refusals.is_empty() {
-        write!(text, "\n{}", output::table(&refusals))?;
+        write!(text, "\n{}", output::table(&refusals, view))?;
     }
     if !history.is_empty() {
         writeln!(text, "\n{}", history.join("\n"))?;
     }
-    Ok(text)
+    Ok(view.fold(&text))
 }
 
 #[cfg(test)]
@@ -184,7 +186,7 @@ mod tests {
             refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
             ..ShowAgentResponse::default()
         };
-        let text = text(shown).unwrap();
+        let text = text(shown, &View::plain()).unwrap();
         assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");

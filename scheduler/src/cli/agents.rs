@@ -2,16 +2,19 @@
 
 use std::fmt::Write;
 
+use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 use landfall_proto::v1::{Agent, CreateEnrolmentRequest, CreateEnrolmentResponse, ListAgentsRequest};
 use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::agent;
+use super::agent::{self, LeaseRow};
 use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
-use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs};
+use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
+use super::service::Service;
 use super::tag::TagArgs;
+use super::view::relative;
 use crate::constraints;
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
@@ -33,7 +36,7 @@ Example:
         #[arg(long)]
         removed: bool,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<AgentRow>,
     },
     /// Show one agent: its session, what it crawls, what it was refused, and its last events
     Show {
@@ -41,7 +44,7 @@ Example:
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        format: ShowFormatArgs,
+        format: ShowFormatArgs<LeaseRow>,
     },
     /// Give an agent no more work; it finishes what it has begun, the rest goes to others
     #[command(after_help = "\
@@ -92,12 +95,14 @@ impl AgentsCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Enrol(args) => enrol(args, connection).await,
-            Self::Show { name, format: ShowFormatArgs { format } } => agent::show(name, format, connection).await,
+            Self::Show { name, format: ShowFormatArgs { format, wide } } => {
+                agent::show(name, format, &wide.view(), connection).await
+            }
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
             Self::Tag(args) => args.run(connection).await,
             Self::Remove(args) => args.run(connection).await,
-            Self::List { removed, format: FormatArgs { format } } => {
+            Self::List { removed, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.fleet().list_agents(ListAgentsRequest { removed }).await;
                 let agents = listed.map_err(|status| client.refusal(&status))?.into_inner().agents;
@@ -105,7 +110,7 @@ impl AgentsCommand {
                     return print("no agents yet: landfall agents enrol --city CITY --isp ISP\n");
                 }
                 let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
-                output::print_rows(&rows, format)
+                output::print_rows(&rows, format, &wide.view())
             }
         }
     }
@@ -146,7 +151,7 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
     }
     let enrolment = Enrolment::new(made, client.url());
     match args.format.format {
-        ShowFormat::Table => print(&enrolment.text()),
+        ShowFormat::Table => print(&enrolment.text(Utc::now())),
         ShowFormat::Json => output::print_json(&enrolment),
     }
 }
@@ -156,7 +161,7 @@ async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<(
 struct Enrolment {
     name: String,
     token: String,
-    expires_at: Option<String>,
+    expires_at: Option<Time>,
     scheduler_url: String,
     other_scheduler_urls: Vec<String>,
     ca_fingerprint: Option<String>,
@@ -189,11 +194,11 @@ impl Enrolment {
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, now: DateTime<Utc>) -> String {
         let mut text = format!("{}\n", self.command);
-        let until = self.expires_at.as_deref().map(|at| format!(", once, until {at}")).unwrap_or_default();
+        let until = self.expires_at.map(|at| format!(" (the token ends {})", relative(at.0, now))).unwrap_or_default();
         // Writing to a String cannot fail.
-        writeln!(text, "# run it where {} stands{until}; then: landfall-agent run", self.name)
+        writeln!(text, "# run it once, where {} stands{until}; then: landfall-agent run", self.name)
             .expect("a String takes every write");
         text
     }
@@ -208,6 +213,7 @@ pub(super) struct AgentRow {
     carrier: String,
     country: String,
     connected: bool,
+    service: Service,
     landmark: bool,
     capacity: u32,
     leased: u32,
@@ -217,14 +223,14 @@ pub(super) struct AgentRow {
     crawls: Option<u32>,
     outcomes_waiting: Option<u32>,
     reached_by: u32,
-    seen_at: Option<String>,
+    seen_at: Option<Time>,
     version: String,
     beacon_url: String,
     latitude: Option<f64>,
     longitude: Option<f64>,
     quarantined: String,
-    draining_since: Option<String>,
-    removed_at: Option<String>,
+    draining_since: Option<Time>,
+    removed_at: Option<Time>,
     paused: String,
     /// Separated by spaces.
     tags: String,
@@ -233,6 +239,7 @@ pub(super) struct AgentRow {
 impl From<Agent> for AgentRow {
     fn from(agent: Agent) -> Self {
         Self {
+            service: agent.service().into(),
             agent_id: agent.agent_id,
             name: agent.name,
             city: agent.city,
@@ -285,14 +292,17 @@ impl AgentRow {
             writeln!(text, "  load       level {level:+}: {}{}", self.in_words(level), self.said())?;
         }
         if !self.quarantined.is_empty() {
-            writeln!(text, "  quarantined: {}", self.quarantined)?;
+            writeln!(text, "  quarantined  {}", self.quarantined)?;
         }
         Ok(text)
     }
 
     fn in_words(&self, level: i64) -> String {
-        let waiting =
-            if self.waiting == 0 { String::new() } else { format!(", {} assigned and not begun", self.waiting) };
+        let waiting = if self.waiting == 0 {
+            String::new()
+        } else {
+            format!(", {} assigned and not begun", output::number(self.waiting.into()))
+        };
         match level {
             0.. => format!("full{waiting}"),
             _ => format!("room for {}{waiting}", -level),
@@ -303,21 +313,21 @@ impl AgentRow {
     fn said(&self) -> String {
         match (self.crawls, self.free_slots, self.outcomes_waiting) {
             (Some(crawls), Some(free), Some(outcomes)) => {
-                format!(" (it said: {crawls} crawled, {free} free, {outcomes} outcomes not acknowledged)")
+                let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
+                let parts: Vec<String> = parts
+                    .iter()
+                    .filter(|(count, _)| *count > 0)
+                    .map(|(count, what)| format!("{count} {what}"))
+                    .collect();
+                if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
             }
             _ => String::new(),
         }
     }
 
-    /// Whether it takes work: in a word, or why it paused, or that it hung up.
-    pub(super) fn service(&self) -> &str {
-        match self {
-            Self { removed_at: Some(_), .. } => "removed",
-            Self { draining_since: Some(_), leased: 0, .. } => "drained",
-            Self { draining_since: Some(_), .. } => "draining",
-            Self { paused, .. } if !paused.is_empty() => paused,
-            _ => "yes",
-        }
+    /// Whether it takes work, in plain words.
+    fn service(&self) -> String {
+        self.service.words(&self.paused)
     }
 }
 
@@ -326,35 +336,35 @@ impl Row for AgentRow {
         "name",
         "city",
         "carrier",
-        "country",
-        "connected",
+        "~service",
+        ">slots",
+        ">load",
         "landmark",
-        "service",
-        ">leased",
-        ">load level",
-        ">reached by",
-        "seen at",
-        "version",
-        "tags",
-        "quarantined",
+        "seen",
+        "+country",
+        "+>reached by",
+        "+version",
+        "+tags",
+        "+>id",
+        "+quarantined",
     ];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, view: &View) -> Vec<String> {
         vec![
             self.name.clone(),
             self.city.clone(),
             self.carrier.clone(),
-            output::text_cell(&self.country),
-            output::yes_cell(self.connected),
-            output::yes_cell(self.landmark),
-            self.service().to_owned(),
+            self.service(),
             // Its capacity is known only from its first session on.
-            self.seen_at.as_ref().map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
+            self.seen_at.map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
             level_cell(self.load_level),
+            output::yes_cell(self.landmark),
+            view.when(self.seen_at),
+            output::text_cell(&self.country),
             self.reached_by.to_string(),
-            output::text_cell(self.seen_at.as_deref().unwrap_or_default()),
             output::text_cell(&self.version),
             output::text_cell(&self.tags),
+            self.agent_id.to_string(),
             output::text_cell(&self.quarantined),
         ]
     }
@@ -378,7 +388,7 @@ mod tests {
             ca_fingerprint: "00ff".to_owned(),
             ..CreateEnrolmentResponse::default()
         };
-        let text = Enrolment::new(made, "https://127.0.0.1:7171").text();
+        let text = Enrolment::new(made, "https://127.0.0.1:7171").text(Utc::now());
         let mut lines = text.lines();
         assert_eq!(
             lines.next(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, Row, counted};
+use super::output::{self, Format, Row, Time, View, counted};
 use crate::exit::print;
 
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
 }
 
 /// Lists the open alarms.
-pub(super) async fn list(format: Format, connection: &ConnectionArgs) -> anyhow::Result<()> {
+pub(super) async fn list(format: Format, view: &View, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let listed = client.sites().list_alarms(ListAlarmsRequest {}).await;
     let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
@@ -51,18 +51,18 @@ pub(super) async fn list(format: Format, connection: &ConnectionArgs) -> anyhow:
         return print("no site is broken off\n");
     }
     let rows: Vec<AlarmRow> = listed.alarms.into_iter().map(AlarmRow::from).collect();
-    output::print_rows(&rows, format)?;
+    output::print_rows(&rows, format, view)?;
     let shown = u64::try_from(rows.len()).unwrap_or(u64::MAX);
     if listed.total > shown && format == Format::Table {
-        print(&format!("and {} more\n", listed.total - shown))?;
+        print(&format!("and {} more\n", output::number(listed.total - shown)))?;
     }
     Ok(())
 }
 
 #[derive(Debug, Default, Serialize)]
-struct AlarmRow {
+pub(super) struct AlarmRow {
     site: String,
-    since: Option<String>,
+    since: Option<Time>,
     agent: String,
     waiting: u64,
     message: String,
@@ -76,14 +76,14 @@ impl From<Alarm> for AlarmRow {
 }
 
 impl Row for AlarmRow {
-    const COLUMNS: &'static [&'static str] = &["site", "broken off", "agent", ">tasks waiting", "message"];
+    const COLUMNS: &'static [&'static str] = &["site", "broken off", "agent", ">waiting", "~message"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, view: &View) -> Vec<String> {
         vec![
             self.site.clone(),
-            output::text_cell(self.since.as_deref().unwrap_or_default()),
+            view.when(self.since),
             self.agent.clone(),
-            self.waiting.to_string(),
+            output::count_cell(self.waiting),
             self.message.clone(),
         ]
     }

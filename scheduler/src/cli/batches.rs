@@ -13,7 +13,7 @@ use super::ConnectionArgs;
 use super::batch_changes;
 use super::client::Client;
 use super::constraints;
-use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs};
+use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
@@ -24,7 +24,7 @@ pub(super) enum BatchesCommand {
     /// List the batches, the newest first
     List {
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<BatchRow>,
     },
     /// Show one batch: how far it is, and why sites failed
     Show {
@@ -50,7 +50,7 @@ pub(super) enum BatchesCommand {
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { format: FormatArgs { format } } => {
+            Self::List { format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.sites().list_batches(ListBatchesRequest {}).await;
                 let batches = listed.map_err(|status| client.refusal(&status))?.into_inner().batches;
@@ -58,14 +58,14 @@ impl BatchesCommand {
                     return print("no batches yet: landfall sites submit FILE --batch NAME\n");
                 }
                 let rows: Vec<BatchRow> = batches.into_iter().map(BatchRow::from).collect();
-                output::print_rows(&rows, format)
+                output::print_rows(&rows, format, &wide.view())
             }
-            Self::Show { batch, format: ShowFormatArgs { format } } => {
+            Self::Show { batch, format: ShowFormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_batch(ShowBatchRequest { batch }).await;
                 let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
                 match format {
-                    ShowFormat::Table => print(&text(&shown)?),
+                    ShowFormat::Table => print(&text(&shown, &wide.view())?),
                     ShowFormat::Json => output::print_json(&Shown::from(shown)),
                 }
             }
@@ -79,14 +79,14 @@ impl BatchesCommand {
 
 /// One batch, as listed.
 #[derive(Debug, Default, Serialize)]
-struct BatchRow {
+pub(super) struct BatchRow {
     name: String,
     strategy: String,
     open: u64,
     done: u64,
     failed: u64,
     cancelled: u64,
-    created_at: Option<String>,
+    created_at: Option<Time>,
 }
 
 impl From<Batch> for BatchRow {
@@ -105,17 +105,17 @@ impl From<Batch> for BatchRow {
 
 impl Row for BatchRow {
     const COLUMNS: &'static [&'static str] =
-        &["name", "strategy", ">open", ">done", ">failed", ">cancelled", "created at"];
+        &["name", "strategy", ">open", ">done", ">failed", ">cancelled", "created"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, view: &View) -> Vec<String> {
         vec![
             self.name.clone(),
             self.strategy.clone(),
-            self.open.to_string(),
-            self.done.to_string(),
-            self.failed.to_string(),
-            self.cancelled.to_string(),
-            output::text_cell(self.created_at.as_deref().unwrap_or_default()),
+            output::count_cell(self.open),
+            output::count_cell(self.done),
+            output::count_cell(self.failed),
+            output::count_cell(self.cancelled),
+            view.when(self.created_at),
         ]
     }
 }
@@ -150,7 +150,7 @@ struct Shown {
     pages: u64,
     bytes: u64,
     waiting_for: String,
-    next_recrawl: Option<String>,
+    next_recrawl: Option<Time>,
     /// None when every site has ended.
     estimate: Option<EstimateShown>,
     endings: Vec<EndingRow>,
@@ -207,7 +207,7 @@ impl From<ShowBatchResponse> for Shown {
     }
 }
 
-fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
+pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
     if let Some(policy) = &shown.policy {
@@ -232,14 +232,14 @@ fn text(shown: &ShowBatchResponse) -> anyhow::Result<String> {
             writeln!(text, "  left       {}", watch::left(estimate))?;
         }
         if let Some(next) = output::time(progress.next_recrawl.as_ref()) {
-            writeln!(text, "  next       recrawl due at {next}")?;
+            writeln!(text, "  next       recrawl due {}", view.when(Some(next)))?;
         }
     }
     for (index, Ending { reason, tasks }) in shown.endings.iter().enumerate() {
         let head = if index == 0 { "because" } else { "" };
-        writeln!(text, "  {head:<9}  {tasks} {reason}")?;
+        writeln!(text, "  {head:<9}  {} {reason}", output::number(*tasks))?;
     }
-    Ok(text)
+    Ok(view.fold(&text))
 }
 
 /// What a policy says otherwise than most.
@@ -300,7 +300,7 @@ mod tests {
             recrawl_interval: duration(7 * 86_400),
         };
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy), ..ShowBatchResponse::default() };
-        let text = text(&shown).unwrap();
+        let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
                     crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
@@ -320,8 +320,8 @@ mod tests {
             ..ShowBatchResponse::default()
         };
         assert_eq!(
-            text(&shown).unwrap(),
-            "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed, 0 pages, 0 B\n  \
+            text(&shown, &View::plain()).unwrap(),
+            "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed\n  \
              because    2 failed: unreachable: no route\n             1 failed: poison\n"
         );
     }

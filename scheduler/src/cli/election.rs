@@ -6,7 +6,7 @@ use landfall_proto::v1::{Diversity, ElectionExplanation, LandmarkWorth, Unreache
 use serde::Serialize;
 
 use super::landmarks::LandmarkRow;
-use super::output::{self, Format, Row};
+use super::output::{self, Format, Row, View};
 use crate::exit::print;
 
 /// An election, as printed.
@@ -60,7 +60,7 @@ struct CoverageRow {
 
 /// What a landmark is worth, as printed.
 #[derive(Debug, Default, Serialize)]
-struct WorthRow {
+pub(super) struct WorthRow {
     name: String,
     nearest_to: u32,
     adds_ms: Option<f64>,
@@ -75,14 +75,14 @@ impl From<LandmarkWorth> for WorthRow {
 impl Row for WorthRow {
     const COLUMNS: &'static [&'static str] = &["landmark", ">nearest to", ">adds ms"];
 
-    fn cells(&self) -> Vec<String> {
-        vec![self.name.clone(), self.nearest_to.to_string(), output::millis_cell(self.adds_ms)]
+    fn cells(&self, _: &View) -> Vec<String> {
+        vec![self.name.clone(), output::count_cell(self.nearest_to), output::millis_cell(self.adds_ms)]
     }
 }
 
 /// An agent nobody could reach, as printed.
 #[derive(Debug, Default, Serialize)]
-struct UnreachedRow {
+pub(super) struct UnreachedRow {
     name: String,
     beacon_url: String,
     port: u32,
@@ -97,13 +97,13 @@ impl From<UnreachedAgent> for UnreachedRow {
 }
 
 impl Row for UnreachedRow {
-    const COLUMNS: &'static [&'static str] = &["agent", ">port", "beacon", "last failure"];
+    const COLUMNS: &'static [&'static str] = &["agent", ">port", "~last failure", "+beacon"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         let port = if self.port == 0 { "-".to_owned() } else { self.port.to_string() };
         let beacon = if self.beacon_url.is_empty() { "runs none" } else { &self.beacon_url };
         let failure = if self.failure.is_empty() { "not tried yet" } else { &self.failure };
-        vec![self.name.clone(), port, beacon.to_owned(), failure.to_owned()]
+        vec![self.name.clone(), port, failure.to_owned(), beacon.to_owned()]
     }
 }
 
@@ -112,12 +112,13 @@ pub(super) fn show(
     explanation: ElectionExplanation,
     (landmarks, map): (Vec<LandmarkRow>, String),
     format: Format,
+    view: &View,
 ) -> anyhow::Result<()> {
     let election = Election::new(explanation, landmarks);
     match format {
-        Format::Table => print(&(output::table(&election.landmarks) + &map + &election.text())),
+        Format::Table => print(&(output::table(&election.landmarks, view) + &view.fold(&(map + &election.text(view))))),
         Format::Json => output::print_json(&election),
-        Format::Csv => output::print_rows(&election.landmarks, format),
+        Format::Csv => output::print_rows(&election.landmarks, format, view),
     }
 }
 
@@ -142,7 +143,7 @@ impl Election {
         }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, view: &View) -> String {
         let mut text = String::new();
         let reaches: Vec<String> = self
             .coverage
@@ -162,10 +163,10 @@ impl Election {
         say(format!("diversity: {cities}; {carriers}"));
         say(format!(
             "\nwhat each adds: how much farther the nearest landmark would be without it\n{}",
-            output::table(&self.worth).trim_end()
+            output::table(&self.worth, view).trim_end()
         ));
         if !self.unreached.is_empty() {
-            let table = output::table(&self.unreached);
+            let table = output::table(&self.unreached, view);
             say(format!(
                 "\nnobody could reach the beacons of these: open their ports; ten agents and more elect only who was reached\n{}",
                 table.trim_end()
@@ -201,7 +202,7 @@ mod tests {
             ..ElectionExplanation::default()
         };
         let election = Election::new(told, Vec::new());
-        let text = election.text();
+        let text = election.text(&View::plain());
         for said in [
             "coverage of 21 other agents: 12 within 10 ms, 20 within 50 ms",
             "nearest landmark: median 9.0 ms, farthest 61.0 ms (harbin-cernet)",

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Row};
+use super::output::{self, Format, FormatArgs, Row, Time, View};
 use crate::exit::print;
 
 /// What is said while there is nothing to show.
@@ -25,7 +25,7 @@ pub(super) enum EmbeddingCommand {
     /// Show the newest embedding: its landmarks, its errors, and who does not fit in
     Show {
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<ResidualRow>,
     },
     /// Have a new embedding fitted now, and wait for it
     Fit {
@@ -33,7 +33,7 @@ pub(super) enum EmbeddingCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=300))]
         wait: u32,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<EpochRow>,
     },
     /// List the embeddings, newest first: why each was fitted, and how far it moved the agents
     History {
@@ -41,7 +41,7 @@ pub(super) enum EmbeddingCommand {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<EpochRow>,
     },
     /// Print every agent's coordinate: enough to predict distances elsewhere
     #[command(after_help = "\
@@ -69,26 +69,28 @@ impl EmbeddingCommand {
         let mut embeddings = client.embeddings();
         let refusal = |status| client.refusal(&status);
         match self {
-            Self::Show { format: FormatArgs { format } } => {
-                show(embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(), format)
-            }
-            Self::Fit { wait, format: FormatArgs { format } } => {
+            Self::Show { format: FormatArgs { format, wide } } => show(
+                embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(),
+                format,
+                &wide.view(),
+            ),
+            Self::Fit { wait, format: FormatArgs { format, wide } } => {
                 let wait = Some(prost_types::Duration { seconds: i64::from(wait), nanos: 0 });
                 let answer = embeddings.fit_embedding(FitEmbeddingRequest { wait }).await.map_err(refusal)?;
                 match answer.into_inner().epoch {
-                    Some(epoch) => output::print_rows(&[EpochRow::from(epoch)], format),
+                    Some(epoch) => output::print_rows(&[EpochRow::from(epoch)], format, &wide.view()),
                     None => Err(anyhow::anyhow!(
                         "no new embedding within the wait; the request stands: `landfall embedding history` shows when it is fitted"
                     )),
                 }
             }
-            Self::History { limit, format: FormatArgs { format } } => {
+            Self::History { limit, format: FormatArgs { format, wide } } => {
                 let answer = embeddings.list_epochs(ListEpochsRequest { limit }).await.map_err(refusal)?;
                 let rows: Vec<EpochRow> = answer.into_inner().epochs.into_iter().map(EpochRow::from).collect();
                 if rows.is_empty() && format == Format::Table {
                     return print(&format!("{NO_EMBEDDING}\n"));
                 }
-                output::print_rows(&rows, format)
+                output::print_rows(&rows, format, &wide.view())
             }
             Self::Export { format } => {
                 let answer = embeddings.export_embedding(ExportEmbeddingRequest {}).await.map_err(refusal)?;
@@ -100,9 +102,9 @@ impl EmbeddingCommand {
 
 /// One epoch, as printed.
 #[derive(Debug, Default, Serialize)]
-struct EpochRow {
+pub(super) struct EpochRow {
     epoch: i64,
-    fitted_at: Option<String>,
+    fitted_at: Option<Time>,
     reason: String,
     agents: u32,
     landmarks: u32,
@@ -129,24 +131,15 @@ impl From<Epoch> for EpochRow {
 }
 
 impl Row for EpochRow {
-    const COLUMNS: &'static [&'static str] = &[
-        ">epoch",
-        "fitted at",
-        "reason",
-        ">agents",
-        ">landmarks",
-        ">dimensions",
-        ">fit error",
-        ">mesh error",
-        ">median move ms",
-    ];
+    const COLUMNS: &'static [&'static str] =
+        &[">epoch", "fitted", "~reason", ">agents", ">landmarks", ">dims", ">fit error", ">mesh error", ">moved ms"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, view: &View) -> Vec<String> {
         vec![
             self.epoch.to_string(),
-            output::text_cell(self.fitted_at.as_deref().unwrap_or_default()),
+            view.when(self.fitted_at),
             self.reason.clone(),
-            self.agents.to_string(),
+            output::number(self.agents.into()),
             self.landmarks.to_string(),
             self.dimensions.to_string(),
             format!("{:.3}", self.fit_error),
@@ -162,7 +155,7 @@ fn error_cell(error: Option<f64>) -> String {
 
 /// One pair that is explained badly, as printed.
 #[derive(Debug, Default, Serialize)]
-struct ResidualRow {
+pub(super) struct ResidualRow {
     from: String,
     to: String,
     measured_ms: Option<f64>,
@@ -183,7 +176,7 @@ impl From<Residual> for ResidualRow {
 impl Row for ResidualRow {
     const COLUMNS: &'static [&'static str] = &["from", "to", ">measured ms", ">predicted ms"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         let (measured, predicted) = (output::millis_cell(self.measured_ms), output::millis_cell(self.predicted_ms));
         vec![self.from.clone(), self.to.clone(), measured, predicted]
     }
@@ -191,7 +184,7 @@ impl Row for ResidualRow {
 
 /// One agent's error, as printed.
 #[derive(Debug, Default, Serialize)]
-struct AgentErrorRow {
+pub(super) struct AgentErrorRow {
     agent: String,
     median_error: f64,
     distances: u32,
@@ -206,8 +199,8 @@ impl From<AgentError> for AgentErrorRow {
 impl Row for AgentErrorRow {
     const COLUMNS: &'static [&'static str] = &["agent", ">median error", ">distances"];
 
-    fn cells(&self) -> Vec<String> {
-        vec![self.agent.clone(), format!("{:.3}", self.median_error), self.distances.to_string()]
+    fn cells(&self, _: &View) -> Vec<String> {
+        vec![self.agent.clone(), format!("{:.3}", self.median_error), output::number(self.distances.into())]
     }
 }
 
@@ -223,12 +216,12 @@ struct Shown {
     low_confidence: Vec<AgentErrorRow>,
 }
 
-fn show(answer: ShowEmbeddingResponse, format: Format) -> anyhow::Result<()> {
+fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::Result<()> {
     let Some(epoch) = answer.epoch else {
         return match format {
             Format::Table => print(&format!("{NO_EMBEDDING}\n")),
             Format::Json => print("null\n"),
-            Format::Csv => output::print_rows::<ResidualRow>(&[], format),
+            Format::Csv => output::print_rows::<ResidualRow>(&[], format, view),
         };
     };
     let shown = Shown {
@@ -240,39 +233,40 @@ fn show(answer: ShowEmbeddingResponse, format: Format) -> anyhow::Result<()> {
         low_confidence: answer.low_confidence.into_iter().map(Into::into).collect(),
     };
     match format {
-        Format::Table => print(&shown.text()),
+        Format::Table => print(&shown.text(view)),
         Format::Json => output::print_json(&shown),
-        Format::Csv => output::print_rows(&shown.worst, format),
+        Format::Csv => output::print_rows(&shown.worst, format, view),
     }
 }
 
 impl Shown {
-    fn text(&self) -> String {
+    fn text(&self, view: &View) -> String {
         let EpochRow { epoch, fitted_at, reason, agents, dimensions, fit_error, mesh_error, .. } = &self.epoch;
         let mut text = format!(
             "embedding {epoch}, fitted {} ({reason}): {agents} agents, {dimensions} dimensions\n\
              landmarks: {}\n\
              relative error between landmarks {fit_error:.3}; median error of all pairs {} when fitted, {} now\n",
-            fitted_at.as_deref().unwrap_or("at an unknown time"),
+            view.when(*fitted_at),
             self.landmark_names.join(", "),
             error_cell(*mesh_error),
             error_cell(self.mesh_error_now),
         );
-        section(&mut text, "pairs explained worst", &self.worst);
-        section(&mut text, "suspects: agents whose error stands out", &self.suspects);
+        section(&mut text, "pairs explained worst", &self.worst, view);
+        section(&mut text, "suspects: agents whose error stands out", &self.suspects, view);
         section(
             &mut text,
             "low confidence: agents with too few distances to be sure where they are",
             &self.low_confidence,
+            view,
         );
-        text
+        view.fold(&text)
     }
 }
 
 /// Adds a titled table, unless it is empty.
-fn section<R: Row>(text: &mut String, title: &str, rows: &[R]) {
+fn section<R: Row>(text: &mut String, title: &str, rows: &[R], view: &View) {
     if !rows.is_empty() {
-        write!(text, "\n{title}\n{}", output::table(rows)).expect("a String takes every write");
+        write!(text, "\n{title}\n{}", output::table(rows, view)).expect("a String takes every write");
     }
 }
 
@@ -280,7 +274,7 @@ fn section<R: Row>(text: &mut String, title: &str, rows: &[R]) {
 #[derive(Debug, Serialize)]
 struct Export {
     epoch: i64,
-    fitted_at: Option<String>,
+    fitted_at: Option<Time>,
     dimensions: u32,
     formula: &'static str,
     agents: Vec<ExportedAgent>,
@@ -383,7 +377,7 @@ mod tests {
             suspects: Vec::new(),
             low_confidence: Vec::new(),
         };
-        let text = shown.text();
+        let text = shown.text(&View::plain());
         assert!(text.contains("embedding 3") && text.contains("drift 12 %") && text.contains("0.071 now"), "{text}");
         assert!(text.contains("pairs explained worst") && !text.contains("suspects"), "{text}");
         let json = serde_json::to_value(&shown).unwrap();

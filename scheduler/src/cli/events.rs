@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, ShowFormat, ShowFormatArgs};
+use super::output::{self, ShowFormat, ShowFormatArgs, Time, View};
 use crate::exit::print;
 
 /// How often a broken stream is opened again without an event in between: a scheduler may restart.
@@ -75,14 +75,14 @@ impl EventsArgs {
             Ok(stream) => stream.into_inner(),
             Err(status) => return Ok(Err(status)),
         };
-        let known = *last;
+        let (known, view) = (*last, self.format.wide.view());
         loop {
             match stream.message().await {
                 Ok(Some(event)) if event.id <= known => {}
                 Ok(Some(event)) => {
                     *last = event.id.max(*last);
                     print(&match self.format.format {
-                        ShowFormat::Table => line(&event) + "\n",
+                        ShowFormat::Table => view.fold(&line(&event, &view)),
                         ShowFormat::Json => serde_json::to_string(&EventRow::from(event))? + "\n",
                     })?;
                 }
@@ -101,7 +101,7 @@ fn broke(status: &Status) -> bool {
 #[derive(Debug, Serialize)]
 pub(super) struct EventRow {
     id: i64,
-    at: Option<String>,
+    at: Option<Time>,
     noun: String,
     what: String,
     batch: Option<String>,
@@ -138,8 +138,8 @@ impl From<Event> for EventRow {
 }
 
 /// One event for people: when, about what, what, and why.
-pub(super) fn line(event: &Event) -> String {
-    let mut words = vec![output::time(event.at.as_ref()).unwrap_or_default(), event.noun.clone()];
+pub(super) fn line(event: &Event, view: &View) -> String {
+    let mut words = vec![view.clock(output::time(event.at.as_ref())), event.noun.clone()];
     // What it is about comes before what happened: a site, or the agent itself.
     let about_site = !event.site.is_empty();
     if about_site {
@@ -184,7 +184,7 @@ mod tests {
             ..Event::default()
         };
         assert_eq!(
-            line(&event),
+            line(&event, &View { wide: true, ..View::plain() }),
             "2025-11-21T16:00:00.000Z lease a.cn (autumn round 2) expired token 3 agent harbin-cernet incarnation 4: \
              its session ended: superseded"
         );
@@ -195,7 +195,7 @@ mod tests {
             incarnation: 1,
             ..Event::default()
         };
-        assert_eq!(line(&opened), " session a opened incarnation 1");
+        assert_eq!(line(&opened, &View::plain()), "- session a opened incarnation 1");
         assert_eq!(serde_json::to_value(EventRow::from(opened)).unwrap()["site"], serde_json::Value::Null);
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::agents::level_cell;
 use super::client::Client;
-use super::output::{self, Row, ShowFormat, ShowFormatArgs};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::sites::{Globe, globe_cell};
 use crate::exit::print;
 
@@ -30,18 +30,18 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "ASSIGNMENT-ID", value_parser = clap::value_parser!(i64).range(1..))]
     at: Option<i64>,
     #[command(flatten)]
-    format: ShowFormatArgs,
+    format: ShowFormatArgs<CandidateRow>,
 }
 
 impl ExplainArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { site, batch, at, format: ShowFormatArgs { format } } = self;
+        let Self { site, batch, at, format: ShowFormatArgs { format, wide } } = self;
         let client = Client::connect(connection).await?;
         let request = ExplainRequest { site, batch: batch.unwrap_or_default(), assignment_id: at };
         let asked = client.sites().explain(request).await;
         let explained = Explained::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
         match format {
-            ShowFormat::Table => print(&explained.text()?),
+            ShowFormat::Table => print(&explained.text(&wide.view())?),
             ShowFormat::Json => output::print_json(&explained),
         }
     }
@@ -49,7 +49,7 @@ impl ExplainArgs {
 
 /// Why a site has its agents, as printed.
 #[derive(Debug, Serialize)]
-struct Explained {
+pub(super) struct Explained {
     site_id: i64,
     site: String,
     position: Option<Globe>,
@@ -69,7 +69,7 @@ struct Task {
 #[derive(Debug, Serialize)]
 struct Choice {
     assignment_id: i64,
-    chosen_at: Option<String>,
+    chosen_at: Option<Time>,
     newest: bool,
     agent: String,
     strategy: String,
@@ -84,7 +84,7 @@ struct Choice {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct CandidateRow {
+pub(super) struct CandidateRow {
     rank: u32,
     agent: String,
     predicted_ms: Option<f64>,
@@ -151,7 +151,7 @@ impl Row for CandidateRow {
     const COLUMNS: &'static [&'static str] =
         &[">rank", "candidate", ">predicted ms", ">measured ms", ">load level", "chosen"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![
             self.rank.to_string(),
             self.agent.clone(),
@@ -164,18 +164,18 @@ impl Row for CandidateRow {
 }
 
 impl Explained {
-    fn text(&self) -> anyhow::Result<String> {
+    pub(super) fn text(&self, view: &View) -> anyhow::Result<String> {
         let mut text = String::new();
         writeln!(text, "{} (site {}), position: {}", self.site, self.site_id, globe_cell(self.position.as_ref()))?;
         for task in &self.tasks {
-            task.write(&mut text)?;
+            task.write(&mut text, view)?;
         }
-        Ok(text)
+        Ok(view.fold(&text))
     }
 }
 
 impl Task {
-    fn write(&self, text: &mut String) -> anyhow::Result<()> {
+    fn write(&self, text: &mut String, view: &View) -> anyhow::Result<()> {
         let ended = if self.waits.is_empty() && !self.reason.is_empty() {
             format!(" ({})", self.reason)
         } else {
@@ -189,20 +189,20 @@ impl Task {
             writeln!(text, "no agent was ever chosen")?;
         }
         for choice in &self.choices {
-            choice.write(text)?;
+            choice.write(text, view)?;
         }
         Ok(())
     }
 }
 
 impl Choice {
-    fn write(&self, text: &mut String) -> anyhow::Result<()> {
+    fn write(&self, text: &mut String, view: &View) -> anyhow::Result<()> {
         let Self { assignment_id, agent, strategy, seed, .. } = self;
-        let at = self.chosen_at.as_deref().unwrap_or("?");
+        let at = view.when(self.chosen_at);
         writeln!(text, "\nchoice {assignment_id}, {at}: {agent} by {strategy}, seed {seed}")?;
         writeln!(text, "{agent} was {}", self.because)?;
         if !self.candidates.is_empty() {
-            text.push_str(&output::table(&self.candidates));
+            text.push_str(&output::table(&self.candidates, view));
         }
         for Excluded { why, agents, .. } in &self.excluded {
             let named = agents.iter().take(NAMED_AT_MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -251,12 +251,12 @@ mod tests {
             ..Default::default()
         };
         let response = ExplainResponse { site: "a.cn".into(), tasks: vec![waiting, task], ..Default::default() };
-        let text = Explained::from(response).text().unwrap();
+        let text = Explained::from(response).text(&View::plain()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "a.cn (site 0), position: unknown");
         assert_eq!(lines[2..4], ["batch winter round 2: located", "no agent yet: x"]);
         assert_eq!(lines[5], "batch autumn round 1: done");
-        assert_eq!(lines[7], "choice 7, ?: b by gnp-top3, seed 18446744073709551615");
+        assert_eq!(lines[7], "choice 7, -: b by gnp-top3, seed 18446744073709551615");
         assert_eq!(lines[8], "b was chosen because it is near");
         assert!(lines[11].contains('b') && lines[11].contains("-2") && lines[11].ends_with("yes"), "{text}");
         assert_eq!(lines[12], "excluded: x0, x1, x2, x3, x4, x5, x6, x7, x8, x9 and 2 more: each is not in CN");

@@ -13,7 +13,8 @@ use tonic::Response;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::election;
-use super::output::{self, Format, FormatArgs, Row};
+use super::output::{self, Format, FormatArgs, Row, View};
+use super::service::Service;
 use crate::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]
@@ -28,12 +29,12 @@ pub(super) enum LandmarksCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<LandmarkRow>,
     },
     /// List the landmarks
     List {
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<LandmarkRow>,
     },
     /// Believe a quarantined agent again; what it measured is forgotten, and it measures anew
     #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
@@ -52,14 +53,14 @@ pub(super) enum LandmarksCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<LandmarkRow>,
     },
 }
 
 impl LandmarksCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let (answer, client, format) = match self {
-            Self::Set { names, dims, format: FormatArgs { format } } => {
+        let (answer, client, format, view) = match self {
+            Self::Set { names, dims, format: FormatArgs { format, wide } } => {
                 let mut seen = HashSet::new();
                 if let Some(name) = names.iter().find(|name| !seen.insert(name.as_str())) {
                     return Err(usage(format!("the landmark '{name}' is named twice")));
@@ -67,24 +68,24 @@ impl LandmarksCommand {
                 let dimensions = dimensions(dims, names.len())?;
                 let client = Client::connect(connection).await?;
                 let request = SetLandmarksRequest { names, dimensions };
-                (client.fleet().set_landmarks(request).await.map(without_map), client, format)
+                (client.fleet().set_landmarks(request).await.map(without_map), client, format, wide.view())
             }
-            Self::List { format: FormatArgs { format } } => {
+            Self::List { format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format)
+                (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format, wide.view())
             }
             Self::Trust { name } => return trust(name, connection).await,
-            Self::Elect { count, dims, format: FormatArgs { format } } => {
+            Self::Elect { count, dims, format: FormatArgs { format, wide } } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
                 let client = Client::connect(connection).await?;
                 let request = ElectLandmarksRequest { count, dimensions };
-                (client.fleet().elect_landmarks(request).await.map(without_map), client, format)
+                (client.fleet().elect_landmarks(request).await.map(without_map), client, format, wide.view())
             }
         };
         let mut answer = answer.map_err(|status| client.refusal(&status))?.into_inner();
         match answer.explanation.take() {
-            Some(explanation) => election::show(explanation, landmarks_of(answer), format),
-            None => show(answer, format),
+            Some(explanation) => election::show(explanation, landmarks_of(answer), format, &view),
+            None => show(answer, format, &view),
         }
     }
 }
@@ -148,12 +149,16 @@ fn warnings(rows: &[LandmarkRow]) -> String {
     .collect()
 }
 
-fn show(answer: ListLandmarksResponse, format: Format) -> anyhow::Result<()> {
+fn show(answer: ListLandmarksResponse, format: Format, view: &View) -> anyhow::Result<()> {
     let (rows, map) = landmarks_of(answer);
     if format == Format::Table {
-        return print(&if rows.is_empty() { map } else { output::table(&rows) + &map + &warnings(&rows) });
+        return print(&if rows.is_empty() {
+            view.fold(&map)
+        } else {
+            output::table(&rows, view) + &view.fold(&(map + &warnings(&rows)))
+        });
     }
-    output::print_rows(&rows, format)
+    output::print_rows(&rows, format, view)
 }
 
 /// One landmark, as printed.
@@ -163,6 +168,7 @@ pub(super) struct LandmarkRow {
     city: String,
     carrier: String,
     connected: bool,
+    service: Service,
     reason: String,
     elected: bool,
     away_for_ms: Option<f64>,
@@ -171,19 +177,21 @@ pub(super) struct LandmarkRow {
 impl From<Landmark> for LandmarkRow {
     fn from(landmark: Landmark) -> Self {
         let away_for_ms = output::millis(landmark.away_for.as_ref());
+        let service = landmark.service().into();
         let Landmark { name, city, carrier, connected, reason, elected, .. } = landmark;
-        Self { name, city, carrier, connected, reason, elected, away_for_ms }
+        Self { name, city, carrier, connected, service, reason, elected, away_for_ms }
     }
 }
 
 impl Row for LandmarkRow {
-    const COLUMNS: &'static [&'static str] = &["name", "city", "carrier", "connected", "chosen by", "reason"];
+    const COLUMNS: &'static [&'static str] = &["name", "city", "service", "chosen by", "~reason", "+carrier"];
 
-    fn cells(&self) -> Vec<String> {
-        let connected = output::yes_cell(self.connected);
+    fn cells(&self, _: &View) -> Vec<String> {
+        // Why it paused stands in `landfall agents list`.
+        let service = self.service.words("see landfall agents list");
         let by = if self.elected { "election" } else { "hand" };
         let (name, city, carrier) = (self.name.clone(), self.city.clone(), self.carrier.clone());
-        vec![name, city, carrier, connected, by.to_owned(), self.reason.clone()]
+        vec![name, city, service, by.to_owned(), self.reason.clone(), carrier]
     }
 }
 

@@ -3,11 +3,12 @@
 //! A row type is serialised as it stands: its field names are the names in JSON and the header in CSV. Times end in
 //! `_ms` (milliseconds, a number) or `_at` (RFC 3339).
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use super::view::Table;
+pub(super) use super::view::{Lines, Time, View, Wide};
 use crate::exit::print;
 
 /// How to print rows.
@@ -32,35 +33,40 @@ pub(super) enum ShowFormat {
     Json,
 }
 
-/// The flag of commands that print rows.
-#[derive(Debug, Clone, Copy, Args)]
-pub(super) struct FormatArgs {
+/// The flags of commands that print rows.
+#[derive(Debug, Args)]
+pub(super) struct FormatArgs<R: Row> {
     /// How to print
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     pub(super) format: Format,
+    #[command(flatten)]
+    pub(super) wide: Wide<R>,
 }
 
-/// The flag of commands that print one thing, or a log.
-#[derive(Debug, Clone, Copy, Args)]
-pub(super) struct ShowFormatArgs {
+/// The flags of commands that print one thing, or a log; `R` is what the longest table of it has.
+#[derive(Debug, Args)]
+pub(super) struct ShowFormatArgs<R: Row = Lines> {
     /// How to print
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
     pub(super) format: ShowFormat,
+    #[command(flatten)]
+    pub(super) wide: Wide<R>,
 }
 
 /// One row of an answer.
 pub(super) trait Row: Serialize + Default {
-    /// The table's columns; one that starts with '>' is aligned to the right.
+    /// The table's columns, with a mark before the name: `+` for one that only --wide shows, then `>` for one that is aligned to the
+    /// right, or `~` for a text that is cut before others are.
     const COLUMNS: &'static [&'static str];
 
-    /// The table's cells.
-    fn cells(&self) -> Vec<String>;
+    /// The table's cells, those that only --wide shows among them.
+    fn cells(&self, view: &View) -> Vec<String>;
 }
 
 /// Prints rows.
-pub(super) fn print_rows<R: Row>(rows: &[R], format: Format) -> anyhow::Result<()> {
+pub(super) fn print_rows<R: Row>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
     let text = match format {
-        Format::Table => table(rows),
+        Format::Table => table(rows, view),
         Format::Json => serde_json::to_string_pretty(rows)? + "\n",
         Format::Csv => csv_text(rows)?,
     };
@@ -73,25 +79,13 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// A table, with its line end.
-pub(super) fn table<R: Row>(rows: &[R]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(R::COLUMNS.iter().map(|name| name.trim_start_matches('>')));
-    for row in rows {
-        table.add_row(row.cells());
-    }
-    for (index, column) in R::COLUMNS.iter().enumerate() {
-        if column.starts_with('>')
-            && let Some(column) = table.column_mut(index)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let lines = table.to_string();
-    lines.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
+    let table = Table::fit(rows, view);
+    rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }
 
-fn csv_text<R: Row>(rows: &[R]) -> anyhow::Result<String> {
+/// Rows as CSV, with a header.
+pub(super) fn csv_text<R: Row>(rows: &[R]) -> anyhow::Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;
@@ -113,12 +107,11 @@ pub(super) fn millis(duration: Option<&prost_types::Duration>) -> Option<f64> {
     Some((duration.as_secs_f64() * 1e6).round() / 1e3)
 }
 
-/// RFC 3339 in UTC, to the millisecond.
-pub(super) fn time(timestamp: Option<&prost_types::Timestamp>) -> Option<String> {
+/// A moment.
+pub(super) fn time(timestamp: Option<&prost_types::Timestamp>) -> Option<Time> {
     let timestamp = timestamp?;
     let nanos = u32::try_from(timestamp.nanos).ok()?;
-    let time = DateTime::<Utc>::from_timestamp(timestamp.seconds, nanos)?;
-    Some(time.to_rfc3339_opts(SecondsFormat::Millis, true))
+    DateTime::<Utc>::from_timestamp(timestamp.seconds, nanos).map(Time)
 }
 
 /// Milliseconds in a table; a dash where there are none.
@@ -138,7 +131,39 @@ pub(super) fn yes_cell(yes: bool) -> String {
 
 /// So many of something that takes a plural s.
 pub(super) fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+    if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
+}
+
+/// A number for people: from five digits on they are in groups of three.
+pub(super) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    if digits.len() < 5 {
+        return digits;
+    }
+    let first = (digits.len() - 1) % 3 + 1;
+    let groups = (first..digits.len()).step_by(3).map(|at| &digits[at..at + 3]);
+    std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
+}
+
+/// A number in a table; a dash for nothing.
+pub(super) fn count_cell(count: impl Into<u64>) -> String {
+    match count.into() {
+        0 => dash(),
+        count => number(count),
+    }
+}
+
+/// What was fetched, after a comma; nothing where nothing was.
+pub(super) fn fetched(pages: u64, bytes: u64) -> String {
+    match (pages, bytes) {
+        (0, 0) => String::new(),
+        _ => format!(", {}, {}", counted(pages, "page"), bytes_cell(bytes)),
+    }
+}
+
+/// Bytes in a table; a dash for none.
+pub(super) fn size_cell(bytes: u64) -> String {
+    if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }
 
 /// Bytes for people.
@@ -173,7 +198,7 @@ mod tests {
     impl Row for Sample {
         const COLUMNS: &'static [&'static str] = &["site", ">rtt ms"];
 
-        fn cells(&self) -> Vec<String> {
+        fn cells(&self, _: &View) -> Vec<String> {
             vec![self.site.clone(), millis_cell(self.rtt_ms)]
         }
     }
@@ -188,7 +213,7 @@ mod tests {
     #[test]
     fn tables_align_numbers_to_the_right() {
         let rows = [Sample { site: "long.example".to_owned(), rtt_ms: Some(1.0) }, Sample::default()];
-        let text = table(&rows);
+        let text = table(&rows, &View::plain());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].ends_with("1.0") && lines[2].ends_with("  -"), "{text}");
@@ -199,6 +224,16 @@ mod tests {
         let duration = prost_types::Duration { seconds: 1, nanos: 234_567_890 };
         assert_eq!(millis(Some(&duration)), Some(1234.568));
         assert_eq!(millis(None), None);
+        for (count, expected) in [
+            (0, "0"),
+            (9_999, "9999"),
+            (27_736, "27,736"),
+            (100_000, "100,000"),
+            (u64::MAX, "18,446,744,073,709,551,615"),
+        ] {
+            assert_eq!(number(count), expected);
+        }
+        assert_eq!((count_cell(0u64), count_cell(12_345u32)), ("-".to_owned(), "12,345".to_owned()));
         assert_eq!(bytes_cell(999), "999 B");
         assert_eq!(bytes_cell(999_999), "1.0 MB");
         assert_eq!(bytes_cell(64 << 20), "67.1 MB");

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::ConnectionArgs;
 use super::addition::Addition;
 use super::client::Client;
-use super::output::{self, Row, ShowFormat, ShowFormatArgs, counted};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs, View, counted};
 use super::sites::{Globe, globe_cell};
 use crate::exit::print;
 use crate::model::Strategy;
@@ -36,12 +36,12 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "STRATEGY")]
     strategy: Option<Strategy>,
     #[command(flatten)]
-    format: ShowFormatArgs,
+    format: ShowFormatArgs<AgentRow>,
 }
 
 impl PlanArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { add, remove, suggest, strategy, format: ShowFormatArgs { format } } = self;
+        let Self { add, remove, suggest, strategy, format: ShowFormatArgs { format, wide } } = self;
         let client = Client::connect(connection).await?;
         let request = PlanRequest {
             add: add.into_iter().map(PlannedAddition::from).collect(),
@@ -52,7 +52,7 @@ impl PlanArgs {
         let asked = client.reports().plan(request).await;
         let plan = Plan::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
         match format {
-            ShowFormat::Table => print(&plan.text(suggest.is_some())?),
+            ShowFormat::Table => print(&plan.text(suggest.is_some(), &wide.view())?),
             ShowFormat::Json => output::print_json(&plan),
         }
     }
@@ -60,7 +60,7 @@ impl PlanArgs {
 
 /// A plan, as printed.
 #[derive(Debug, Serialize)]
-struct Plan {
+pub(super) struct Plan {
     epoch: i64,
     strategy: String,
     sites: u64,
@@ -86,7 +86,7 @@ struct Outlook {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct AgentRow {
+pub(super) struct AgentRow {
     agent: String,
     city: String,
     carrier: String,
@@ -180,14 +180,17 @@ impl From<PlannedLoad> for Load {
 }
 
 impl Row for AgentRow {
-    const COLUMNS: &'static [&'static str] =
-        &["agent", "change", ">slots", ">sites", ">after", ">share", ">after", ">work", ">after", ">busy", ">after"];
+    const COLUMNS: &'static [&'static str] = &[
+        "agent", "change", ">sites", ">after", ">busy", ">after", "+>slots", "+>share", "+>after", "+>work", "+>after",
+    ];
 
-    fn cells(&self) -> Vec<String> {
-        let mut cells = vec![self.agent.clone(), self.change.clone(), self.slots.to_string()];
+    fn cells(&self, _: &View) -> Vec<String> {
         let of =
             |cell: fn(&Load) -> String| [self.before.as_ref(), self.after.as_ref()].map(|load| load_cell(load, cell));
-        cells.extend([sites_of, share_of, work_of, busy_of].into_iter().flat_map(of));
+        let mut cells = vec![self.agent.clone(), self.change.clone()];
+        cells.extend([sites_of, busy_of].into_iter().flat_map(of));
+        cells.push(self.slots.to_string());
+        cells.extend([share_of, work_of].into_iter().flat_map(of));
         cells
     }
 }
@@ -195,7 +198,7 @@ impl Row for AgentRow {
 impl Row for SoleRow<'_> {
     const COLUMNS: &'static [&'static str] = &["agent", ">slots", ">sites", ">share", ">work", ">busy"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         let of = |cell: fn(&Load) -> String| load_cell(self.load.as_ref(), cell);
         let mut cells = vec![self.agent.to_owned(), self.slots.to_string()];
         cells.extend([sites_of, share_of, work_of, busy_of].map(of));
@@ -206,7 +209,7 @@ impl Row for SoleRow<'_> {
 impl Row for SuggestionRow {
     const COLUMNS: &'static [&'static str] = &[">rank", "near", "position", ">saves ms", ">mean ms then", ">takes"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![
             self.rank.to_string(),
             self.near.clone(),
@@ -267,7 +270,7 @@ fn change_cell(before: Option<f64>, after: Option<f64>) -> String {
 }
 
 impl Plan {
-    fn text(&self, suggested: bool) -> anyhow::Result<String> {
+    pub(super) fn text(&self, suggested: bool, view: &View) -> anyhow::Result<String> {
         let mut text = String::new();
         self.write_ground(&mut text)?;
         let changed = self.agents.iter().any(|agent| agent.change != "stays");
@@ -285,17 +288,17 @@ impl Plan {
                 writeln!(text, "{what:<16} {before:>12} {after:>12} {change:>10}")?;
             }
             writeln!(text, "busy longest: {} before, {} after\n", before.longest, after.longest)?;
-            text.push_str(&output::table(&self.agents));
+            text.push_str(&output::table(&self.agents, view));
         } else {
             writeln!(text, "mean round trip {} ms", fine_cell(before.mean_ms))?;
             writeln!(text, "makespan        {} ({} is busy longest)\n", span_cell(before.makespan_ms), before.longest)?;
             let sole = self.agents.iter().map(|one| SoleRow { agent: &one.agent, slots: one.slots, load: one.before });
-            text.push_str(&output::table(&sole.collect::<Vec<_>>()));
+            text.push_str(&output::table(&sole.collect::<Vec<_>>(), view));
         }
         if suggested {
-            self.write_suggestions(&mut text)?;
+            self.write_suggestions(&mut text, view)?;
         }
-        Ok(text)
+        Ok(view.fold(&text))
     }
 
     /// What the figures rest on, and what they leave out.
@@ -303,13 +306,16 @@ impl Plan {
         let Self { epoch, strategy, sites, .. } = self;
         writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;
         let unknown = sites.saturating_sub(self.sites_of_known_size);
-        let usual = format!("{} pages, {}", self.usual_pages, output::bytes_cell(self.usual_bytes));
+        let usual =
+            format!("{} pages, {}", output::number(self.usual_pages.into()), output::bytes_cell(self.usual_bytes));
         match (self.sites_of_known_size, unknown) {
             (0, _) => writeln!(text, "sizes: none was crawled before, each is taken to have {usual}")?,
             (_, 0) => writeln!(text, "sizes: those of the last crawls")?,
             (known, _) => writeln!(
                 text,
-                "sizes: of {known} those of the last crawls, {unknown} are taken to have their mean ({usual})"
+                "sizes: of {} those of the last crawls, {} are taken to have their mean ({usual})",
+                output::number(known),
+                output::number(unknown)
             )?,
         }
         if self.sites_in_several_places > 0 {
@@ -332,7 +338,7 @@ impl Plan {
         Ok(())
     }
 
-    fn write_suggestions(&self, text: &mut String) -> anyhow::Result<()> {
+    fn write_suggestions(&self, text: &mut String, view: &View) -> anyhow::Result<()> {
         let (tried, sampled) = (counted(self.tried_places, "place"), counted(self.sampled_sites, "site"));
         let where_ = if self.sampled_sites < self.sites {
             format!("found by a sample of {sampled}, told of all")
@@ -343,7 +349,7 @@ impl Plan {
             return Ok(writeln!(text, "\nno further agent would lower the mean, at none of {tried} that were tried")?);
         }
         writeln!(text, "\nwhere further agents would help most, one after another ({tried} tried, {where_}):")?;
-        text.push_str(&output::table(&self.suggestions));
+        text.push_str(&output::table(&self.suggestions, view));
         Ok(())
     }
 }
@@ -391,7 +397,7 @@ mod tests {
             tried_places: 2,
             ..Default::default()
         };
-        let text = Plan::from(plan.clone()).text(true).unwrap();
+        let text = Plan::from(plan.clone()).text(true, &View::plain()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[..4],
@@ -407,7 +413,7 @@ mod tests {
             "mean round trip 40.00 ms 30.00 ms -25.0 %"
         );
         assert_eq!(lines[8], "busy longest: a before, b after");
-        assert!(lines[12].contains('b') && lines[12].contains("added") && lines[12].contains("75.0 %"), "{text}");
+        assert!(lines[12].contains('b') && lines[12].contains("added") && lines[12].contains("3.0"), "{text}");
         assert_eq!(
             lines[14],
             "where further agents would help most, one after another (2 places tried, of all sites):"
@@ -416,7 +422,7 @@ mod tests {
 
         plan.agents.pop();
         plan.suggestions.clear();
-        let text = Plan::from(plan).text(true).unwrap();
+        let text = Plan::from(plan).text(true, &View::plain()).unwrap();
         assert!(text.contains("mean round trip 40.00 ms\nmakespan        0.1 s (a is busy longest)"), "{text}");
         assert!(
             text.ends_with("no further agent would lower the mean, at none of 2 places that were tried\n"),

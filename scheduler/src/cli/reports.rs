@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, FormatArgs, Row};
+use super::output::{self, FormatArgs, Row, Time, View};
+use super::service::Service;
 use super::throughput::ThroughputArgs;
 
 #[derive(Debug, Subcommand)]
@@ -18,7 +19,7 @@ pub(super) enum ReportCommand {
         #[arg(long, value_name = "NAME")]
         batch: String,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<AssignmentRow>,
     },
     /// What each agent did
     Agents {
@@ -26,7 +27,7 @@ pub(super) enum ReportCommand {
         #[arg(long, value_name = "NAME")]
         batch: Option<String>,
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<AgentRow>,
     },
     /// How a batch grows, by agent and by strategy, and how long it will still take
     Throughput(ThroughputArgs),
@@ -36,7 +37,7 @@ impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Throughput(args) => args.run(connection).await,
-            Self::Assignments { batch, format: FormatArgs { format } } => {
+            Self::Assignments { batch, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.reports().assignments(AssignmentsRequest { batch }).await;
                 let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
@@ -44,15 +45,15 @@ impl ReportCommand {
                 while let Some(row) = stream.message().await.map_err(|status| client.refusal(&status))? {
                     rows.push(row.into());
                 }
-                output::print_rows(&rows, format)
+                output::print_rows(&rows, format, &wide.view())
             }
-            Self::Agents { batch, format: FormatArgs { format } } => {
+            Self::Agents { batch, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let request = AgentsReportRequest { batch: batch.unwrap_or_default() };
                 let asked = client.reports().agents(request).await;
                 let agents = asked.map_err(|status| client.refusal(&status))?.into_inner().agents;
                 let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
-                output::print_rows(&rows, format)
+                output::print_rows(&rows, format, &wide.view())
             }
         }
     }
@@ -60,7 +61,7 @@ impl ReportCommand {
 
 /// One task, as printed.
 #[derive(Debug, Default, Serialize)]
-struct AssignmentRow {
+pub(super) struct AssignmentRow {
     site: String,
     origin: String,
     state: String,
@@ -79,7 +80,7 @@ struct AssignmentRow {
     pages: u32,
     bytes: u64,
     errors: u32,
-    started_at: Option<String>,
+    started_at: Option<Time>,
     duration_ms: Option<f64>,
     note: String,
     /// 0 to 1: how sure it is that the site stands in several places; none when it is not suspected.
@@ -129,50 +130,53 @@ impl Row for AssignmentRow {
     const COLUMNS: &'static [&'static str] = &[
         "site",
         "state",
-        "outcome",
         "agent",
-        "strategy",
-        ">rank",
-        ">predicted ms",
-        ">measured ms",
-        ">crawled ms",
-        ">probes",
-        ">requests",
+        ">rtt ms",
         ">pages",
-        ">size",
-        ">anycast",
-        "reason",
+        "~reason",
+        "+outcome",
+        "+strategy",
+        "+>rank",
+        "+>predicted ms",
+        "+>measured ms",
+        "+>probes",
+        "+>requests",
+        "+>size",
+        "+>anycast",
     ];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
+        // What a crawl came to says more than that it is done.
+        let state = if self.state == "done" { &self.outcome } else { &self.state };
         vec![
             self.site.clone(),
-            self.state.clone(),
-            output::text_cell(&self.outcome),
+            state.clone(),
             output::text_cell(&self.agent),
+            output::millis_cell(self.crawled_ms),
+            output::count_cell(self.pages),
+            output::text_cell(if self.reason.is_empty() { &self.note } else { &self.reason }),
+            output::text_cell(&self.outcome),
             output::text_cell(&self.strategy),
             output::text_cell(&self.rank.map(|rank| rank.to_string()).unwrap_or_default()),
             output::millis_cell(self.predicted_ms),
             output::millis_cell(self.measured_ms),
-            output::millis_cell(self.crawled_ms),
-            self.probes.to_string(),
-            self.requests.to_string(),
-            self.pages.to_string(),
-            output::bytes_cell(self.bytes),
+            output::count_cell(self.probes),
+            output::count_cell(self.requests),
+            output::size_cell(self.bytes),
             output::text_cell(&self.anycast_confidence.map(|sure| format!("{sure:.2}")).unwrap_or_default()),
-            if self.reason.is_empty() { self.note.clone() } else { self.reason.clone() },
         ]
     }
 }
 
 /// What one agent did, as printed.
 #[derive(Debug, Default, Serialize)]
-struct AgentRow {
+pub(super) struct AgentRow {
     agent: String,
     city: String,
     carrier: String,
     landmark: bool,
     connected: bool,
+    service: Service,
     assigned: u64,
     complete: u64,
     truncated: u64,
@@ -186,6 +190,7 @@ struct AgentRow {
 impl From<v1::AgentRow> for AgentRow {
     fn from(row: v1::AgentRow) -> Self {
         Self {
+            service: row.service().into(),
             agent: row.agent,
             city: row.city,
             carrier: row.carrier,
@@ -207,33 +212,33 @@ impl Row for AgentRow {
     const COLUMNS: &'static [&'static str] = &[
         "agent",
         "city",
-        "carrier",
-        "landmark",
-        "connected",
         ">assigned",
         ">complete",
         ">truncated",
         ">failed",
         ">pages",
         ">size",
-        ">mean rtt ms",
-        ">load level",
+        ">rtt ms",
+        "+carrier",
+        "+landmark",
+        "+service",
+        "+>load",
     ];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![
             self.agent.clone(),
             self.city.clone(),
+            output::count_cell(self.assigned),
+            output::count_cell(self.complete),
+            output::count_cell(self.truncated),
+            output::count_cell(self.failed),
+            output::count_cell(self.pages),
+            output::size_cell(self.bytes),
+            output::millis_cell(self.mean_rtt_ms),
             self.carrier.clone(),
             output::yes_cell(self.landmark),
-            output::yes_cell(self.connected),
-            self.assigned.to_string(),
-            self.complete.to_string(),
-            self.truncated.to_string(),
-            self.failed.to_string(),
-            self.pages.to_string(),
-            output::bytes_cell(self.bytes),
-            output::millis_cell(self.mean_rtt_ms),
+            self.service.words("see landfall agents list"),
             super::agents::level_cell(self.load_level),
         ]
     }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::ConnectionArgs;
-use super::output::{self, Row, ShowFormat, ShowFormatArgs, millis_cell};
+use super::output::{self, Row, ShowFormat, ShowFormatArgs, View, millis_cell};
 use crate::exit::{print, sentence, usage};
 use crate::model::Strategy;
 use crate::simulate::{
@@ -78,7 +78,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    format: ShowFormatArgs,
+    format: ShowFormatArgs<Standing>,
     /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
@@ -133,7 +133,7 @@ impl SimulateArgs {
         }
         match self.format.format {
             ShowFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
-            ShowFormat::Table => print(&text(&name, &report)),
+            ShowFormat::Table => print(&text(&name, &report, &self.format.wide.view())),
         }
     }
 
@@ -208,7 +208,7 @@ fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>
 }
 
 /// The report for people.
-fn text(matrix: &str, report: &Report) -> String {
+fn text(matrix: &str, report: &Report, view: &View) -> String {
     let &Report { nodes, agents, landmarks, dims, seeds, first_seed, election, tier, .. } = report;
     let last = first_seed.saturating_add(seeds.saturating_sub(1));
     let drawn = if seeds == 1 { format!("seed {last}") } else { format!("seeds {first_seed} to {last}") };
@@ -233,7 +233,9 @@ fn text(matrix: &str, report: &Report) -> String {
     let mut rows =
         vec![yardstick("(nearest agent)", report.oracle_rtt_ms), yardstick("(any agent)", report.random_rtt_ms)];
     rows.extend_from_slice(&report.strategies);
-    head + &estimate_text(report) + "\n" + &output::table(&rows) + &left_out(report) + &learning(report)
+    view.fold(
+        &(head + &estimate_text(report) + "\n" + &output::table(&rows, view) + &left_out(report) + &learning(report)),
+    )
 }
 
 /// Strategies that nobody could judge, and those that had nothing to go by for some sites.
@@ -301,7 +303,7 @@ fn figure(figure: Option<f64>, digits: usize) -> String {
 impl Row for Standing {
     const COLUMNS: &'static [&'static str] = &["strategy", ">mean rtt ms", ">stretch", ">probes a site", ">load cv"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![
             self.name.to_owned(),
             millis_cell(self.mean_rtt_ms),

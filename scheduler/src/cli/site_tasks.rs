@@ -3,7 +3,7 @@
 use landfall_proto::v1::{Candidate, CrawlProgress, SiteTask};
 use serde::Serialize;
 
-use super::output::{self, Row};
+use super::output::{self, Row, Time, View, counted};
 
 #[derive(Debug, Serialize)]
 pub(super) struct TaskRow {
@@ -21,16 +21,16 @@ pub(super) struct TaskRow {
     refetched: u32,
     trapped: u32,
     progress: Option<ProgressRow>,
-    recrawl_at: Option<String>,
+    recrawl_at: Option<Time>,
 }
 
 #[derive(Debug, Serialize)]
 struct ProgressRow {
     pages: u32,
     state_bytes: u64,
-    saved_at: Option<String>,
+    saved_at: Option<Time>,
     interval_ms: Option<f64>,
-    paused_until: Option<String>,
+    paused_until: Option<Time>,
     turned_away: u32,
     failed_in_a_row: u32,
     recent_requests: u32,
@@ -39,10 +39,13 @@ struct ProgressRow {
 }
 
 impl ProgressRow {
-    fn sentence(&self) -> String {
-        let told = self.saved_at.as_deref().unwrap_or_default();
+    fn sentence(&self, view: &View) -> String {
+        let told = view.when(self.saved_at);
         let bytes = output::bytes_cell(self.state_bytes);
-        let mut text = format!("{} pages so far; another agent would go on from {bytes} told at {told}", self.pages);
+        let mut text = format!(
+            "{} so far; another agent would go on from {bytes} told {told}",
+            counted(self.pages.into(), "page")
+        );
         if let Some(interval) = self.interval_ms {
             text.push_str(&format!("; a request every {interval:.0} ms at most"));
         }
@@ -56,8 +59,8 @@ impl ProgressRow {
             let times = if self.turned_away == 1 { "once".to_owned() } else { format!("{} times", self.turned_away) };
             text.push_str(&format!("; turned away {times}"));
         }
-        if let Some(until) = &self.paused_until {
-            text.push_str(&format!("; left alone until {until}"));
+        if self.paused_until.is_some() {
+            text.push_str(&format!("; goes on {}", view.when(self.paused_until)));
         }
         if self.failed_in_a_row > 0 {
             text.push_str(&format!("; {} failed in a row, 50 end the crawl", self.failed_in_a_row));
@@ -128,29 +131,29 @@ impl From<Candidate> for CandidateRow {
 impl Row for CandidateRow {
     const COLUMNS: &'static [&'static str] = &["candidate", ">predicted ms", ">measured ms"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![self.agent.clone(), output::millis_cell(self.predicted_ms), output::millis_cell(self.measured_ms)]
     }
 }
 
 impl TaskRow {
     /// One line for people.
-    pub(super) fn sentence(&self) -> String {
+    pub(super) fn sentence(&self, view: &View) -> String {
         let mut parts = vec![format!("batch {} round {}: {}", self.batch, self.round, self.state)];
         if !self.outcome.is_empty() {
-            parts.push(format!("{}, {} pages, {}", self.outcome, self.pages, output::bytes_cell(self.bytes)));
+            parts.push(format!("{}{}", self.outcome, output::fetched(self.pages.into(), self.bytes)));
         }
         if self.refetched > 0 {
-            parts.push(format!("{} pages fetched once more after it changed hands", self.refetched));
+            parts.push(format!("{} fetched once more after it changed hands", counted(self.refetched.into(), "page")));
         }
         if self.trapped > 0 {
-            parts.push(format!("{} links left out as traps", self.trapped));
+            parts.push(format!("{} left out as traps", counted(self.trapped.into(), "link")));
         }
         if let Some(progress) = &self.progress {
-            parts.push(progress.sentence());
+            parts.push(progress.sentence(view));
         }
-        if let Some(at) = &self.recrawl_at {
-            parts.push(format!("crawled again at {at}"));
+        if self.recrawl_at.is_some() {
+            parts.push(format!("crawled again {}", view.when(self.recrawl_at)));
         }
         if !self.agent.is_empty() {
             parts.push(format!("agent {} by {}", self.agent, self.strategy));

@@ -10,11 +10,11 @@ use landfall_proto::v1::{
 use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::alarms::{self, ReopenArgs};
+use super::alarms::{self, AlarmRow, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
 use super::constraints::ConstraintsArgs;
-use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs};
+use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
@@ -53,7 +53,7 @@ Examples:
     /// List sites that were broken off, because requests to them failed without end
     Alarms {
         #[command(flatten)]
-        format: FormatArgs,
+        format: FormatArgs<AlarmRow>,
     },
     /// Let sites be crawled again that were broken off
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
@@ -64,7 +64,7 @@ Examples:
         #[arg(value_name = "HOST")]
         site: String,
         #[command(flatten)]
-        format: ShowFormatArgs,
+        format: ShowFormatArgs<MeasurementRow>,
     },
 }
 
@@ -98,14 +98,16 @@ impl SitesCommand {
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
-            Self::Alarms { format: FormatArgs { format } } => alarms::list(format, connection).await,
+            Self::Alarms { format: FormatArgs { format, wide } } => {
+                alarms::list(format, &wide.view(), connection).await
+            }
             Self::Reopen(args) => args.run(connection).await,
-            Self::Show { site, format: ShowFormatArgs { format } } => {
+            Self::Show { site, format: ShowFormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let asked = client.sites().show_site(ShowSiteRequest { site }).await;
                 let site = Site::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
                 match format {
-                    ShowFormat::Table => print(&site.text()?),
+                    ShowFormat::Table => print(&site.text(&wide.view())?),
                     ShowFormat::Json => output::print_json(&site),
                 }
             }
@@ -115,7 +117,7 @@ impl SitesCommand {
 
 /// A site, as printed.
 #[derive(Debug, Serialize)]
-struct Site {
+pub(super) struct Site {
     site_id: i64,
     name: String,
     origin: Option<String>,
@@ -126,7 +128,7 @@ struct Site {
     measurements: Vec<MeasurementRow>,
     sightings: Vec<Sighting>,
     order: Option<Order>,
-    broken_off_since: Option<String>,
+    broken_off_since: Option<Time>,
     tasks: Vec<TaskRow>,
 }
 
@@ -169,7 +171,7 @@ struct Verdict {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct MeasurementRow {
+pub(super) struct MeasurementRow {
     prober: String,
     rtt_ms: Option<f64>,
     min_ms: Option<f64>,
@@ -182,7 +184,7 @@ struct MeasurementRow {
     /// Empty when this site was measured.
     shared_from: String,
     requests: u64,
-    measured_at: Option<String>,
+    measured_at: Option<Time>,
     confirming: bool,
 }
 
@@ -241,45 +243,48 @@ impl Row for MeasurementRow {
     const COLUMNS: &'static [&'static str] = &[
         "prober",
         ">rtt ms",
-        ">min ms",
-        ">median ms",
         ">spread ms",
         ">answered",
         ">lost",
-        "confirms",
-        ">requests",
+        "measured",
         "address",
-        "shared from",
-        "failure",
+        "~failure",
+        "+>min ms",
+        "+>median ms",
+        "+confirms",
+        "+>requests",
+        "+shared from",
     ];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, view: &View) -> Vec<String> {
         vec![
             self.prober.clone(),
             output::millis_cell(self.rtt_ms),
+            output::millis_cell(self.spread_ms),
+            output::count_cell(self.count),
+            output::count_cell(self.lost),
+            view.when(self.measured_at),
+            output::text_cell(&self.address),
+            output::text_cell(&self.failure),
             output::millis_cell(self.min_ms),
             output::millis_cell(self.median_ms),
-            output::millis_cell(self.spread_ms),
-            self.count.to_string(),
-            self.lost.to_string(),
             output::yes_cell(self.confirming),
-            self.requests.to_string(),
-            output::text_cell(&self.address),
+            output::count_cell(self.requests),
             output::text_cell(&self.shared_from),
-            self.failure.clone(),
         ]
     }
 }
 
 impl Site {
-    fn text(&self) -> anyhow::Result<String> {
+    pub(super) fn text(&self, view: &View) -> anyhow::Result<String> {
         let mut text = String::new();
         writeln!(text, "{} (site {})", self.name, self.site_id)?;
         if let Some(name) = &self.alias_of {
             writeln!(text, "  the same site as {name}")?;
         }
         writeln!(text, "  origin     {}", self.origin.as_deref().unwrap_or("not settled yet"))?;
-        if let Some(since) = &self.broken_off_since {
+        if self.broken_off_since.is_some() {
+            let since = view.when(self.broken_off_since);
             writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", self.name)?;
         }
         writeln!(text, "  position   {}", globe_cell(self.position.as_ref()))?;
@@ -302,19 +307,19 @@ impl Site {
             writeln!(text, "  waits for  {}", order.sentence())?;
         }
         if !self.measurements.is_empty() {
-            write!(text, "\n{}", output::table(&self.measurements))?;
+            write!(text, "\n{}", output::table(&self.measurements, view))?;
             writeln!(text, "{}", self.cost())?;
         }
         for sighting in &self.sightings {
             writeln!(text, "{}", sighting.sentence())?;
         }
         for task in &self.tasks {
-            writeln!(text, "\n{}", task.sentence())?;
+            writeln!(text, "\n{}", task.sentence(view))?;
             if !task.candidates.is_empty() {
-                text.push_str(&output::table(&task.candidates));
+                text.push_str(&output::table(&task.candidates, view));
             }
         }
-        Ok(text)
+        Ok(view.fold(&text))
     }
 }
 

@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::Client;
+use super::output::number;
 use super::sites::SubmitArgs;
 use super::watch;
 use crate::exit::{print, usage};
@@ -125,10 +126,19 @@ fn may_have_been_lost(status: &Status) -> bool {
 fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
     let SubmitResponse { added, already_present, batch_total, .. } = answer;
     let mut text = if *added == 0 {
-        let sites = if *already_present == 1 { "this site".to_owned() } else { format!("all {already_present} sites") };
+        let sites = if *already_present == 1 {
+            "this site".to_owned()
+        } else {
+            format!("all {} sites", number(*already_present))
+        };
         format!("batch {batch} already has {sites}: nothing changed")
     } else {
-        format!("batch {batch}: {added} added, {already_present} already present, {batch_total} in all")
+        let present = if *already_present == 0 {
+            String::new()
+        } else {
+            format!(", {} already present", number(*already_present))
+        };
+        format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
     // Repeats are collapsed on this side already; the scheduler counts those that are one site under two spellings.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);

@@ -8,7 +8,9 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Row, bytes_cell, counted, text_cell};
+use super::output::{
+    self, Format, FormatArgs, Row, Time, View, bytes_cell, count_cell, counted, number, size_cell, text_cell,
+};
 use super::watch::left;
 use crate::exit::{print, usage};
 
@@ -28,7 +30,7 @@ pub(super) struct ThroughputArgs {
     #[arg(long, value_name = "N")]
     slices: Option<u32>,
     #[command(flatten)]
-    format: FormatArgs,
+    format: FormatArgs<AgentRow>,
     /// Which of the tables CSV has [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -53,26 +55,27 @@ impl ThroughputArgs {
         let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };
         let asked = client.reports().throughput(request).await;
         let answer = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let view = self.format.wide.view();
         let left = answer.estimate.as_ref().map(left);
         let shown = Shown::of(self.batch, self.round, answer);
         match (self.format.format, self.by) {
-            (Format::Table, _) => print(&text(&shown, left.as_deref())),
+            (Format::Table, _) => print(&text(&shown, left.as_deref(), &view)),
             (Format::Json, _) => output::print_json(&shown),
-            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.growth, Format::Csv),
-            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.agents, Format::Csv),
-            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv),
+            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.growth, Format::Csv, &view),
+            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.agents, Format::Csv, &view),
+            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv, &view),
         }
     }
 }
 
 /// The report, as programs get it.
 #[derive(Debug, Default, Serialize)]
-struct Shown {
+pub(super) struct Shown {
     batch: String,
     /// None: each site's newest.
     round: Option<u32>,
-    begun_at: Option<String>,
-    until_at: Option<String>,
+    begun_at: Option<Time>,
+    until_at: Option<Time>,
     /// From the one to the other.
     span_ms: Option<f64>,
     sites: u64,
@@ -108,7 +111,7 @@ impl From<&v1::Estimate> for EstimateShown {
 }
 
 impl Shown {
-    fn of(batch: String, round: Option<u32>, answer: ThroughputResponse) -> Self {
+    pub(super) fn of(batch: String, round: Option<u32>, answer: ThroughputResponse) -> Self {
         let last = answer.growth.last().and_then(|slice| slice.until.as_ref());
         Self {
             batch,
@@ -133,19 +136,21 @@ impl Shown {
     }
 
     /// The report's first lines: what was done, and what is to come.
-    fn head(&self) -> String {
+    fn head(&self, view: &View) -> String {
         let which = self.round.map_or(String::new(), |round| format!(", round {round}"));
         let mut head = format!("batch {}{which}: ", self.batch);
         if self.sites == 0 {
             return head + "it has no site\n";
         }
-        head += &format!("{} of {} crawled", self.crawled, counted(self.sites, "site"));
+        head += &format!("{} of {} crawled", number(self.crawled), counted(self.sites, "site"));
         if self.uncrawled > 0 {
-            head += &format!(", {} ended without a crawl", self.uncrawled);
+            head += &format!(", {} ended without a crawl", number(self.uncrawled));
         }
-        match (&self.begun_at, self.span_ms) {
-            (Some(begun), Some(span)) => head += &format!(", in {} from {begun}\n", span_cell(span)),
-            (Some(begun), None) => head += &format!("; the first crawl began at {begun}\n"),
+        match (self.begun_at, self.span_ms) {
+            (Some(begun), Some(span)) => {
+                head += &format!(", in {}; it began {}\n", span_cell(span), view.when(Some(begun)))
+            }
+            (Some(begun), None) => head += &format!("; the first crawl began {}\n", view.when(Some(begun))),
             (None, _) => head += "; no crawl has begun\n",
         }
         if self.crawled > 0 {
@@ -158,16 +163,19 @@ impl Shown {
             );
         }
         if self.crawling > 0 {
-            let pages = counted(self.crawling_pages, "page");
-            head += &format!("  {} being crawled, {pages} so far, not counted below\n", counted(self.crawling, "site"));
+            let pages = match self.crawling_pages {
+                0 => String::new(),
+                pages => format!(", {} so far", counted(pages, "page")),
+            };
+            head += &format!("  {} being crawled{pages}, not counted below\n", counted(self.crawling, "site"));
         }
         head
     }
 }
 
 /// The report for people.
-fn text(shown: &Shown, left: Option<&str>) -> String {
-    let mut text = shown.head();
+pub(super) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
+    let mut text = shown.head(view);
     if let Some(left) = left {
         text += &format!("  {left}\n");
     }
@@ -175,15 +183,15 @@ fn text(shown: &Shown, left: Option<&str>) -> String {
         let rates: Vec<f64> = shown.growth.iter().map(|slice| slice.mb_per_min).collect();
         let width = shown.growth.first().map_or(0.0, |slice| slice.until_ms);
         text += &format!("\nMB/min in each {}  {}\n", span_cell(width), bars(&rates));
-        text += &output::table(&shown.growth);
+        text += &output::table(&shown.growth, view);
     }
     if !shown.agents.is_empty() {
-        text += &format!("\n{}", output::table(&shown.agents));
+        text += &format!("\n{}", output::table(&shown.agents, view));
     }
     if !shown.strategies.is_empty() {
-        text += &format!("\n{}", output::table(&shown.strategies));
+        text += &format!("\n{}", output::table(&shown.strategies, view));
     }
-    text
+    view.fold(&text)
 }
 
 /// One bar a figure; nothing is a blank.
@@ -238,12 +246,12 @@ impl From<v1::GrowthSlice> for GrowthRow {
 impl Row for GrowthRow {
     const COLUMNS: &'static [&'static str] = &[">after", ">sites", ">pages", ">size", ">MB/min", ">sites/min"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         vec![
             span_cell(self.until_ms),
-            self.sites.to_string(),
-            self.pages.to_string(),
-            bytes_cell(self.bytes),
+            count_cell(self.sites),
+            count_cell(self.pages),
+            size_cell(self.bytes),
             rate_cell(Some(self.mb_per_min)),
             rate_cell(Some(self.sites_per_min)),
         ]
@@ -252,7 +260,7 @@ impl Row for GrowthRow {
 
 /// What one agent did of it, as printed.
 #[derive(Debug, Default, Serialize)]
-struct AgentRow {
+pub(super) struct AgentRow {
     agent: String,
     city: String,
     carrier: String,
@@ -287,21 +295,21 @@ impl From<v1::AgentThroughput> for AgentRow {
 
 impl Row for AgentRow {
     const COLUMNS: &'static [&'static str] =
-        &["agent", "city", "carrier", ">sites", ">pages", ">size", ">MB/min", ">busy", ">at once", ">share"];
+        &["agent", "city", ">sites", ">pages", ">size", ">MB/min", ">busy", ">at once", ">share", "+carrier"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         let at_once = (self.busy_ms > 0.0).then(|| self.crawling_ms / self.busy_ms);
         vec![
             self.agent.clone(),
             self.city.clone(),
-            self.carrier.clone(),
-            self.sites.to_string(),
-            self.pages.to_string(),
-            bytes_cell(self.bytes),
+            count_cell(self.sites),
+            count_cell(self.pages),
+            size_cell(self.bytes),
             rate_cell(self.mb_per_min),
             span_cell(self.busy_ms),
             rate_cell(at_once),
             text_cell(&self.share.map(|share| format!("{:.1} %", 100.0 * share)).unwrap_or_default()),
+            self.carrier.clone(),
         ]
     }
 }
@@ -336,14 +344,14 @@ impl Row for StrategyRow {
     const COLUMNS: &'static [&'static str] =
         &["strategy", ">sites", ">pages", ">size", ">MB/min", ">mean rtt ms", ">mean crawl"];
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, _: &View) -> Vec<String> {
         // Exact to 2^53.
         let mean = (self.sites > 0).then(|| self.crawling_ms / self.sites as f64);
         vec![
             text_cell(&self.strategy),
-            self.sites.to_string(),
-            self.pages.to_string(),
-            bytes_cell(self.bytes),
+            count_cell(self.sites),
+            count_cell(self.pages),
+            size_cell(self.bytes),
             rate_cell(self.mb_per_min),
             output::millis_cell(self.mean_rtt_ms),
             text_cell(&mean.map(span_cell).unwrap_or_default()),
@@ -404,9 +412,11 @@ mod tests {
     #[test]
     fn a_batch_under_way_says_what_was_done_and_what_is_left() {
         let answer = answer();
+        let now = chrono::DateTime::from_timestamp(1_700_000_300, 0).unwrap();
+        let view = View { now, ..View::plain() };
         let about = answer.estimate.as_ref().map(left);
-        let text = text(&Shown::of("autumn".into(), Some(2), answer), about.as_deref());
-        let head = "batch autumn, round 2: 2 of 5 sites crawled, 1 ended without a crawl, in 2m from 2023-11-14T22:13:20.000Z\n  \
+        let text = text(&Shown::of("autumn".into(), Some(2), answer), about.as_deref(), &view);
+        let head = "batch autumn, round 2: 2 of 5 sites crawled, 1 ended without a crawl, in 2m; it began 5 min ago\n  \
                     20 pages, 3.0 MB: 1.5 MB/min, 1.0 sites/min\n  1 site being crawled, 7 pages so far, not counted below\n  \
                     about 1m 10s left for 2 sites\n\nMB/min in each 1m  ▄█\n";
         assert!(text.starts_with(head), "{text}");
@@ -424,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_batch_without_sites_or_crawls_says_so() {
-        let of = |answer| text(&Shown::of("b".into(), None, answer), None);
+        let of = |answer| text(&Shown::of("b".into(), None, answer), None, &View::plain());
         assert_eq!(of(ThroughputResponse::default()), "batch b: it has no site\n");
         let waiting = ThroughputResponse { sites: 1, ..ThroughputResponse::default() };
         assert_eq!(of(waiting), "batch b: 0 of 1 site crawled; no crawl has begun\n");

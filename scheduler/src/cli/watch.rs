@@ -5,12 +5,14 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use chrono::Utc;
 use indicatif::{ProgressBar, ProgressStyle};
 use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::{Code, Status};
 
 use super::client::Client;
-use super::output::{bytes_cell, counted, time};
+use super::output::{counted, fetched, number, time};
+use super::view::relative;
 use crate::exit::{self, print};
 
 /// How often a broken stream is opened again without a message in between.
@@ -126,7 +128,7 @@ impl Display {
             }
             // An estimate changes with every look: alone it is worth no line.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
-            Self::Lines => eprintln!("{}/{} {}", ended(progress), total(progress), line(progress)),
+            Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
     }
 
@@ -180,22 +182,22 @@ pub(super) fn states(progress: &BatchProgress) -> String {
         ("failed", progress.failed),
         ("cancelled", progress.cancelled),
     ];
-    let mut parts: Vec<String> =
-        named.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{count} {name}")).collect();
-    parts.push(format!("{} pages, {}", progress.pages, bytes_cell(progress.bytes)));
-    let states = parts.join(", ");
+    let mut parts: Vec<String> = named
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{} {name}", number(*count)))
+        .collect();
+    if parts.is_empty() {
+        parts.push("no site".to_owned());
+    }
+    let states = parts.join(", ") + &fetched(progress.pages, progress.bytes);
     if progress.waiting_for.is_empty() { states } else { format!("{states}; {}", progress.waiting_for) }
 }
 
 fn summary(batch: &str, progress: &BatchProgress) -> String {
-    let BatchProgress { complete, truncated, failed, cancelled, pages, bytes, .. } = progress;
-    let mut summary = format!(
-        "batch {batch}: {complete} complete, {truncated} truncated, {failed} failed, {cancelled} cancelled; \
-         {pages} pages, {}\n",
-        bytes_cell(*bytes)
-    );
+    let mut summary = format!("batch {batch}: {}\n", states(progress));
     if let Some(next) = time(progress.next_recrawl.as_ref()) {
-        summary.push_str(&format!("the next recrawl is due at {next}\n"));
+        summary.push_str(&format!("the next recrawl is due {}\n", relative(next.0, Utc::now())));
     }
     summary
 }
@@ -232,15 +234,12 @@ mod tests {
         assert_eq!(left(&estimate(2 * 86_400 + 61, "")), "about 2days 1h left for 20 sites");
         let none = Estimate { note: "no estimate yet: nothing has ended".to_owned(), ..Estimate::default() };
         let progress = BatchProgress { leased: 1, estimate: Some(none), ..BatchProgress::default() };
-        assert_eq!(line(&progress), "1 leased, 0 pages, 0 B; no estimate yet: nothing has ended");
+        assert_eq!(line(&progress), "1 leased; no estimate yet: nothing has ended");
     }
 
     #[test]
     fn the_summary_counts_truncated_apart() {
         let progress = BatchProgress { complete: 200, truncated: 2, failed: 1, ..BatchProgress::default() };
-        assert_eq!(
-            summary("autumn", &progress),
-            "batch autumn: 200 complete, 2 truncated, 1 failed, 0 cancelled; 0 pages, 0 B\n"
-        );
+        assert_eq!(summary("autumn", &progress), "batch autumn: 200 complete, 2 truncated, 1 failed\n");
     }
 }

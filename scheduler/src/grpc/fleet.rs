@@ -209,6 +209,16 @@ impl FleetService for FleetDesk {
         self.scheduler.wakes.measure.notify_one();
         Ok(Response::new(v1::SetContactUrlResponse {}))
     }
+
+    async fn show_contact_url(
+        &self,
+        request: Request<v1::ShowContactUrlRequest>,
+    ) -> Result<Response<v1::ShowContactUrlResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let contact_url = settings::contact_url(&mut conn).await.map_err(status::from_store)?.unwrap_or_default();
+        Ok(Response::new(v1::ShowContactUrlResponse { contact_url }))
+    }
 }
 
 impl FleetDesk {
@@ -224,5 +234,6 @@ async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksRes
     let landmarks = landmarks::list(conn).await.map_err(status::from_store)?;
     let dimensions = settings::dimensions(conn).await.map_err(status::from_store)?;
     let embedding = embeddings::latest(conn).await.map_err(status::from_store)?;
-    Ok(Response::new(convert::landmarks(landmarks, dimensions, embedding.as_ref())))
+    let fleet = agents::list(conn).await.map_err(status::from_store)?;
+    Ok(Response::new(convert::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
 }

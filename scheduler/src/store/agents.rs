@@ -58,6 +58,29 @@ pub struct Agent {
     pub removed_at: Option<DateTime<Utc>>,
     /// Why it takes no lease at this moment: as it said, or because its stream has ended; `None` while it does.
     pub paused: Option<String>,
+    /// Whether its stream has ended while its session may still be renewed.
+    pub hung_up: bool,
+}
+
+/// Whether an agent takes work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceState {
+    /// It does.
+    Ready,
+    /// It finishes what it has leased, and takes no more.
+    Draining,
+    /// It takes no more, and has nothing leased.
+    Drained,
+    /// Not until what it complains of has passed.
+    Paused,
+    /// It is not connected.
+    Away,
+    /// The operator removed it.
+    Removed,
+    /// It does, and nothing it measures is used.
+    Quarantined,
+    /// It was never connected.
+    NeverConnected,
 }
 
 /// All agents, by name, those that were removed among them.
@@ -88,6 +111,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                s.id is not null as "connected!",
                case when s.hung_up_at is null then s.paused else 'hung up: it has until its session expires to come back' end
                    as "paused?",
+               s.hung_up_at is not null as "hung_up!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
@@ -128,6 +152,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 draining_since: row.draining_since,
                 removed_at: row.removed_at,
                 paused: row.paused,
+                hung_up: row.hung_up,
             })
         })
         .collect()
@@ -145,6 +170,20 @@ fn said(free_slots: Option<i32>, crawls: Option<i32>, outcomes_waiting: Option<i
 }
 
 impl Agent {
+    /// Whether it takes work. Of several that hold, what the operator did comes first, then what keeps it from working.
+    pub const fn service(&self) -> ServiceState {
+        match self {
+            Self { removed_at: Some(_), .. } => ServiceState::Removed,
+            Self { draining_since: Some(_), leased: 0, .. } => ServiceState::Drained,
+            Self { draining_since: Some(_), .. } => ServiceState::Draining,
+            Self { seen_at: None, .. } => ServiceState::NeverConnected,
+            Self { connected: false, .. } | Self { hung_up: true, .. } => ServiceState::Away,
+            Self { paused: Some(_), .. } => ServiceState::Paused,
+            Self { quarantined: Some(_), .. } => ServiceState::Quarantined,
+            _ => ServiceState::Ready,
+        }
+    }
+
     /// How full it is: what is assigned and leased to it, and slots it cannot use, less its slots. `None` while it is away.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =

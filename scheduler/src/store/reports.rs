@@ -11,6 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, Rtt, TaskId};
 use crate::strategy::LoadLevel;
 
+use super::agents::{Agent, ServiceState};
 use super::{Error, round_trip, unsigned};
 
 /// Rows a page has at most.
@@ -256,6 +257,8 @@ pub struct AgentRow {
     pub landmark: bool,
     /// Whether a session is active.
     pub connected: bool,
+    /// Whether it takes work.
+    pub service: ServiceState,
     /// Tasks whose newest assignment is this agent.
     pub assigned: u64,
     /// Crawls ended complete.
@@ -280,13 +283,10 @@ pub struct AgentRow {
 /// When the database fails or a row is inconsistent.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = super::agents::list(conn).await?;
-    let levels: HashMap<AgentId, LoadLevel> =
-        fleet.iter().filter_map(|agent| Some((agent.id, agent.level()?))).collect();
+    let fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();
     let rows = sqlx::query!(
         r#"
-        select a.id, a.name, a.city, a.carrier,
-               exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
-               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+        select a.id,
                coalesce(chosen.tasks, 0) as "assigned!",
                coalesce(crawled.complete, 0) as "complete!", coalesce(crawled.truncated, 0) as "truncated!",
                coalesce(crawled.failed, 0) as "failed!",
@@ -319,13 +319,15 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
     .fetch_all(conn)
     .await?;
     rows.into_iter()
-        .map(|row| {
+        .filter_map(|row| Some((fleet.get(&AgentId::new(row.id))?, row)))
+        .map(|(agent, row)| {
             Ok(AgentRow {
-                agent: row.name,
-                city: row.city,
-                carrier: row.carrier,
-                landmark: row.landmark,
-                connected: row.connected,
+                agent: agent.name.clone(),
+                city: agent.city.clone(),
+                carrier: agent.carrier.clone(),
+                landmark: agent.landmark,
+                connected: agent.connected,
+                service: agent.service(),
                 assigned: unsigned("tasks", "count", row.assigned)?,
                 complete: unsigned("outcomes", "count", row.complete)?,
                 truncated: unsigned("outcomes", "count", row.truncated)?,
@@ -333,7 +335,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                 pages: unsigned("outcomes", "pages", row.pages)?,
                 bytes: unsigned("outcomes", "bytes", row.bytes)?,
                 mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
-                level: levels.get(&AgentId::new(row.id)).copied(),
+                level: agent.level(),
             })
         })
         .collect()

@@ -11,7 +11,7 @@ use crate::gnp::{Coverage, Diversity, Embedding, Position, PositionError, Worth}
 use crate::grpc::Identity;
 use crate::landmark_choice::Explained;
 use crate::model::AgentId;
-use crate::store::agents::Agent;
+use crate::store::agents::{Agent, ServiceState};
 use crate::store::drains::Drained;
 use crate::store::enrolments::{Enrolment, Wanted};
 use crate::store::events::Event;
@@ -137,6 +137,7 @@ pub(in crate::grpc) fn enrolment(
 impl From<Agent> for v1::Agent {
     fn from(agent: Agent) -> Self {
         let load_level = agent.level().map(LoadLevel::get);
+        let service = v1::ServiceState::from(agent.service());
         Self {
             agent_id: agent.id.get(),
             name: agent.name,
@@ -163,6 +164,22 @@ impl From<Agent> for v1::Agent {
             crawls: agent.said.map(|said| said.crawls),
             outcomes_waiting: agent.said.map(|said| said.outcomes_waiting),
             tags: agent.tags,
+            service: service.into(),
+        }
+    }
+}
+
+impl From<ServiceState> for v1::ServiceState {
+    fn from(state: ServiceState) -> Self {
+        match state {
+            ServiceState::Ready => Self::Ready,
+            ServiceState::Draining => Self::Draining,
+            ServiceState::Drained => Self::Drained,
+            ServiceState::Paused => Self::Paused,
+            ServiceState::Away => Self::Away,
+            ServiceState::Removed => Self::Removed,
+            ServiceState::Quarantined => Self::Quarantined,
+            ServiceState::NeverConnected => Self::NeverConnected,
         }
     }
 }
@@ -233,16 +250,17 @@ impl From<Drained> for v1::RemoveAgentResponse {
     }
 }
 
-/// The landmarks and the embedding they carry.
+/// The landmarks, how they stand in the fleet, and the embedding they carry.
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
+    fleet: &[Agent],
     dimensions: Option<u32>,
     embedding: Option<&Embedding>,
 ) -> v1::ListLandmarksResponse {
     let most = u32::try_from(landmarks.len().saturating_sub(1)).unwrap_or(u32::MAX);
     v1::ListLandmarksResponse {
         dimensions: dimensions.unwrap_or(DEFAULT_DIMENSIONS).min(most),
-        landmarks: landmarks.into_iter().map(Into::into).collect(),
+        landmarks: landmarks.into_iter().map(|one| landmark(one, fleet)).collect(),
         epoch: embedding.map_or(0, |embedding| embedding.epoch().get()),
         fit_error: embedding.map_or(0.0, Embedding::fit_error),
         explanation: None,
@@ -292,16 +310,16 @@ impl From<Unreached> for v1::UnreachedAgent {
     }
 }
 
-impl From<Landmark> for v1::Landmark {
-    fn from(landmark: Landmark) -> Self {
-        Self {
-            name: landmark.name,
-            city: landmark.city,
-            carrier: landmark.carrier,
-            connected: landmark.connected,
-            reason: landmark.reason,
-            elected: landmark.by == ChosenBy::Election,
-            away_for: landmark.away_for.map(duration),
-        }
+fn landmark(landmark: Landmark, fleet: &[Agent]) -> v1::Landmark {
+    let agent = fleet.iter().find(|agent| agent.name == landmark.name);
+    v1::Landmark {
+        service: agent.map_or(v1::ServiceState::Unspecified, |agent| agent.service().into()).into(),
+        name: landmark.name,
+        city: landmark.city,
+        carrier: landmark.carrier,
+        connected: landmark.connected,
+        reason: landmark.reason,
+        elected: landmark.by == ChosenBy::Election,
+        away_for: landmark.away_for.map(duration),
     }
 }

@@ -61,6 +61,7 @@ impl From<AgentRow> for v1::AgentRow {
             bytes: row.bytes,
             mean_rtt: rtt(row.mean_rtt),
             load_level: row.level.map(LoadLevel::get),
+            service: v1::ServiceState::from(row.service).into(),
         }
     }
 }

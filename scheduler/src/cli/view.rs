@@ -1,0 +1,402 @@
+//! How answers are laid out for people: tables and texts that fit a line, and times as a person says them.
+//!
+//! Without `--wide` a table has the columns one needs at a glance, and no line is wider than the terminal, or than 100 columns where
+//! there is none. With `--wide` it has every column, nothing is cut, and times stand in full.
+
+use std::marker::PhantomData;
+
+use chrono::{DateTime, Local, TimeDelta, Utc};
+use clap::Args;
+use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
+use serde::{Serialize, Serializer};
+
+use super::output::Row;
+
+/// Columns where no terminal says otherwise.
+const COLUMNS: usize = 100;
+/// Columns of a terminal that is narrower than any table can be.
+const FEWEST_COLUMNS: usize = 60;
+/// Between two columns of a table.
+const GAP: &str = "  ";
+/// What a text is cut down to before another column of the table is.
+const SHORTEST_TEXT: usize = 24;
+/// What any other column but the first is cut down to.
+const SHORTEST_CELL: usize = 8;
+/// Columns before the value of a labelled line.
+const LONGEST_LABEL: usize = 24;
+/// By how much a scheduler's clock may be ahead of this machine's: what it says has happened is not said to come.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
+
+/// The flag of everything that prints rows of `R`.
+#[derive(Debug, Args)]
+pub(super) struct Wide<R: Row> {
+    #[arg(long, help = wide_help::<R>())]
+    wide: bool,
+    #[arg(skip)]
+    rows: PhantomData<R>,
+}
+
+impl<R: Row> Wide<R> {
+    pub(super) fn view(&self) -> View {
+        let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
+        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: Utc::now() }
+    }
+}
+
+fn wide_help<R: Row>() -> String {
+    let more: Vec<&str> =
+        R::COLUMNS.iter().map(|name| Column::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
+    let more = if more.is_empty() { String::new() } else { format!("; adds {}", more.join(", ")) };
+    format!("Nothing cut, and times in full{more}")
+}
+
+/// Instead of rows, where an answer is lines of text.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Lines;
+
+impl Row for Lines {
+    const COLUMNS: &'static [&'static str] = &[];
+
+    fn cells(&self, _: &View) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// How to lay out an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct View {
+    /// Every column, nothing cut.
+    pub(super) wide: bool,
+    /// The longest line otherwise.
+    pub(super) columns: usize,
+    pub(super) now: DateTime<Utc>,
+}
+
+impl View {
+    /// As on a pipe, at the beginning of time.
+    #[cfg(test)]
+    pub(super) const fn plain() -> Self {
+        Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH }
+    }
+
+    /// When it was, or will be: from now, or with --wide in full; a dash where that is unknown.
+    pub(super) fn when(&self, time: Option<Time>) -> String {
+        match time {
+            None => "-".to_owned(),
+            Some(time) if self.wide => time.to_string(),
+            Some(time) => relative(time.0, self.now),
+        }
+    }
+
+    /// The time of a log's line: by this machine's clock, as in the logs of its other services, and of one length so that lines align.
+    pub(super) fn clock(&self, time: Option<Time>) -> String {
+        match time {
+            None => "-".to_owned(),
+            Some(time) if self.wide => time.to_string(),
+            Some(time) => time.0.with_timezone(&Local).format("%m-%d %H:%M:%S%.3f").to_string(),
+        }
+    }
+
+    /// A text whose lines fit: one that does not goes on below, under where it began after the label.
+    pub(super) fn fold(&self, text: &str) -> String {
+        let lines = text.lines().map(printable);
+        if self.wide {
+            return lines.map(|line| line + "\n").collect();
+        }
+        lines.map(|line| fold_line(&line, self.columns)).collect()
+    }
+}
+
+/// A moment, to the millisecond: RFC 3339 in UTC for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Time(pub(super) DateTime<Utc>);
+
+impl std::fmt::Display for Time {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// How long ago it was, or until it comes: "3 s ago", "in 23 h", in the unit in which it is below a hundred or so.
+pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
+    let passed = now - time;
+    if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
+        return "now".to_owned();
+    }
+    // What is to come is rounded and not cut: a token made a moment ago for a day ends in 24 h.
+    let (seconds, half) = match passed.num_seconds() {
+        seconds @ 0.. => (seconds, 0),
+        seconds => (seconds.saturating_neg(), 1),
+    };
+    let length = match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", (seconds + 30 * half) / 60),
+        7_200..172_800 => format!("{} h", (seconds + 1_800 * half) / 3_600),
+        _ => format!("{} d", (seconds + 43_200 * half) / 86_400),
+    };
+    if half == 0 { format!("{length} ago") } else { format!("in {length}") }
+}
+
+/// A column as a row type names it: `+` before the name where only --wide shows it, then `>` where it is aligned to the right, or `~`
+/// for a text that is cut before anything else is.
+#[derive(Debug, Clone, Copy)]
+struct Column {
+    name: &'static str,
+    wide: bool,
+    right: bool,
+    text: bool,
+}
+
+impl Column {
+    fn parse(name: &'static str) -> Self {
+        let (wide, name) = name.strip_prefix('+').map_or((false, name), |name| (true, name));
+        let (right, name) = name.strip_prefix('>').map_or((false, name), |name| (true, name));
+        let (text, name) = name.strip_prefix('~').map_or((false, name), |name| (true, name));
+        Self { name, wide, right, text }
+    }
+}
+
+/// A table whose columns' widths are settled.
+#[derive(Debug, Clone)]
+pub(super) struct Table {
+    view: View,
+    /// Which of a row's cells, and how wide.
+    columns: Vec<(usize, Column, usize)>,
+}
+
+impl Table {
+    /// Settles the widths by these rows; later ones are cut to them.
+    pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
+        let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
+        let named = R::COLUMNS.iter().map(|name| Column::parse(name)).enumerate();
+        let width = |index: usize, name| {
+            let cells = cells.iter().filter_map(|row| row.get(index)).map(|cell| measure_text_width(cell));
+            cells.chain([measure_text_width(name)]).max().unwrap_or(0)
+        };
+        let shown = named.filter(|(_, column)| view.wide || !column.wide);
+        let mut columns: Vec<_> = shown.map(|(index, column)| (index, column, width(index, column.name))).collect();
+        if !view.wide {
+            shrink(&mut columns, view.columns);
+        }
+        Self { view: *view, columns }
+    }
+
+    /// The header, with its line end.
+    pub(super) fn head(&self) -> String {
+        self.line(|column, _| column.name.to_owned())
+    }
+
+    /// One row, with its line end.
+    pub(super) fn row(&self, row: &impl Row) -> String {
+        let cells = printable_cells(row, &self.view);
+        self.line(|_, index| cells.get(index).cloned().unwrap_or_default())
+    }
+
+    fn line(&self, cell: impl Fn(&Column, usize) -> String) -> String {
+        let mut line = String::new();
+        for (index, column, width) in &self.columns {
+            let cell = cell(column, *index);
+            let cell = if self.view.wide { cell.into() } else { truncate_str(&cell, *width, "…") };
+            let side = if column.right { Alignment::Right } else { Alignment::Left };
+            line.push_str(&pad_str(&cell, *width, side, None));
+            line.push_str(GAP);
+        }
+        line.trim_end().to_owned() + "\n"
+    }
+}
+
+/// What strangers wrote moves no cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn printable_cells(row: &impl Row, view: &View) -> Vec<String> {
+    row.cells(view).iter().map(|cell| printable(cell)).collect()
+}
+
+/// Makes a table fit: the texts give way first, the widest before the others, then what is no number, and last what the row is about.
+fn shrink(columns: &mut [(usize, Column, usize)], most: usize) {
+    let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
+    let gaps = GAP.len() * columns.len().saturating_sub(1);
+    let stages: [(usize, &dyn Fn(usize, &Column) -> bool); 3] = [
+        (SHORTEST_TEXT, &|_, column| column.text),
+        (SHORTEST_CELL, &|index, column| !column.right && Some(index) != first),
+        (SHORTEST_CELL, &|_, column| !column.right),
+    ];
+    for (shortest, gives) in stages {
+        loop {
+            let total = gaps + columns.iter().map(|(_, _, width)| width).sum::<usize>();
+            let widest = columns
+                .iter_mut()
+                .filter(|(index, column, width)| gives(*index, column) && *width > shortest)
+                .max_by_key(|(_, _, width)| *width);
+            match widest {
+                Some((_, _, width)) if total > most => *width -= 1,
+                _ => break,
+            }
+        }
+    }
+}
+
+/// Breaks a line between words. What goes on stands under the value of a line like `  label      value`, else two further in.
+fn fold_line(line: &str, most: usize) -> String {
+    if measure_text_width(line) <= most {
+        return line.to_owned() + "\n";
+    }
+    let indent = hanging(line);
+    let (mut folded, mut used, mut begun) = (String::new(), 0, false);
+    for word in line.split_inclusive(' ') {
+        let mut rest = word;
+        loop {
+            let width = measure_text_width(rest.trim_end());
+            if used + width <= most {
+                folded.push_str(rest);
+                used += measure_text_width(rest);
+                begun |= !rest.trim().is_empty();
+                break;
+            }
+            if begun && used > indent {
+                folded.truncate(folded.trim_end().len());
+                folded.push('\n');
+                folded.push_str(&" ".repeat(indent));
+                (used, begun) = (indent, false);
+                continue;
+            }
+            // A word that is longer than a line.
+            let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
+            folded.push_str(head);
+            (rest, used, begun) = (tail, most, true);
+        }
+    }
+    folded.truncate(folded.trim_end().len());
+    folded + "\n"
+}
+
+/// The bytes of a text that fit, of one character at least.
+fn prefix(text: &str, most: usize) -> usize {
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += measure_text_width(c.encode_utf8(&mut [0; 4]));
+        if used > most && at > 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// Where the value of a labelled line begins: after the first run of two blanks or more that follows a word.
+fn hanging(text: &str) -> usize {
+    let start = text.len() - text.trim_start().len();
+    let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);
+    let value = label + text.get(label..).map_or(0, |rest| rest.len() - rest.trim_start().len());
+    if start > 0 && value <= LONGEST_LABEL { value } else { start + 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::text_cell;
+    use super::*;
+
+    #[derive(Debug, Default, Serialize)]
+    struct Sample {
+        site: String,
+        city: String,
+        pages: u64,
+        reason: String,
+    }
+
+    impl Row for Sample {
+        const COLUMNS: &'static [&'static str] = &["site", "city", ">pages", "~reason", "+id"];
+
+        fn cells(&self, _: &View) -> Vec<String> {
+            vec![
+                text_cell(&self.site),
+                text_cell(&self.city),
+                self.pages.to_string(),
+                text_cell(&self.reason),
+                "7".to_owned(),
+            ]
+        }
+    }
+
+    fn view(wide: bool, columns: usize) -> View {
+        View { wide, columns, now: DateTime::UNIX_EPOCH }
+    }
+
+    fn lines(rows: &[Sample], view: &View) -> Vec<String> {
+        let table = Table::fit(rows, view);
+        std::iter::once(table.head())
+            .chain(rows.iter().map(|row| table.row(row)))
+            .map(|l| l.trim_end().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_table_fits_its_line_in_any_script_and_cuts_the_text_first() {
+        let row = |site: &str| Sample {
+            site: site.to_owned(),
+            city: "呼和浩特市".to_owned(),
+            pages: 12,
+            reason: "连接被拒绝".repeat(30),
+        };
+        let rows = [row("a.cn"), row("a-site-of-some-length.example.cn")];
+        for columns in [80, 100, 140] {
+            let told = lines(&rows, &view(false, columns));
+            assert!(told.iter().all(|line| measure_text_width(line) <= columns), "{told:#?}");
+            assert!(told[1].ends_with('…') && told[2].starts_with("a-site-of-some-length.example.cn"), "{told:#?}");
+            assert!(told[1].contains("呼和浩特市") && !told[0].contains("id"), "{told:#?}");
+        }
+        let wide = lines(&rows, &view(true, 60));
+        assert!(wide[0].ends_with("id") && wide[1].contains(&rows[0].reason), "{wide:#?}");
+    }
+
+    #[test]
+    fn a_row_stays_on_its_line_whatever_is_in_it() {
+        let rows = [Sample { reason: "a\nb\tc\u{1b}[31m".to_owned(), ..Sample::default() }];
+        let told = lines(&rows, &view(false, 100));
+        assert!(told.len() == 2 && !told[1].contains(char::is_control), "{told:#?}");
+    }
+
+    #[test]
+    fn times_read_as_a_person_says_them() {
+        let now = DateTime::UNIX_EPOCH + TimeDelta::days(30);
+        let said = |seconds| relative(now - TimeDelta::seconds(seconds), now);
+        for (seconds, expected) in [
+            (0, "now"),
+            (3, "3 s ago"),
+            (119, "119 s ago"),
+            (121, "2 min ago"),
+            (7_199, "119 min ago"),
+            (7_200, "2 h ago"),
+            (2 * 86_400, "2 d ago"),
+            (-4, "now"),
+            (-23 * 3_600, "in 23 h"),
+            (1 - 86_400, "in 24 h"),
+        ] {
+            assert_eq!(said(seconds), expected);
+        }
+        let exact = view(true, 100).when(Some(Time(now)));
+        assert_eq!(exact, "1970-01-31T00:00:00.000Z");
+        assert_eq!(serde_json::to_value(Time(now)).unwrap(), exact);
+    }
+
+    #[test]
+    fn a_long_line_goes_on_under_its_value() {
+        let view = view(false, 30);
+        let text = "batch autumn\n  because    1 failed: http://a.example/ answered 500\n";
+        assert_eq!(
+            view.fold(text),
+            "batch autumn\n  because    1 failed:\n             http://a.example/\n             answered 500\n"
+        );
+        let word = format!("x {}", "城".repeat(40));
+        let folded = view.fold(&word);
+        assert!(folded.lines().all(|line| measure_text_width(line) <= 30), "{folded}");
+        assert_eq!(folded.matches('城').count(), 40);
+    }
+}
