@@ -3,6 +3,8 @@
 //! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `crawl` crawls;
 //! `session` talks to the scheduler and starts the rest; `beacon` lets other agents measure this one.
 
+use std::io::Write as _;
+
 use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
@@ -61,12 +63,10 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let means = means(&config)?;
     let beacon = bind_beacon(&config).await?;
     let terms = terms(&config, beacon.as_ref().map(|beacon| beacon.port))?;
-    tracing::info!(
-        agent.name = config.name,
-        scheduler = %terms.schedulers.current().url,
-        beacon.port = terms.register.beacon_port,
-        "agent started"
-    );
+    let greeting = greeting(&config, beacon.as_ref().map(|beacon| beacon.port));
+    // Nobody has to read it.
+    drop(std::io::stdout().write_all(greeting.as_bytes()));
+    tracing::info!(agent.name = config.name, scheduler = %terms.schedulers.current().url, "agent started, connecting");
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
     let outbox = Outbox::open(&config.outbox)?;
     let store = config.store.as_ref().map(|store| warc::Store::open(store, &config.name)).transpose()?;
@@ -81,6 +81,34 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     }
     tracing::info!(agent.name = config.name, "agent stopped");
     Ok(())
+}
+
+/// Who starts here, and what it will do, a line each.
+fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
+    let Config { name, city, carrier, country, capacity, .. } = config;
+    let country = if country.is_empty() { String::new() } else { format!(", {country}") };
+    let nets: Vec<String> = config.allow_net.iter().map(ToString::to_string).collect();
+    let guard = match nets.as_slice() {
+        [] => "public addresses alone".to_owned(),
+        nets => format!("public addresses and {}", nets.join(", ")),
+    };
+    let beacon = match (&config.beacon.advertise, beacon_port) {
+        (_, None) => "none: this agent can be no landmark".to_owned(),
+        (Some(url), Some(port)) => format!("port {port}, which others reach at {url}"),
+        (None, Some(port)) => format!("port {port} of {}", config.beacon.listen.ip()),
+    };
+    let store = match &config.store {
+        Some(store) => format!("pages are stored in {}", store.folder.display()),
+        None => "pages are not stored: agent.toml has no [store]".to_owned(),
+    };
+    let lines = [
+        ("scheduler", config.scheduler.join(", ")),
+        ("crawls", format!("{capacity} sites at once, from {guard}")),
+        ("beacon", beacon),
+        ("store", store),
+    ];
+    let head = format!("landfall-agent {} is {name} ({city}, {carrier}{country})\n", VERSION);
+    lines.iter().fold(head, |text, (label, value)| format!("{text}  {label:<9}  {value}\n"))
 }
 
 fn means(config: &Config) -> anyhow::Result<Means> {
@@ -131,4 +159,28 @@ fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::T
             yields: false,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_says_who_it_is_and_what_it_will_do() {
+        let text = "scheduler = 'https://s.example.org:7171'\nname = 'harbin-cernet'\ncity = '哈尔滨'\ncarrier = 'CERNET'\ncountry = 'CN'\n";
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(
+            greeting(&config, Some(7180)).lines().skip(1).collect::<Vec<_>>(),
+            [
+                "  scheduler  https://s.example.org:7171",
+                "  crawls     16 sites at once, from public addresses alone",
+                "  beacon     port 7180 of 0.0.0.0",
+                "  store      pages are not stored: agent.toml has no [store]",
+            ]
+        );
+        let open = format!("{text}allow_net = ['10.0.0.0/8']\n[store]\nfolder = 'pages'\n");
+        let told = greeting(&toml::from_str(&open).unwrap(), None);
+        assert!(told.contains("(哈尔滨, CERNET, CN)") && told.contains("public addresses and 10.0.0.0/8"), "{told}");
+        assert!(told.contains("no landmark") && told.contains("stored in pages"), "{told}");
+    }
 }

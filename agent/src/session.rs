@@ -194,7 +194,7 @@ impl Serving {
         rng: &mut impl Rng,
     ) -> Self {
         let (interval, life) = wire::rhythm(welcome);
-        tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "session opened");
+        tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "connected to the scheduler");
         work.welcome(welcome, registered.after(life));
         let claims: Vec<_> = work.claims().unanswered().map(|(key, address)| up(wire::claim(key, address))).collect();
         let offers = work.offers().map(|outcome| up(Up::Outcome(outcome)));

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::contact::ContactUrl;
 use crate::exit::{self, usage};
@@ -69,11 +69,14 @@ Examples:
   landfall explain www.example.cn                          why this agent
   landfall report assignments --batch autumn --format csv";
 
+/// The heading of flags that every command has.
+const CONNECTION: &str = "Connection";
+
 /// How a command finds its scheduler.
 #[derive(Debug, Clone, Args)]
 struct ConnectionArgs {
     /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else ~/.local/share/landfall]
-    #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR")]
+    #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
     data_dir: Option<PathBuf>,
     /// The scheduler to ask, or several with commas between them: the first that answers is asked [default: those of the
     /// data directory's client.toml]
@@ -83,14 +86,14 @@ struct ConnectionArgs {
         env = "LANDFALL_SCHEDULER",
         value_name = "URL",
         value_delimiter = ',',
-        help_heading = "Connection"
+        help_heading = CONNECTION
     )]
     scheduler: Vec<String>,
     /// The certificate of the scheduler's authority, PEM
-    #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, global = true, env = "LANDFALL_CA", value_name = "FILE", help_heading = CONNECTION)]
     ca: Option<PathBuf>,
     /// A file that holds the operator's token
-    #[arg(long, global = true, env = "LANDFALL_TOKEN_FILE", value_name = "FILE", help_heading = "Connection")]
+    #[arg(long, global = true, env = "LANDFALL_TOKEN_FILE", value_name = "FILE", help_heading = CONNECTION)]
     token_file: Option<PathBuf>,
 }
 
@@ -212,6 +215,12 @@ struct RunArgs {
 }
 
 impl Cli {
+    /// What was typed. Ends the process where that is nonsense, or a question about the commands.
+    pub fn typed() -> Self {
+        let matches = command().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Does what was typed.
     ///
     /// # Errors
@@ -242,6 +251,24 @@ impl Cli {
     }
 }
 
+/// The commands; those that ask no scheduler show no way to one.
+fn command() -> clap::Command {
+    let mut command = Cli::command();
+    // From here on the flags of all commands are those of each.
+    command.build();
+    let shown = |command: clap::Command, of_its_own: &str| {
+        command.mut_args(|arg| match arg.get_help_heading() {
+            Some(CONNECTION) if arg.get_id() == of_its_own => arg.help_heading(None),
+            Some(CONNECTION) => arg.hide(true),
+            _ => arg,
+        })
+    };
+    for (name, of_its_own) in [("up", "data_dir"), ("serve", "data_dir"), ("simulate", "")] {
+        command = command.mut_subcommand(name, |command| shown(command, of_its_own));
+    }
+    command
+}
+
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
     connection.refuse("this one runs one")?;
     Ok(up::Options {
@@ -259,12 +286,47 @@ fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> any
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    fn pages(command: &mut clap::Command, name: &str, told: &mut Vec<(String, String)>) {
+        told.push((name.to_owned(), command.render_long_help().to_string()));
+        for command in command.get_subcommands_mut() {
+            let name = format!("{name} {}", command.get_name());
+            pages(command, &name, told);
+        }
+    }
+
+    #[test]
+    fn a_page_of_help_is_short_and_shows_the_way_to_a_scheduler_only_where_one_is_asked() {
+        let mut told = Vec::new();
+        pages(&mut command(), "landfall", &mut told);
+        assert!(told.len() > 30);
+        for (name, page) in &told {
+            // The long form of a flag takes three lines and more; one value with a help of its own makes all flags long.
+            assert!(!page.contains("Possible values:"), "{name}: {page}");
+            let alone = ["landfall up", "landfall serve", "landfall simulate"].contains(&name.as_str());
+            if !name.contains(" help") {
+                assert_eq!(page.contains("--token-file"), !alone, "{name}: {page}");
+                assert_eq!(page.contains("Connection:"), !alone, "{name}: {page}");
+            }
+        }
+        for name in ["up", "serve"] {
+            let page = &told.iter().find(|(told, _)| *told == format!("landfall {name}")).unwrap().1;
+            assert!(page.contains("--data-dir"), "{page}");
+        }
+    }
+
+    #[test]
+    fn flags_for_all_commands_are_taken_on_either_side() {
+        for typed in [["landfall", "--data-dir", "d", "up"], ["landfall", "up", "--data-dir", "d"]] {
+            let matches = command().try_get_matches_from(typed).unwrap();
+            let cli = Cli::from_arg_matches(&matches).unwrap();
+            assert_eq!(cli.connection.data_dir.as_deref(), Some(std::path::Path::new("d")));
+        }
     }
 }

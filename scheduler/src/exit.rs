@@ -5,6 +5,8 @@
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+
 /// How a command ended. A script may rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -57,16 +59,37 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
+/// Does what was asked, unless Ctrl-C comes first: then says what stays behind.
+///
+/// # Errors
+/// Those of the work, and [`Code::Interrupted`].
+pub async fn unless_interrupted<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    left: impl FnOnce() -> String,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        // It is listened for before anything is begun.
+        biased;
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.context("listen for Ctrl-C")?;
+            Err(ended(Code::Interrupted, left()))
+        }
+        done = work => done,
+    }
+}
+
 /// Reports how the command ended.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if reader_is_gone(&error) {
         return ExitCode::SUCCESS;
     }
-    // Nobody is left to tell when standard error is closed.
-    drop(writeln!(std::io::stderr(), "error: {}", sentence(&error)));
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
-    ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
+    let code = ended.map_or(Code::NotDone, |ended| ended.code);
+    let head = if code == Code::Interrupted { "" } else { "error: " };
+    // Nobody is left to tell when standard error is closed.
+    drop(writeln!(std::io::stderr(), "{head}{}", sentence(&error)));
+    ExitCode::from(code as u8)
 }
 
 /// The chain of causes as one line; a cause that its parent already quotes is not said twice.
@@ -105,8 +128,6 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::Context;
-
     use super::*;
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use landfall_scheduler::cli::Cli;
 use landfall_scheduler::{exit, telemetry, tls};
 
@@ -12,7 +11,7 @@ use landfall_scheduler::{exit, telemetry, tls};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::typed();
     telemetry::start();
     tls::install_crypto();
     exit::report(cli.run())

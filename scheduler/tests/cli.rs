@@ -2,9 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 
 /// What a command left behind.
 struct Ran {
@@ -245,4 +250,58 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
     }
     let ran = asked(&["--html", "missing/page.html"]);
     assert!(ran.code != 0 && ran.err.contains("--html missing/page.html: write in its folder"), "{}", ran.err);
+}
+
+fn begun(home: &Path, args: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_landfall"))
+        .args(args)
+        .current_dir(home)
+        .env("HOME", home)
+        .env_remove("XDG_DATA_HOME")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn interrupt(child: &Child) {
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+}
+
+#[test]
+fn a_submission_that_is_interrupted_says_that_nothing_was_submitted() {
+    let home = home();
+    let list = home.path().join("list.txt");
+    mkfifo(&list, Mode::S_IRWXU).unwrap();
+    let child = begun(home.path(), &["sites", "submit", "list.txt", "--batch", "autumn"]);
+    // It is open when the command has begun to read it.
+    let writer = fs::OpenOptions::new().write(true).open(&list).unwrap();
+    interrupt(&child);
+    let ended = child.wait_with_output().unwrap();
+    drop(writer);
+    assert_eq!((ended.status.code(), ended.stderr), (Some(130), b"nothing was submitted\n".to_vec()));
+}
+
+#[test]
+fn a_watch_that_hears_nothing_says_so_and_when_interrupted_that_the_batch_goes_on() {
+    let home = home();
+    fs::write(home.path().join("token"), "abc\n").unwrap();
+    // Connections are taken, and nobody ever answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let watch = ["--scheduler", &url, "--token-file", "token", "sites", "watch", "--batch", "autumn"];
+    let mut child = begun(home.path(), &watch);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = said.next().unwrap().unwrap();
+    assert!(first.starts_with(&format!("no answer yet from the scheduler at {url}")), "{first}");
+    interrupt(&child);
+    let last = said.next().unwrap().unwrap();
+    assert_eq!(last, "the batch goes on: `landfall sites watch --batch autumn` follows it");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn tables_take_wide_and_help_says_what_it_adds() {
+    let ran = landfall(home().path(), &["agents", "list", "--help"]);
+    assert!(ran.out.contains("--wide") && ran.out.contains("adds country, reached by, version, tags"), "{}", ran.out);
 }

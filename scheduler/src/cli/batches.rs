@@ -17,7 +17,7 @@ use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, T
 use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
-use crate::exit::print;
+use crate::exit::{self, print};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BatchesCommand {
@@ -69,7 +69,7 @@ impl BatchesCommand {
                     ShowFormat::Json => output::print_json(&Shown::from(shown)),
                 }
             }
-            Self::Wait(args) => args.run(connection).await,
+            Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
             Self::Cancel { batch } => {
                 batch_changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }

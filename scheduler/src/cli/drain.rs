@@ -11,7 +11,7 @@ use tonic::Code;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::counted;
-use crate::exit::print;
+use crate::exit::{self, print};
 
 /// How often a drain is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -56,7 +56,8 @@ impl DrainArgs {
             }
             leases => eprintln!("{name} {drains}: {} to finish{moved}", counted(leases, "lease")),
         }
-        wait_until_drained(client, &name, drained.leases).await?;
+        let goes_on = || format!("{name} goes on draining: `landfall agents resume {name}` takes it back into service");
+        exit::unless_interrupted(wait_until_drained(client, &name, drained.leases), goes_on).await?;
         print(&format!("{name} is drained: it holds no lease\n"))
     }
 }

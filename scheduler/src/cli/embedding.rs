@@ -57,9 +57,7 @@ Coordinates of different epochs never meet.")]
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportFormat {
-    /// One object.
     Json,
-    /// A row an agent, with a header.
     Csv,
 }
 

@@ -13,30 +13,26 @@ use crate::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+// Without help of their own, which would make every page that has the flag three times as long.
 pub(super) enum Format {
-    /// For people
     #[value(alias = "text")]
     Table,
-    /// All of it: an array of objects, or one object
     Json,
-    /// One table with a header
     Csv,
 }
 
 /// How to print one thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ShowFormat {
-    /// For people
     #[value(alias = "text")]
     Table,
-    /// One object; of a log an object a line
     Json,
 }
 
 /// The flags of commands that print rows.
 #[derive(Debug, Args)]
 pub(super) struct FormatArgs<R: Row> {
-    /// How to print
+    /// How to print: a table for people, all fields for programs
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     pub(super) format: Format,
     #[command(flatten)]
@@ -46,7 +42,7 @@ pub(super) struct FormatArgs<R: Row> {
 /// The flags of commands that print one thing, or a log; `R` is what the longest table of it has.
 #[derive(Debug, Args)]
 pub(super) struct ShowFormatArgs<R: Row = Lines> {
-    /// How to print
+    /// How to print: for people, or one object, of a log an object a line
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
     pub(super) format: ShowFormat,
     #[command(flatten)]

@@ -5,6 +5,8 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +19,7 @@ use super::client::Client;
 use super::output::number;
 use super::sites::SubmitArgs;
 use super::watch;
-use crate::exit::{print, usage};
+use crate::exit::{self, print, usage};
 use crate::secret::Secret;
 use crate::site_list::{self, SiteList};
 
@@ -30,9 +32,29 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits a list, and follows the batch where that was asked.
 pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let (batch, watch) = (args.batch.clone(), args.watch);
+    let sent = Arc::new(AtomicBool::new(false));
+    let client = exit::unless_interrupted(submit_list(args, connection, &sent), || interrupted(&batch, &sent)).await?;
+    if watch { watch::watch(&client, &batch).await } else { Ok(()) }
+}
+
+/// What Ctrl-C leaves behind: a list is submitted whole or not at all.
+fn interrupted(batch: &str, sent: &AtomicBool) -> String {
+    match sent.load(Ordering::Relaxed) {
+        false => "nothing was submitted".to_owned(),
+        true => format!(
+            "the list was sent, and no answer came yet: `landfall batches show {batch}` says whether it was submitted, and to submit \
+             it again does no harm"
+        ),
+    }
+}
+
+async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let (policy, of_file) = args.policy.policy()?;
     let constraints = args.constraints.constraints(of_file)?;
-    let list = read(&args.list)?;
+    let path = args.list.clone();
+    // Standard input may keep its reader waiting for ever, and Ctrl-C is listened for meanwhile.
+    let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
         let (count, s) = counted(list.rejected.len());
@@ -53,12 +75,12 @@ pub(super) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> any
         policy,
         constraints,
     };
-    let answer = send(&mut client, &messages(header, &list)).await?;
+    let answer = send(&mut client, &messages(header, &list), sent).await?;
     for warning in &answer.warnings {
         eprintln!("warning: {warning}: these sites wait until one has, or fail, as the batch's constraints say");
     }
     print(&summary(&args.batch, &answer, &list))?;
-    if args.watch { watch::watch(&client, &args.batch).await } else { Ok(()) }
+    Ok(client)
 }
 
 fn read(path: &Path) -> anyhow::Result<SiteList> {
@@ -100,11 +122,21 @@ fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
     messages
 }
 
-async fn send(client: &mut Client, messages: &[SubmitRequest]) -> anyhow::Result<SubmitResponse> {
+async fn send(
+    client: &mut Client,
+    messages: &[SubmitRequest],
+    sent: &Arc<AtomicBool>,
+) -> anyhow::Result<SubmitResponse> {
     let mut pause = FIRST_PAUSE;
     let mut attempt = 1;
     loop {
-        let status = match client.sites().submit(tokio_stream::iter(messages.to_vec())).await {
+        let sent = Arc::clone(sent);
+        let last = std::iter::from_fn(move || {
+            sent.store(true, Ordering::Relaxed);
+            None
+        });
+        let parts = messages.to_vec().into_iter().chain(last);
+        let status = match client.sites().submit(tokio_stream::iter(parts)).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,
         };

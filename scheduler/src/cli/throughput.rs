@@ -38,11 +38,8 @@ pub(super) struct ThroughputArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// A row a slice of time.
     Growth,
-    /// A row an agent.
     Agent,
-    /// A row a strategy.
     Strategy,
 }
 

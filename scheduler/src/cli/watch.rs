@@ -3,6 +3,7 @@
 //! A stream that breaks is opened again, at another scheduler where there are several: the batch goes on while one restarts.
 
 use std::io::IsTerminal;
+use std::pin::pin;
 use std::time::Duration;
 
 use chrono::Utc;
@@ -19,33 +20,37 @@ use crate::exit::{self, print};
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before that.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a person looks at nothing before being told why.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Follows a batch to its end, and tells when sites of it failed.
 pub(super) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
     let mut last = None;
-    to_end(client, batch, &mut last).await?;
+    let goes_on = || format!("the batch goes on: `landfall sites watch --batch {batch}` follows it");
+    exit::unless_interrupted(to_end(client, batch, &mut last), goes_on).await?;
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
 /// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
 pub(super) async fn to_end(client: &Client, batch: &str, last: &mut Option<BatchProgress>) -> anyhow::Result<()> {
     let mut client = client.clone();
-    let mut display = Display::new();
+    let display = Display::new();
     let mut reopened = 0;
     loop {
-        let status = match follow(&client, batch, &mut display, last, &mut reopened).await {
+        let status = match follow(&client, batch, &display, last, &mut reopened).await {
             Ok(()) => break,
             Err(status) => status,
         };
         if reopened == REOPENED_AT_MOST || !broke(&status) {
-            display.clear();
             return Err(client.refusal(&status));
+        }
+        if reopened == 0 {
+            display.say(&format!("{}; it is tried again every {REOPEN_PAUSE:?}", client.refusal(&status)));
         }
         reopened += 1;
         tokio::time::sleep(REOPEN_PAUSE).await;
         client.move_on().await;
     }
-    display.clear();
     Ok(())
 }
 
@@ -72,11 +77,23 @@ pub(super) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
 async fn follow(
     client: &Client,
     batch: &str,
-    display: &mut Display,
+    display: &Display,
     last: &mut Option<BatchProgress>,
     reopened: &mut u32,
 ) -> Result<(), Status> {
-    let mut stream = client.sites().watch_batch(WatchBatchRequest { batch: batch.to_owned() }).await?.into_inner();
+    let mut sites = client.sites();
+    let mut opening = pin!(sites.watch_batch(WatchBatchRequest { batch: batch.to_owned() }));
+    let opened = match tokio::time::timeout(SILENCE, &mut opening).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            display.say(&format!(
+                "no answer yet from the scheduler at {}: it, or its database, is busy or away",
+                client.url()
+            ));
+            opening.await
+        }
+    };
+    let mut stream = opened?.into_inner();
     while let Some(progress) = stream.message().await? {
         *reopened = 0;
         display.show(&progress, last.as_ref());
@@ -132,7 +149,17 @@ impl Display {
         }
     }
 
-    fn clear(&self) {
+    /// A sentence beside the progress.
+    fn say(&self, sentence: &str) {
+        match self {
+            Self::Bar(bar) => bar.suspend(|| eprintln!("{sentence}")),
+            Self::Lines => eprintln!("{sentence}"),
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();
         }
