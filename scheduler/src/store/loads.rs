@@ -331,6 +331,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::store::agents::ServiceState;
     use crate::store::{agents, fixtures, leases, sessions};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -369,14 +370,13 @@ mod tests {
         let session = fixtures::session(&mut conn, agent).await;
         let shown = async |conn: &mut PgConnection| {
             let there = available(conn).await.expect("look").len();
-            (there, agents::show(conn, "a").await.expect("look").expect("the agent").paused)
+            (there, agents::show(conn, "a").await.expect("look").expect("the agent").service())
         };
-        assert_eq!(shown(&mut conn).await, (1, None));
+        assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
         sessions::hang_up(&mut conn, session).await.expect("hang up");
-        let (there, paused) = shown(&mut conn).await;
-        assert_eq!((there, paused.is_some_and(|paused| paused.starts_with("hung up"))), (0, true));
+        assert_eq!(shown(&mut conn).await, (0, ServiceState::Away));
         fixtures::session(&mut conn, agent).await;
-        assert_eq!(shown(&mut conn).await, (1, None));
+        assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -255,7 +255,7 @@ pub struct AgentRow {
     pub carrier: String,
     /// Whether it is a landmark.
     pub landmark: bool,
-    /// Whether a session is active.
+    /// Whether a session is active, and its stream open.
     pub connected: bool,
     /// Whether it takes work.
     pub service: ServiceState,
@@ -326,7 +326,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                 city: agent.city.clone(),
                 carrier: agent.carrier.clone(),
                 landmark: agent.landmark,
-                connected: agent.connected,
+                connected: agent.connected && !agent.hung_up,
                 service: agent.service(),
                 assigned: unsigned("tasks", "count", row.assigned)?,
                 complete: unsigned("outcomes", "count", row.complete)?,
