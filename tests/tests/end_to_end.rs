@@ -253,7 +253,7 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
 /// What `sites show` says of a site's requests and of whose measurements it has is what its server saw.
 async fn shows_what_measuring_cost(cluster: &Cluster, facts: &Facts, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
-        let shown = cluster.operate(&["sites", "show", name]).await.unwrap();
+        let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();
         let seen = probes.iter().filter(|probe| probe.site == site).count();
         assert!(shown.contains(&format!("; {seen} requests so far")), "{seen}: {shown}");
         let shared: i64 = sqlx::query_scalar(
@@ -303,10 +303,10 @@ async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained(
         .await_count("sites that nobody may crawl", "select count(*) from unmet_tasks", 6, BATCH_PATIENCE)
         .await
         .unwrap();
-    let explained = cluster.operate(&["explain", &site]).await.unwrap();
+    let explained = cluster.operate(&["explain", &site, "--wide"]).await.unwrap();
     assert!(explained.contains("position: 45.75, 126.5 (list)"), "{explained}");
     assert!(explained.contains("no agent meets the constraints: 3 of 3 lack the tag 'chosen'"), "{explained}");
-    let shown = cluster.operate(&["batches", "show", "autumn"]).await.unwrap();
+    let shown = cluster.operate(&["batches", "show", "autumn", "--wide"]).await.unwrap();
     assert!(shown.contains("agents     tagged chosen"), "{shown}");
 
     let agent = cluster.agent_names().remove(1);
@@ -314,7 +314,7 @@ async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained(
     cluster.operate(&["sites", "watch", "--batch", "autumn"]).await.unwrap();
     let facts = cluster.facts("autumn").await.unwrap();
     assert!(facts.tasks.iter().all(|task| task.agent.as_ref() == Some(&agent)), "{:?}", facts.tasks);
-    let explained = cluster.operate(&["explain", &site, "--batch", "autumn"]).await.unwrap();
+    let explained = cluster.operate(&["explain", &site, "--batch", "autumn", "--wide"]).await.unwrap();
     for said in ["was chosen because ", "excluded: ", ": each lacks the tag 'chosen'"] {
         assert!(explained.contains(said), "{said}: {explained}");
     }
@@ -420,7 +420,7 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
 async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
     let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
     assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");
-    let of_agent = cluster.operate(&["events", "--agent", drained, "--newest", "1000"]).await.unwrap();
+    let of_agent = cluster.operate(&["events", "--agent", drained, "--newest", "1000", "--wide"]).await.unwrap();
     assert!(of_agent.contains(&format!(" agent {drained} draining")), "{of_agent}");
     let done = facts.tasks.iter().find(|task| task.crawler.as_deref() == Some(drained)).unwrap();
     let of_site = cluster.operate(&["events", "--site", &done.site, "--format", "json"]).await.unwrap();
@@ -431,7 +431,7 @@ async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
         .map(|event| event["what"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(path, ["submitted", "located", "assigned", "leased", "done"], "{of_site}");
-    let batch = cluster.operate(&["batches", "show", "autumn"]).await.unwrap();
+    let batch = cluster.operate(&["batches", "show", "autumn", "--wide"]).await.unwrap();
     assert!(batch.contains("18 complete"), "{batch}");
     println!("{shown}\n{of_site}\n{batch}\n{}", cluster.operate(&["batches", "list"]).await.unwrap());
 }

@@ -184,7 +184,7 @@ async fn submit(cluster: &Cluster, sites: &str, batch: &str, more: &[&str]) {
 /// Waits until `sites show` says this of a site.
 async fn await_said(cluster: &Cluster, site: &str, said: &str) {
     let shown = until(said, PATIENCE, async || {
-        Ok(cluster.operate(&["sites", "show", site]).await?.contains(said).then_some(()))
+        Ok(cluster.operate(&["sites", "show", site, "--wide"]).await?.contains(said).then_some(()))
     });
     shown.await.unwrap();
 }
@@ -211,9 +211,9 @@ async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
         .await
         .unwrap();
     println!("8 sites beside a tar pit crawled in {:.1?} by the one slot left", began.elapsed());
-    let shown = cluster.operate(&["sites", "show", &pit.name()]).await.unwrap();
+    let shown = cluster.operate(&["sites", "show", &pit.name(), "--wide"]).await.unwrap();
     assert!(shown.contains("batch odd round 1: leased"), "the tar pit's crawl is under way all the while: {shown}");
-    let shown = cluster.operate(&["sites", "show", &away.name()]).await.unwrap();
+    let shown = cluster.operate(&["sites", "show", &away.name(), "--wide"]).await.unwrap();
     assert!(shown.contains("batch odd round 1: located"), "its pause is not over: {shown}");
     let entered = pit.asked().iter().filter(|asked| asked.what.starts_with("GET /")).count();
     assert_eq!(entered, 2, "robots.txt and the start page: {:?}", pit.asked());
@@ -232,7 +232,12 @@ async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
     submit(&cluster, &name, "first", &quick).await;
     cluster.await_count("the breaker to open", ENDED, 1, PATIENCE).await.unwrap();
     let broken = "select count(*) from outcomes where kind = 'blocked' and blocked_by = 'breaker' and pages = 600";
-    assert_eq!(count(&cluster, broken).await, 1, "{}", cluster.operate(&["sites", "show", &name]).await.unwrap());
+    assert_eq!(
+        count(&cluster, broken).await,
+        1,
+        "{}",
+        cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
+    );
     let asked = site.asked().len();
 
     submit(&cluster, &name, "second", &quick).await;
@@ -251,7 +256,12 @@ async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
     assert_eq!(said, "1 site reopened, 1 task no longer waiting\n");
     cluster.await_count("the second crawl to end", ENDED, 2, PATIENCE).await.unwrap();
     let complete = "select count(*) from outcomes where kind = 'complete' and pages = 4";
-    assert_eq!(count(&cluster, complete).await, 1, "{}", cluster.operate(&["sites", "show", &name]).await.unwrap());
+    assert_eq!(
+        count(&cluster, complete).await,
+        1,
+        "{}",
+        cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
+    );
     assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
     let said = cluster.operate(&["sites", "reopen", &name]).await.unwrap();
     assert_eq!(said, "nothing changed: none of them was broken off\n");
