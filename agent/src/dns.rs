@@ -42,13 +42,12 @@ pub enum DnsError {
     #[error("resolving {0} took longer than {LOOKUP_TIMEOUT:?}")]
     Timeout(String),
     /// The name servers did not answer usefully.
-    #[error("resolve {host}")]
+    #[error("resolve {host}: {problem}")]
     Failed {
         /// The name.
         host: String,
         /// What went wrong.
-        #[source]
-        source: Box<NetError>,
+        problem: Box<NetError>,
     },
 }
 
@@ -120,7 +119,7 @@ impl Resolver {
         let answer = match lookup.await {
             Err(_) => return Err(DnsError::Timeout(name)),
             Ok(Err(error)) if error.is_no_records_found() => return Err(DnsError::NotFound(name)),
-            Ok(Err(error)) => return Err(DnsError::Failed { host: name, source: Box::new(error) }),
+            Ok(Err(error)) => return Err(DnsError::Failed { host: name, problem: Box::new(error) }),
             Ok(Ok(answer)) => answer,
         };
         let mut addresses: Vec<IpAddr> = answer.iter().collect();

@@ -22,6 +22,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use crate::config::{BadSchedulerUrl, Config, FILE, SchedulerUrl};
 use crate::folder;
 use crate::schedulers::Schedulers;
+use crate::unreached;
 
 mod settings;
 
@@ -119,7 +120,13 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token is used up, ask for another");
         EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
     })?;
-    let response = response.map_err(|status| EnrolError::Refused(status.message().to_owned()))?.into_inner();
+    let response = response
+        .map_err(|status| match std::error::Error::source(&status) {
+            // Made on this side, out of a connection that broke.
+            Some(_) => EnrolError::Connect { scheduler: scheduler.url.to_string(), reason: unreached::why(&status) },
+            None => EnrolError::Refused(status.message().to_owned()),
+        })?
+        .into_inner();
     let (text, config) = existing.with(enrolment, ca.is_some(), &response)?;
     if let Some(ca) = &ca {
         write_atomically(&enrolment.dir.join(CA_FILE), ca.as_bytes(), 0o644)?;
@@ -172,18 +179,9 @@ pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, 
 async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, EnrolError> {
     let failed = |error: tonic::transport::Error| EnrolError::Connect {
         scheduler: scheduler.url.to_string(),
-        reason: root_cause(&error),
+        reason: unreached::why(&error),
     };
     endpoint(scheduler, ca).map_err(failed)?.connect().await.map_err(failed)
-}
-
-/// The innermost cause: tonic's own sentence is only "transport error".
-pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 /// The presented certificate that has the fingerprint, as PEM.
@@ -226,7 +224,7 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
     };
     match tokio::time::timeout(CONNECT_TIMEOUT, look).await {
         Err(_) => return Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
-        Ok(Err(error)) => return Err(failed(error.to_string())),
+        Ok(Err(error)) => return Err(failed(unreached::why(&error))),
         Ok(Ok(())) => {}
     }
     let seen = onlooker.seen.lock().map(|mut seen| std::mem::take(&mut *seen));

@@ -40,6 +40,7 @@ pub mod telemetry;
 mod test_scheduler;
 #[cfg(test)]
 mod test_server;
+mod unreached;
 pub mod user_agent;
 pub mod warc;
 

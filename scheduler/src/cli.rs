@@ -33,6 +33,7 @@ mod landmarks;
 mod output;
 mod plan;
 mod policy;
+mod remove;
 mod reports;
 mod service;
 mod sightings;

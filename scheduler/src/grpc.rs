@@ -26,6 +26,7 @@ pub mod convert;
 pub mod embeddings;
 pub mod events;
 pub mod fleet;
+mod removal;
 pub mod reports;
 pub mod sites;
 pub mod status;

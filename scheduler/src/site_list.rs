@@ -5,7 +5,8 @@
 //! http; a scheme settles it. A bare `host:port` has no spelling of its own, so it means `http://host:port`, or
 //! `https://host` when the port is 443. Invariant: a canonical spelling parses to itself.
 //!
-//! A list holds one name a line, or a name, a latitude and a longitude with commas between them. A first line that names columns, `site`,
+//! A list holds one name a line, a rank and a name (as lists of the most visited sites have it), or a name, a latitude and a longitude
+//! with commas between them. A first line that names columns, `site`,
 //! `latitude` and `longitude` among them, says where they are. Blank lines and comments (`#` at the start, or after a space) are skipped, a byte-order
 //! mark and CRLF are taken as they come, repeats are counted and collapsed, and rubbish is reported by line. Addresses
 //! are allowed as hosts: the agent's guard decides which may be connected.
@@ -31,6 +32,10 @@ const MAX_LABEL: usize = 63;
 const MAX_TEXT: usize = 4096;
 /// Characters of a rejected line that are shown.
 const SHOWN: usize = 80;
+/// Lines that are complained of one by one: who has mended so many knows what is wrong with the rest.
+const COMPLAINTS: usize = 20;
+/// Bytes in which a zero says that a file is no text.
+const BEGINNING: usize = 8192;
 /// UTF-8's byte-order mark, which Windows editors put first.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 /// UTF-16's two.
@@ -59,8 +64,10 @@ pub struct SiteList {
     pub positions: HashMap<SiteName, Position>,
     /// Lines that repeated a site.
     pub duplicates: usize,
-    /// Lines that name no site.
+    /// The first lines that name no site.
     pub rejected: Vec<Rejected>,
+    /// Further ones.
+    pub unsaid: usize,
 }
 
 /// One line that names no site.
@@ -85,6 +92,11 @@ pub fn parse(bytes: &[u8]) -> SiteList {
     let mut list = SiteList::default();
     if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
         let reason = "the list is UTF-16: save it as UTF-8".to_owned();
+        list.rejected.push(Rejected { line: 1, text: String::new(), reason });
+        return list;
+    }
+    if bytes.iter().take(BEGINNING).any(|byte| *byte == 0) {
+        let reason = "the file is no text: a site list has one host or URL a line".to_owned();
         list.rejected.push(Rejected { line: 1, text: String::new(), reason });
         return list;
     }
@@ -115,6 +127,7 @@ pub fn parse(bytes: &[u8]) -> SiteList {
                     list.duplicates += 1;
                 }
             }
+            Err(_) if list.rejected.len() == COMPLAINTS => list.unsaid += 1,
             Err(InvalidName { text, reason }) => list.rejected.push(Rejected { line: index + 1, text, reason }),
         }
     }
@@ -326,6 +339,9 @@ fn canonical_name(name: &str) -> Result<String, String> {
         }
         if label.len() > MAX_LABEL {
             return Err(format!("the label '{}…' has {} bytes, DNS allows {MAX_LABEL}", &label[..8], label.len()));
+        }
+        if label.starts_with('-') || label.ends_with('-') {
+            return Err(format!("the label '{label}' begins or ends with '-'"));
         }
         let allowed = |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
         if let Some(character) = label.chars().find(|character| !allowed(*character)) {
@@ -545,7 +561,7 @@ mod tests {
         let list = parse(b"a.cn,x,1\nb.cn,91,1\nc.cn,1,-181\nd.cn,1\ne.cn,1,2,3\nf.cn,,2\ng.cn,NaN,1\nh cn,1,2\nsite,latitude,longitude\n");
         assert_eq!(list.sites, []);
         let reasons: Vec<(usize, &str)> = list.rejected.iter().map(|one| (one.line, one.reason.as_str())).collect();
-        let neither = "neither a name alone, nor a name, a latitude and a longitude";
+        let neither = "neither a name alone, nor a rank and a name, nor a name, a latitude and a longitude";
         assert_eq!(
             reasons,
             [

@@ -34,6 +34,7 @@ pub mod positions;
 pub mod quarantines;
 pub mod recalls;
 pub mod refusals;
+pub mod removal;
 pub mod reports;
 pub mod rounds;
 pub mod schedulers;

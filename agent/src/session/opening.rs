@@ -12,7 +12,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::Terms;
 use crate::config::SchedulerUrl;
-use crate::enrol;
+use crate::{enrol, unreached};
 
 /// Messages on their way to the transport; more wait with the session.
 const OUTBOUND_MESSAGES: usize = 64;
@@ -60,7 +60,7 @@ pub(super) async fn connect(
 ) -> Result<Opened, Ended> {
     let broken = |error: tonic::transport::Error| Ended::Connect {
         scheduler: scheduler.url.to_string(),
-        reason: enrol::root_cause(&error),
+        reason: unreached::why(&error),
     };
     let endpoint = enrol::endpoint(scheduler, terms.ca.as_deref()).map_err(broken)?;
     let endpoint = endpoint.local_address(terms.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
@@ -98,6 +98,7 @@ pub(super) fn refused_or_broken(status: &Status) -> Ended {
         | Code::ResourceExhausted
         | Code::Unimplemented => Ended::Refused(status.message().to_owned()),
         Code::Aborted => Ended::Superseded(status.message().to_owned()),
+        _ if std::error::Error::source(status).is_some() => Ended::Broken(unreached::why(status)),
         _ => Ended::Broken(status.message().to_owned()),
     }
 }

@@ -14,6 +14,7 @@ use super::batch_changes;
 use super::client::Client;
 use super::constraints;
 use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
+use super::remove::RemoveArgs;
 use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
@@ -34,6 +35,15 @@ pub(super) enum BatchesCommand {
         #[command(flatten)]
         format: ShowFormatArgs,
     },
+    /// Remove a batch with its results, events and alarms; its sites stay, with what was measured of them
+    #[command(after_help = "\
+Examples:
+  landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
+  landfall batches remove mistake --cancel
+
+It goes a thousand sites at a time, so that other work goes on. Broken off, the same command goes on with it; until it has ended nothing
+can be submitted to the batch. A site that was broken off in it may be crawled again by other batches.")]
+    Remove(RemoveArgs),
     /// Wait until every site of these batches has ended; exit code 3 says that some failed, 4 that the time passed before
     #[command(
         after_help = "Example:\n  landfall batches wait autumn winter --timeout 30m && landfall report agents --batch autumn"
@@ -70,6 +80,7 @@ impl BatchesCommand {
                 }
             }
             Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
+            Self::Remove(args) => args.run(connection).await,
             Self::Cancel { batch } => {
                 batch_changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }

@@ -131,6 +131,9 @@ impl Client {
                 aside(said)
             ),
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, status),
+            Code::Unknown | Code::Internal if is_transport(status) && other_protocol(status).is_some() => {
+                nobody_answers(&self.url, status)
+            }
             Code::Unknown if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
@@ -186,7 +189,30 @@ pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-fn nobody_answers(url: &str, error: &dyn std::error::Error) -> anyhow::Error {
+/// What is wrong with something that answers and does not speak as a scheduler does; `None` where the network failed.
+fn other_protocol(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut causes = std::iter::successors(Some(error), |&cause| cause.source());
+    let mut tls = None;
+    let failed = causes.any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        let inner = io.and_then(std::io::Error::get_ref);
+        let inner: Option<&(dyn std::error::Error + 'static)> = inner.map(|inner| inner as _);
+        tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
+        tls.is_some() || io.is_some()
+    });
+    match tls {
+        Some(rustls::Error::InvalidMessage(_)) => Some("it does not speak TLS: is it http://, or another port?"),
+        Some(rustls::Error::InvalidCertificate(_)) => Some("its certificate is not of the authority that --ca names"),
+        Some(_) => Some("it refuses this TLS session"),
+        None if failed => None,
+        None => Some("it does not speak gRPC: is it https://, or another port?"),
+    }
+}
+
+fn nobody_answers(url: &str, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
+    if let Some(problem) = other_protocol(error) {
+        return anyhow::anyhow!("what answers at {url} is no scheduler of this fleet: {problem}");
+    }
     anyhow::anyhow!("no scheduler answers at {url}{}: is `landfall up` running?", aside(&innermost(error)))
 }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
+use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{Event, EventsRequest};
 use serde::Serialize;
 use tonic::{Code, Status};
@@ -11,6 +14,7 @@ use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, ShowFormat, ShowFormatArgs, Time, View};
 use crate::exit::print;
+use crate::store::events::KINDS;
 
 /// How often a broken stream is opened again without an event in between: a scheduler may restart.
 const REOPENED_AT_MOST: u32 = 60;
@@ -30,6 +34,12 @@ pub(super) struct EventsArgs {
     /// Only of this agent
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// Only of this kind, a noun or what happened to it; may be said again
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
+    kind: Vec<String>,
+    /// All since then, oldest first: so long ago (2h, 3days), or a moment (2026-11-24T08:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = since, conflicts_with = "newest")]
+    since: Option<DateTime<Utc>>,
     /// How many of the newest to print, at most 10000
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     newest: u32,
@@ -38,6 +48,17 @@ pub(super) struct EventsArgs {
     follow: bool,
     #[command(flatten)]
     format: ShowFormatArgs,
+}
+
+/// A moment, or how long ago it was.
+#[expect(clippy::disallowed_methods, reason = "what a person calls two hours ago is by his own clock")]
+fn since(text: &str) -> Result<DateTime<Utc>, String> {
+    if let Ok(moment) = DateTime::parse_from_rfc3339(text) {
+        return Ok(moment.to_utc());
+    }
+    let ago = parse_duration(text).ok().and_then(|ago| TimeDelta::from_std(ago).ok());
+    let moment = ago.and_then(|ago| Utc::now().checked_sub_signed(ago));
+    moment.ok_or_else(|| "neither a length of time such as 2h nor a moment such as 2026-11-24T08:00:00Z".to_owned())
 }
 
 impl EventsArgs {
@@ -70,6 +91,12 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
+            // What broke is read on from the newest: a follower is never far behind.
+            since: self.since.filter(|_| *last == 0).map(|since| prost_types::Timestamp {
+                seconds: since.timestamp(),
+                nanos: i32::try_from(since.timestamp_subsec_nanos()).unwrap_or_default(),
+            }),
+            kinds: self.kind.clone(),
         };
         let mut stream = match client.events().events(request).await {
             Ok(stream) => stream.into_inner(),

@@ -82,6 +82,9 @@ pub(super) struct SubmitArgs {
     /// Follow the batch until every site has ended
     #[arg(long)]
     pub(super) watch: bool,
+    /// Say what the submission would come to, and change nothing
+    #[arg(long, conflicts_with = "watch")]
+    pub(super) dry_run: bool,
     /// Submit the valid lines of a list that holds rubbish too
     #[arg(long)]
     pub(super) skip_invalid: bool,

@@ -57,7 +57,7 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
-        let (count, s) = counted(list.rejected.len());
+        let (count, s) = counted(list.rejected.len() + list.unsaid);
         return Err(usage(format!(
             "{}: {count} line{s} name{} no site, nothing was submitted: mend the list, or give --skip-invalid",
             shown(&args.list),
@@ -74,12 +74,16 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
         policy,
         constraints,
+        dry_run: args.dry_run,
     };
     let answer = send(&mut client, &messages(header, &list), sent).await?;
     for warning in &answer.warnings {
         eprintln!("warning: {warning}: these sites wait until one has, or fail, as the batch's constraints say");
     }
     print(&summary(&args.batch, &answer, &list))?;
+    if args.dry_run {
+        print("this was a dry run: nothing is changed\n")?;
+    }
     Ok(client)
 }
 
@@ -96,7 +100,11 @@ fn read(path: &Path) -> anyhow::Result<SiteList> {
 
 fn report_rejected(path: &Path, list: &SiteList) {
     for rejected in &list.rejected {
-        eprintln!("{}:{}: {}: '{}'", shown(path), rejected.line, rejected.reason, rejected.text);
+        let text = if rejected.text.is_empty() { String::new() } else { format!(": '{}'", rejected.text) };
+        eprintln!("{}:{}: {}{text}", shown(path), rejected.line, rejected.reason);
+    }
+    if list.unsaid > 0 {
+        eprintln!("{}: and {} more such lines", shown(path), list.unsaid);
     }
 }
 
@@ -179,7 +187,7 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         text.push_str(&format!("; {duplicates} duplicate{s} collapsed"));
     }
     if !list.rejected.is_empty() {
-        let (count, s) = counted(list.rejected.len());
+        let (count, s) = counted(list.rejected.len() + list.unsaid);
         text.push_str(&format!("; {count} line{s} skipped that name{} no site", if s.is_empty() { "s" } else { "" }));
     }
     text.push('\n');

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::store::events::{self, Cursor, Event, Filter, Page};
+use crate::store::events::{self, Cursor, Event, Filter, Page, Past};
 use crate::store::{agents, batches, sites};
 
 use super::convert::events as convert;
@@ -43,13 +43,20 @@ impl EventService for EventDesk {
         let wanted = convert::wanted(request.into_inner()).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let filter = filter(&mut conn, &wanted).await?;
-        let first = events::newest(&mut conn, &filter, wanted.newest).await.map_err(status::from_store)?;
+        let (past, first) = match wanted.since {
+            Some(since) => {
+                let past = Past::since(&mut conn, since).await.map_err(status::from_store)?;
+                (Some(past), Page { events: Vec::new(), next: past.end() })
+            }
+            None => (None, events::newest(&mut conn, &filter, wanted.newest).await.map_err(status::from_store)?),
+        };
         drop(conn);
         let reader = Reader {
             scheduler: self.scheduler.clone(),
             shutdown: self.shutdown.clone(),
             filter,
             follow: wanted.follow,
+            past,
             next: first.next,
             events: first.events.into(),
         };
@@ -58,7 +65,7 @@ impl EventService for EventDesk {
 }
 
 async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Result<Filter, Status> {
-    let mut filter = Filter::default();
+    let mut filter = Filter { kinds: wanted.kinds.clone(), ..Filter::default() };
     if let Some(name) = &wanted.batch {
         let batch = batches::by_name(conn, name).await.map_err(status::from_store)?;
         filter.batch = Some(batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name.clone())))?.id);
@@ -81,6 +88,8 @@ struct Reader {
     shutdown: CancellationToken,
     filter: Filter,
     follow: bool,
+    /// What is left of the history.
+    past: Option<Past>,
     next: Cursor,
     events: VecDeque<Event>,
 }
@@ -93,14 +102,24 @@ impl Reader {
                 if let Some(event) = reader.events.pop_front() {
                     return Some((Ok(event.into()), Some(reader)));
                 }
-                if !reader.follow {
-                    return None;
-                }
-                if let Err(status) = reader.turn().await {
+                let read = match reader.past {
+                    Some(past) => reader.history(past).await,
+                    None if reader.follow => reader.turn().await,
+                    None => return None,
+                };
+                if let Err(status) = read {
                     return Some((Err(status), None));
                 }
             }
         })
+    }
+
+    /// Reads on in the history.
+    async fn history(&mut self, past: Past) -> Result<(), Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let (events, next) = events::past(&mut conn, &self.filter, past).await.map_err(status::from_store)?;
+        (self.events, self.past) = (events.into(), next);
+        Ok(())
     }
 
     /// Waits a little, and reads what has been committed meanwhile.

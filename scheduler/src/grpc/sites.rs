@@ -20,14 +20,15 @@ use crate::store::batch_changes::Extent;
 use crate::store::batches::{self, Batch, Progress};
 use crate::store::positions::Source;
 use crate::store::sites::Site;
-use crate::store::submissions::{self, Submission};
+use crate::store::submissions::{self, Submission, SubmitError};
 use crate::store::{
-    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, sightings, sites, throughput,
-    verdicts,
+    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, removal, sightings, sites,
+    throughput, verdicts,
 };
 use crate::throughput::Estimate;
 
 use super::convert::{explain as explained, sites as convert, timestamp};
+use super::removal::Removal;
 use super::status::Unknown;
 use super::{auth, status};
 
@@ -58,6 +59,7 @@ pub fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceS
 
 #[tonic::async_trait]
 impl SiteService for SiteDesk {
+    type RemoveBatchStream = Pin<Box<dyn Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send>>;
     type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<v1::BatchProgress, Status>> + Send>>;
 
     async fn submit(
@@ -65,10 +67,14 @@ impl SiteService for SiteDesk {
         request: Request<Streaming<v1::SubmitRequest>>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
-        let submission = self.receive(request.into_inner()).await?;
+        let (submission, dry_run) = self.receive(request.into_inner()).await?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let submitted = submissions::submit(&mut tx, &submission).await.map_err(status::from_submit)?;
         let warnings = unheard_of(&mut tx, &submission.batch).await.map_err(status::from_store)?;
+        if dry_run {
+            // The transaction takes everything back.
+            return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
+        }
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
         self.scheduler.wakes.measure.notify_one();
@@ -116,6 +122,9 @@ impl SiteService for SiteDesk {
         let extent = convert::extent(&sites, failed, "failed").map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let batch = known_batch(&mut tx, batch).await?;
+        if batch.removing {
+            return Err(status::from_submit(SubmitError::BeingRemoved(batch.name)));
+        }
         let retried =
             batch_changes::retry(&mut tx, batch.id, &batch.name, &extent).await.map_err(status::from_change)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
@@ -153,6 +162,28 @@ impl SiteService for SiteDesk {
         tracing::info!(sites, tasks, "sites were reopened");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::ReopenSitesResponse { sites, tasks }))
+    }
+
+    async fn remove_batch(
+        &self,
+        request: Request<v1::RemoveBatchRequest>,
+    ) -> Result<Response<Self::RemoveBatchStream>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let batch = known_batch(&mut tx, batch).await?;
+        let agents = if cancel {
+            let cancelled = batch_changes::cancel(&mut tx, batch.id, &batch.name, &Extent::All).await;
+            cancelled.map_err(status::from_change)?.agents
+        } else {
+            Vec::new()
+        };
+        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await.map_err(status::from_remove)?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        tracing::info!(batch = batch.name, tasks, "a batch is being removed");
+        self.scheduler.wakes.wake_agents(agents);
+        let removal = Removal::new(self.scheduler.clone(), self.shutdown.clone(), batch, tasks);
+        Ok(Response::new(Box::pin(removal.messages())))
     }
 
     async fn list_batches(
@@ -274,13 +305,14 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 
 impl SiteDesk {
     /// Reads a whole submission; nothing is stored before its end.
-    async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<Submission, Status> {
+    async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
         let header = convert::header(self.next(&mut stream).await?).map_err(status::from_field)?;
+        let dry_run = header.dry_run;
         let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl).map_err(status::from_field)?;
         while let Some(request) = self.next(&mut stream).await? {
             intake.take(request).map_err(status::from_field)?;
         }
-        intake.finish().map_err(status::from_field)
+        Ok((intake.finish().map_err(status::from_field)?, dry_run))
     }
 
     async fn next(&self, stream: &mut Streaming<v1::SubmitRequest>) -> Result<Option<v1::SubmitRequest>, Status> {

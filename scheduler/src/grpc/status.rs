@@ -13,6 +13,7 @@ use crate::store;
 use crate::store::batch_changes::ChangeError;
 use crate::store::drains::DrainError;
 use crate::store::enrolments::RedeemError;
+use crate::store::removal::RemoveError;
 use crate::store::sessions::{EndCause, OpenError};
 use crate::store::submissions::SubmitError;
 use crate::whatif::WhatIfError;
@@ -140,6 +141,7 @@ pub fn from_submit(error: SubmitError) -> Status {
     match error {
         SubmitError::ShortestIsLonger { .. } => Status::invalid_argument(error.to_string()),
         SubmitError::NoContactUrl
+        | SubmitError::BeingRemoved(_)
         | SubmitError::OtherStrategy { .. }
         | SubmitError::OtherPolicy { .. }
         | SubmitError::OtherConstraints { .. } => Status::failed_precondition(error.to_string()),
@@ -193,6 +195,14 @@ pub fn from_change(error: ChangeError) -> Status {
     match error {
         ChangeError::NotInBatch { .. } | ChangeError::Done { .. } => Status::failed_precondition(error.to_string()),
         ChangeError::Store(error) => from_store(error),
+    }
+}
+
+/// `FailedPrecondition` for a batch that has not ended.
+pub fn from_remove(error: RemoveError) -> Status {
+    match error {
+        RemoveError::Open { .. } => Status::failed_precondition(error.to_string()),
+        RemoveError::Store(error) => from_store(error),
     }
 }
 

@@ -29,8 +29,14 @@ pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, O
         Some(columns) => columns,
         // A comma in a path is the URL's, and the path is dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
+        // The rank of a list of the most visited sites; no site's name is a number.
+        None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
-        None => return Err(rejected("neither a name alone, nor a name, a latitude and a longitude".to_owned())),
+        None => {
+            return Err(rejected(
+                "neither a name alone, nor a rank and a name, nor a name, a latitude and a longitude".to_owned(),
+            ));
+        }
     };
     let field = |place: usize| {
         fields.get(place).copied().ok_or_else(|| rejected("it has fewer columns than the first line names".to_owned()))
@@ -42,6 +48,10 @@ pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, O
     let (latitude, longitude) = (degrees(field(columns.latitude)?)?, degrees(field(columns.longitude)?)?);
     let position = Position::from_parts(latitude, longitude).map_err(|problem| rejected(problem.to_string()))?;
     Ok((field(columns.site)?.parse()?, position))
+}
+
+fn is_rank(field: &str) -> bool {
+    !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Whether a name goes on behind its authority, with more than a slash.

@@ -21,6 +21,8 @@ pub struct Batch {
     pub strategy: Strategy,
     /// How far each site is crawled.
     pub policy: CrawlPolicy,
+    /// Whether it is being removed.
+    pub removing: bool,
 }
 
 /// A batch's tasks counted by state.
@@ -73,7 +75,8 @@ impl Progress {
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
     let row = sqlx::query_as!(Row, r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms
+               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms,
+               removing_since is not null as "removing!"
         from batches where name = $1
         "#, name)
         .fetch_optional(conn)
@@ -122,7 +125,8 @@ pub async fn lock_or_create(
         Row,
         r#"
         select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms
+               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms,
+               removing_since is not null as "removing!"
         from batches where name = $1
         for no key update
         "#,
@@ -154,6 +158,7 @@ struct Row {
     contact_url: Option<String>,
     user_agent: Option<String>,
     recrawl_interval_ms: Option<i64>,
+    removing: bool,
 }
 
 impl TryFrom<Row> for Batch {
@@ -165,6 +170,7 @@ impl TryFrom<Row> for Batch {
             id: BatchId::new(row.id),
             name: row.name,
             strategy,
+            removing: row.removing,
             policy: Columns {
                 max_pages: row.max_pages,
                 max_bytes: row.max_bytes,

@@ -79,6 +79,62 @@ pub struct Filter {
     pub sites: Option<Vec<i64>>,
     /// Of this agent.
     pub agent: Option<AgentId>,
+    /// Of these kinds: a noun, or a noun and what happened with a '-' between them.
+    pub kinds: Option<Vec<String>>,
+}
+
+/// Every kind of event.
+pub const KINDS: [&str; 27] = [
+    "task",
+    "task-submitted",
+    "task-measuring",
+    "task-located",
+    "task-assigned",
+    "task-leased",
+    "task-done",
+    "task-failed",
+    "task-cancelled",
+    "lease",
+    "lease-granted",
+    "lease-rebound",
+    "lease-completed",
+    "lease-released",
+    "lease-expired",
+    "lease-revoked",
+    "session",
+    "session-opened",
+    "session-closed",
+    "session-expired",
+    "agent",
+    "agent-enrolled",
+    "agent-draining",
+    "agent-resumed",
+    "agent-removed",
+    "term",
+    "term-taken",
+];
+
+/// Where the history since a moment is read: it comes by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Past {
+    horizon: i64,
+    at: DateTime<Utc>,
+    id: i64,
+}
+
+impl Past {
+    /// All since `at`, of what has been committed by now.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
+        Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
+    }
+
+    /// Where whoever follows continues after it.
+    pub const fn end(self) -> Cursor {
+        Cursor { xact: self.horizon - 1, id: i64::MAX }
+    }
 }
 
 /// Some events, oldest first.
@@ -149,6 +205,7 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
           and ($2::bigint is null or t.batch_id = $2)
           and ($3::bigint[] is null or t.site_id = any($3))
           and ($4::bigint is null or e.agent_id = $4)
+          and ($6::text[] is null or e.noun = any($6) or e.noun || '-' || e.what = any($6))
         order by e.xact desc, e.id desc
         limit $5
         "#,
@@ -157,10 +214,52 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
         filter.sites.as_deref(),
         filter.agent.map(AgentId::get),
         limit,
+        filter.kinds.as_deref(),
     )
     .fetch_all(conn)
     .await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
+}
+
+/// The next [`PAGE`] events of the past, and where to continue; none behind the last.
+///
+/// # Errors
+/// When the database fails.
+pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
+    let rows = sqlx::query_as!(
+        Row,
+        r#"
+        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
+               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
+               e.session_id, e.incarnation, e.cause
+        from events e
+        left join tasks t on t.id = e.task_id
+        left join batches b on b.id = t.batch_id
+        left join sites s on s.id = t.site_id
+        left join agents a on a.id = e.agent_id
+        where e.xact < $1::bigint::text::xid8
+          and (e.at, e.id) > ($6, $7)
+          and ($2::bigint is null or t.batch_id = $2)
+          and ($3::bigint[] is null or t.site_id = any($3))
+          and ($4::bigint is null or e.agent_id = $4)
+          and ($8::text[] is null or e.noun = any($8) or e.noun || '-' || e.what = any($8))
+        order by e.at, e.id
+        limit $5
+        "#,
+        from.horizon,
+        filter.batch.map(BatchId::get),
+        filter.sites.as_deref(),
+        filter.agent.map(AgentId::get),
+        PAGE,
+        from.at,
+        from.id,
+        filter.kinds.as_deref(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
+    let next = rows.last().filter(|_| full).map(|row| Past { at: row.at, id: row.id, ..from });
+    Ok((rows.into_iter().map(Event::from).collect(), next))
 }
 
 /// The next [`PAGE`] events behind `after`.
@@ -185,6 +284,7 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
           and ($2::bigint is null or t.batch_id = $2)
           and ($3::bigint[] is null or t.site_id = any($3))
           and ($4::bigint is null or e.agent_id = $4)
+          and ($8::text[] is null or e.noun = any($8) or e.noun || '-' || e.what = any($8))
         order by e.xact, e.id
         limit $5
         "#,
@@ -195,6 +295,7 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
         PAGE,
         after.xact,
         after.id,
+        filter.kinds.as_deref(),
     )
     .fetch_all(conn)
     .await?;
@@ -371,5 +472,38 @@ mod tests {
         assert_eq!(prune(&mut conn, day).await.expect("prune"), 1);
         assert_eq!(prune(&mut conn, day).await.expect("prune"), 0);
         assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_history_since_a_moment_comes_by_time_page_by_page_and_by_kind(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        fixtures::session(&mut conn, agent).await;
+        sqlx::query(
+            "insert into events (noun, what, agent_id, at) select 'agent', 'draining', $1, timestamptz '2026-01-01' + n * interval '1 s'
+             from generate_series(1, 1200) n",
+        )
+        .bind(agent.get())
+        .execute(&mut *conn)
+        .await
+        .expect("a history");
+        settle(&mut conn).await;
+        let at = DateTime::parse_from_rfc3339("2026-01-01T00:00:11Z").expect("a moment").to_utc();
+        let mut past = Some(Past::since(&mut conn, at).await.expect("ask"));
+        let drained = Filter { kinds: Some(vec!["agent-draining".to_owned()]), ..Filter::default() };
+        let (mut times, mut pages) = (Vec::new(), 0);
+        while let Some(from) = past {
+            let (events, next) = super::past(&mut conn, &drained, from).await.expect("read");
+            times.extend(events.iter().map(|event| event.at));
+            (past, pages) = (next, pages + 1);
+        }
+        assert_eq!((times.len(), pages, times.is_sorted()), (1190, 3, true));
+        assert_eq!(times[0], at, "the moment itself too");
+        let of = async |conn: &mut PgConnection, kind: &str| {
+            let filter = Filter { kinds: Some(vec![kind.to_owned()]), ..Filter::default() };
+            newest(conn, &filter, 5000).await.expect("read").events.len()
+        };
+        assert_eq!((of(&mut conn, "agent").await, of(&mut conn, "session").await), (1200, 1));
+        assert_eq!((of(&mut conn, "session-opened").await, of(&mut conn, "session-closed").await), (1, 0));
     }
 }

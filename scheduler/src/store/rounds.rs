@@ -28,6 +28,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
         r#"
         select id from tasks
         where recrawl_at <= now()
+          and batch_id not in (select id from batches where removing_since is not null)
         order by recrawl_at, id
         limit $1
         -- What somebody cancels, or makes go again, at this moment is his.

@@ -91,6 +91,9 @@ pub enum SubmitError {
         /// What it has, and what was asked for.
         differences: Vec<String>,
     },
+    /// Somebody removes the batch.
+    #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
+    BeingRemoved(String),
     /// Large sites would be asked less often than small ones.
     #[error("policy.shortest_interval: {shortest:?} is more than the request_interval of {interval:?}")]
     ShortestIsLonger {
@@ -207,6 +210,9 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     let strategy = submission.strategy.unwrap_or_default();
     let policy = submission.policy.or(&submission.default_policy);
     let batch = batches::lock_or_create(conn, &submission.batch, strategy, &policy).await?;
+    if batch.removing {
+        return Err(SubmitError::BeingRemoved(batch.name));
+    }
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }

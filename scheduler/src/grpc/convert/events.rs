@@ -1,9 +1,10 @@
 //! Messages of the events' service.
 
+use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 
 use crate::site_list::SiteName;
-use crate::store::events::Event;
+use crate::store::events::{Event, KINDS};
 
 use super::{InvalidField, timestamp};
 
@@ -17,6 +18,8 @@ pub(in crate::grpc) struct Wanted {
     pub(in crate::grpc) site: Option<SiteName>,
     pub(in crate::grpc) agent: Option<String>,
     pub(in crate::grpc) newest: i64,
+    pub(in crate::grpc) since: Option<DateTime<Utc>>,
+    pub(in crate::grpc) kinds: Option<Vec<String>>,
     pub(in crate::grpc) follow: bool,
 }
 
@@ -25,7 +28,17 @@ pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, Inva
     if request.newest > MOST_NEWEST {
         return Err(InvalidField::new("newest", format!("more than {MOST_NEWEST}")));
     }
+    if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return Err(InvalidField::new("kinds", format!("there is no '{kind}': there are {}", KINDS.join(", "))));
+    }
+    let moment = |since: prost_types::Timestamp| {
+        let nanos = u32::try_from(since.nanos).ok();
+        let moment = nanos.and_then(|nanos| DateTime::from_timestamp(since.seconds, nanos));
+        moment.ok_or_else(|| InvalidField::new("since", "no moment"))
+    };
     Ok(Wanted {
+        since: request.since.map(moment).transpose()?,
+        kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
         batch: some(request.batch),
         site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
         agent: some(request.agent),
