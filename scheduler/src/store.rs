@@ -36,6 +36,7 @@ pub mod recalls;
 pub mod refusals;
 pub mod removal;
 pub mod reports;
+pub mod restores;
 pub mod rounds;
 pub mod schedulers;
 pub mod sessions;
@@ -44,6 +45,7 @@ pub mod sightings;
 mod site_measurements;
 pub mod sites;
 pub mod sites_origin;
+pub mod snapshots;
 pub mod submissions;
 pub mod tasks;
 pub mod terms;
@@ -100,6 +102,11 @@ pub enum Error {
     /// A newer program has been here.
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
+    /// A restore into this database was cut short.
+    #[error(
+        "a restore into this database has not ended: once it runs no more, empty the database (or remove the data directory) and restore again"
+    )]
+    HalfRestored,
 }
 
 impl From<sqlx::migrate::MigrateError> for Error {
@@ -125,6 +132,9 @@ impl Error {
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
     let mut conn = options.connect().await?;
+    if restores::under_way(&mut conn).await? {
+        return Err(Error::HalfRestored);
+    }
     MIGRATOR.run(&mut conn).await?;
     conn.close().await?;
     let pool = PgPoolOptions::new()

@@ -65,7 +65,10 @@ pub enum Unknown {
 pub fn from_store(error: store::Error) -> Status {
     let passing = match &error {
         store::Error::Database(cause) => passes(cause),
-        store::Error::Inconsistent { .. } | store::Error::Migrate(_) | store::Error::NewerSchema(_) => false,
+        store::Error::Inconsistent { .. }
+        | store::Error::Migrate(_)
+        | store::Error::NewerSchema(_)
+        | store::Error::HalfRestored => false,
     };
     let chain = format!("{:#}", anyhow::Error::from(error));
     if passing {
@@ -235,7 +238,9 @@ pub fn from_end(cause: Option<EndCause>) -> Status {
         ),
         Some(EndCause::Removed) => Status::unauthenticated("this agent was removed by the operator"),
         Some(EndCause::Expired) => Status::unavailable("this session was not renewed in time: register again"),
-        Some(EndCause::Left) | None => Status::unavailable("this session has ended: register again"),
+        Some(EndCause::Left | EndCause::Restored) | None => {
+            Status::unavailable("this session has ended: register again")
+        }
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Event {
     pub cursor: Cursor,
     /// When.
     pub at: DateTime<Utc>,
-    /// task, lease, session or agent.
+    /// task, lease, session, agent, term or database.
     pub noun: String,
     /// The state that was entered, or what happened otherwise.
     pub what: String,
@@ -308,9 +308,14 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
 
 /// The oldest transaction under way: what is below has ended.
 async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
-    let horizon = sqlx::query_scalar!(r#"select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as "horizon!""#)
-        .fetch_one(conn)
-        .await?;
+    let horizon = sqlx::query_scalar!(
+        r#"
+        select pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               + (select coalesce(max(transactions), 0) from restores) as "horizon!"
+        "#,
+    )
+    .fetch_one(conn)
+    .await?;
     Ok(horizon)
 }
 
@@ -332,7 +337,10 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
         with oldest as (select xact, id, at from events order by xact, id limit $2)
         delete from events e using oldest o
         where e.xact = o.xact and e.id = o.id
-          and (o.at < now() - make_interval(secs => $1) or o.xact >= pg_snapshot_xmax(pg_current_snapshot()))
+          and (o.at < now() - make_interval(secs => $1) or o.xact >= (
+              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
+              from restores
+          ))
         "#,
         keep.as_secs_f64(),
         PRUNED_AT_ONCE,

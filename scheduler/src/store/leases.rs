@@ -1,6 +1,6 @@
 //! Leases: an agent session's right to crawl a task's site, fenced by a token.
 //!
-//! Invariants: a task's token rises by one per grant and never otherwise; at most one active lease a site (a unique
+//! Invariants: a task's token rises by one per grant (after a restore once by more) and never otherwise; at most one active lease a site (a unique
 //! index); a lease is active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
@@ -157,7 +157,9 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
     let rows = sqlx::query!(
         r#"
         with chosen as (
-            select t.id, t.site_id, t.token + 1 as token, free.agent_id, free.session_id
+            -- Above what was given out before a restore, which nobody remembers.
+            select t.id, t.site_id, greatest(t.token, (select coalesce(max(floor), 0) from restores)) + 1 as token,
+                   free.agent_id, free.session_id
             from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as free (agent_id, session_id, slots)
             -- An array, though rows would do: a limit that differs by row is taken for a tenth of all that wait, and then what follows
             -- is planned as joins with whole tables.
@@ -348,11 +350,12 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             from holding h where h.session_id is not null
         ), held as (
             -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
-            select t.id, ended.token, ended.crashed
+            select t.id, ended.token, ended.crashed, ended.restored
             from (
                 select l.task_id, l.token,
                        -- An agent that said goodbye or was removed did not crash.
-                       case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
+                       case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed,
+                       s.end_cause = 'restored' as restored
                 from holding
                 join sessions s on s.id = holding.session_id and s.state <> 'active'
                 -- `offset 0`: else all active leases are read, and joined.
@@ -369,12 +372,13 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               -- Meanwhile its agent may have come back and taken it into a new session.
               and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
-            returning l.task_id, held.crashed
+            returning l.task_id, held.crashed, held.restored
         )
         update tasks t
         set state = case when t.crashes + lost.crashed >= $1 then 'failed' else 'assigned' end::task_state,
             crashes = t.crashes + lost.crashed,
             reason = case when t.crashes + lost.crashed >= $1 then format('poison: its agent was lost, %s crashes in all', $1)
+                          when lost.restored then 'the database was restored'
                           when lost.crashed = 0 then 'its agent left' else 'its agent was lost' end,
             state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'

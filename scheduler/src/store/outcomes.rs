@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::refusals::{self, Refusal};
-use super::{Error, unsigned};
+use super::{Error, restores, unsigned};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,12 +199,14 @@ async fn judge(
         &ids,
         &tokens,
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
     let leases: HashMap<i64, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
+    let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
+    let odd = |number, otherwise| Answer::Refused(restores::blame(number, floor, otherwise));
     let verdict = |(agent, report): &(AgentId, &Report)| {
-        let Some(task) = locked.get(&report.task) else { return Answer::Refused(Refusal::UnknownTask) };
-        let Some(known) = leases.get(&report.task.get()) else { return Answer::Refused(Refusal::ForgedToken) };
+        let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
+        let Some(known) = leases.get(&report.task.get()) else { return odd(report.token.get(), Refusal::ForgedToken) };
         if known.agent_id != agent.get() {
             return Answer::Refused(Refusal::ForeignLease);
         }

@@ -19,6 +19,9 @@ pub enum Refusal {
     /// A token that was never granted.
     #[error("a token that was never granted")]
     ForgedToken,
+    /// What was given out after the backup that the database was restored from: nobody's fault.
+    #[error("from after the backup that was restored: its site is crawled again")]
+    Restored,
     /// A token after which a newer one was granted.
     #[error("a token older than the newest grant's")]
     OldToken,
@@ -43,6 +46,7 @@ impl Refusal {
             Self::UnknownTask => "unknown-task",
             Self::ForeignLease => "foreign-lease",
             Self::ForgedToken => "forged-token",
+            Self::Restored => "restored",
             Self::OldToken => "old-token",
             Self::EndedTask => "ended-task",
             Self::Contradiction => "contradiction",

@@ -62,6 +62,8 @@ pub enum EndCause {
     Left,
     /// The operator removed its agent.
     Removed,
+    /// The database went back to a moment in it.
+    Restored,
 }
 
 impl EndCause {
@@ -72,6 +74,7 @@ impl EndCause {
             Self::Superseded => "superseded",
             Self::Left => "left",
             Self::Removed => "removed",
+            Self::Restored => "restored",
         }
     }
 }
@@ -244,7 +247,8 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
         .await?
         .flatten();
     name.map(|name| {
-        let all = [EndCause::Expired, EndCause::Superseded, EndCause::Left, EndCause::Removed];
+        use EndCause::{Expired, Left, Removed, Restored, Superseded};
+        let all = [Expired, Superseded, Left, Removed, Restored];
         let cause = all.into_iter().find(|cause| cause.name() == name);
         cause.ok_or_else(|| Error::inconsistent("sessions", "end_cause", &name))
     })

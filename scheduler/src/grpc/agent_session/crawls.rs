@@ -11,7 +11,7 @@ use crate::grpc::{agent_convert as convert, status};
 use crate::store::parkings::{self, Claimed};
 use crate::store::recalls::{self, Recalled};
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, checkpoints, leases};
+use crate::store::{self, checkpoints, leases, restores};
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
@@ -31,7 +31,13 @@ impl Session {
         // One of its own that was taken from it meanwhile is nothing to speak of.
         let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
         if !released && holder != Some(self.agent) {
-            let refusal = holder.map_or(Refusal::ForgedToken, |_| Refusal::ForeignLease);
+            let refusal = match holder {
+                Some(_) => Refusal::ForeignLease,
+                None => {
+                    let floor = restores::floor(&mut tx).await.map_err(status::from_store)?;
+                    restores::blame(token.get(), floor, Refusal::ForgedToken)
+                }
+            };
             let detail = format!("task {task}, token {token}: hands back {refusal}");
             refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
         }
