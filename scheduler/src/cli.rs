@@ -17,6 +17,7 @@ mod addition;
 mod agent;
 mod agents;
 mod alarms;
+mod backup;
 mod batch_changes;
 mod batches;
 mod client;
@@ -135,6 +136,24 @@ Examples:
 Several may use one database, on one machine or many: any of them serves any agent and operator. Give the second the secrets
 of the first before it starts: cp -r one/operator-token one/tls two/ (tls is there when agents come from elsewhere).")]
     Serve(RunArgs),
+    /// Write a scheduler's database and secrets into one file, while it runs
+    #[command(after_help = "\
+Examples:
+  landfall backup /backups/landfall-monday.tar
+  landfall backup --database-url postgres://u@db/landfall --data-dir one monday.tar
+
+Everything is of one moment. Sites, batches, agents, measurements and the log are in it; pages are where agents store them.
+Look into it with tar: manifest.json says what it is, SHA256SUMS whether it is whole.")]
+    Backup(backup::BackupArgs),
+    /// Bring a backup back, into an empty data directory or an empty database
+    #[command(after_help = "\
+Examples:
+  landfall restore monday.tar --data-dir /var/lib/landfall
+  landfall restore monday.tar --database-url postgres://u@db/empty --data-dir one
+
+The scheduler that it replaces must have ended. Agents come back by themselves where it is started at the former address. What
+happened after the backup is not known any more: it is said what that means when it is done.")]
+    Restore(backup::RestoreArgs),
     /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
@@ -233,6 +252,8 @@ impl Cli {
             match self.command {
                 Command::Up(args) => up::up(options(&connection, args, false)?).await,
                 Command::Serve(args) => up::up(options(&connection, args, true)?).await,
+                Command::Backup(args) => args.run(&connection).await,
+                Command::Restore(args) => args.run(&connection).await,
                 Command::Agents(command) => command.run(&connection).await,
                 Command::Landmarks(command) => command.run(&connection).await,
                 Command::Embedding(command) => command.run(&connection).await,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sqlx::PgPool;
 
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod constraints;

@@ -17,6 +17,8 @@ mod binaries;
 mod cluster;
 mod server;
 
+pub use binaries::{Tool, tool};
+
 use account::Account;
 use binaries::Binaries;
 use cluster::SocketDir;
@@ -42,6 +44,30 @@ pub enum PostgresError {
          postgresql, or give --database-url"
     )]
     NotInstalled,
+    /// A client's program is missing.
+    #[error(
+        "{name} is not installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
+         postgresql-client-{at_least}, or a newer one"
+    )]
+    NoTool {
+        /// The program.
+        name: &'static str,
+        /// The major version it must have.
+        at_least: u32,
+    },
+    /// A client's program is older than what it is for.
+    #[error(
+        "{name} is of Postgres {newest}, and Postgres {at_least} is needed: install Debian's package \
+         postgresql-client-{at_least}, or a newer one"
+    )]
+    ToolTooOld {
+        /// The program.
+        name: &'static str,
+        /// The newest major version at hand.
+        newest: u32,
+        /// The major version it must have.
+        at_least: u32,
+    },
     /// A program that the server is started with is missing.
     #[error("run {program}")]
     Program {
@@ -173,16 +199,20 @@ impl PrivatePostgres {
 
     /// How to connect to the scheduler's database.
     pub fn options(&self) -> PgConnectOptions {
-        self.options_for(DATABASE)
+        options_for(self.socket.path(), DATABASE)
     }
 
-    fn options_for(&self, database: &str) -> PgConnectOptions {
-        PgConnectOptions::new_without_pgpass()
-            .socket(self.socket.path())
-            .port(cluster::PORT)
-            .username(USER)
-            .database(database)
-            .ssl_mode(PgSslMode::Disable)
+    /// How to connect to the database that another process runs on this data directory; none where none does.
+    ///
+    /// # Errors
+    /// When its files cannot be read.
+    pub fn running(data_dir: &Path) -> Result<Option<PgConnectOptions>, PostgresError> {
+        Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
+    }
+
+    /// Where the cluster of a data directory lies.
+    pub fn cluster(data_dir: &Path) -> PathBuf {
+        data_dir.join("postgres")
     }
 
     /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
@@ -207,7 +237,7 @@ impl PrivatePostgres {
 
     async fn wait_until_ready(&self) -> Result<(), PostgresError> {
         let answering = async {
-            let options = self.options_for(USER);
+            let options = options_for(self.socket.path(), USER);
             // Refused while there is no socket, then while it recovers.
             while let Err(error) = options.connect().await.map(drop) {
                 tracing::trace!(%error, "the private Postgres does not answer yet");
@@ -223,7 +253,7 @@ impl PrivatePostgres {
     }
 
     async fn ensure_database(&self) -> Result<(), PostgresError> {
-        let mut connection = self.options_for(USER).connect().await?;
+        let mut connection = options_for(self.socket.path(), USER).connect().await?;
         let known: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
             .bind(DATABASE)
             .fetch_one(&mut connection)
@@ -237,6 +267,15 @@ impl PrivatePostgres {
     fn down(&self, what: String) -> PostgresError {
         PostgresError::Down { what, log: self.log.clone(), said: server::last_lines(&self.log) }
     }
+}
+
+fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
+    PgConnectOptions::new_without_pgpass()
+        .socket(socket)
+        .port(cluster::PORT)
+        .username(USER)
+        .database(database)
+        .ssl_mode(PgSslMode::Disable)
 }
 
 /// Everything that is settled before the server is spawned.
@@ -253,7 +292,7 @@ impl Prepared {
     fn make(data_dir: &Path) -> Result<Self, PostgresError> {
         let account = Account::of_server()?;
         account.check_reach(data_dir)?;
-        let cluster = data_dir.join("postgres");
+        let cluster = PrivatePostgres::cluster(data_dir);
         let installed = binaries::installed();
         let binaries = match cluster::version(&cluster)? {
             Some(made_by) => binaries::of_version(installed, &made_by, data_dir)?,

@@ -28,6 +28,7 @@ use crate::geoip::GeoIp;
 use crate::grpc::Identity;
 use crate::operator::{self, ClientFile, Precedence};
 use crate::postgres::PrivatePostgres;
+use crate::store::restores::{self, Restored};
 use crate::store::schedulers;
 use crate::tls::{self, ServerTls};
 use crate::{Scheduler, store, wake};
@@ -160,7 +161,8 @@ async fn serve(
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
     let private = config.database_url.is_none();
-    print(&greeting(private, has_contact, data_dir, &identity, address, &others)?)?;
+    let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
+    print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
     let scheduler = Scheduler {
         pool: pool.clone(),
@@ -233,14 +235,14 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// The URL may hold a password: it is never repeated.
-fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
+pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = if postgres { url.parse().ok() } else { None };
     options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
 }
 
 /// Tries a server of the operator's own once: the pool would try again and again, and then say only that it gave up.
-async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
+pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     let at = match connect.get_socket() {
         Some(directory) => directory.display().to_string(),
         None => format!("{}:{}", connect.get_host(), connect.get_port()),
@@ -254,7 +256,7 @@ async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
 }
 
 /// Cancels at the first SIGINT or SIGTERM; the second ends the process at once, and with it the private Postgres.
-fn on_signal() -> anyhow::Result<CancellationToken> {
+pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let shutdown = CancellationToken::new();
@@ -345,7 +347,7 @@ fn greeting(
     data_dir: &DataDir,
     identity: &Identity,
     address: SocketAddr,
-    others: &[String],
+    (others, restored): (&[String], Option<&Restored>),
 ) -> anyhow::Result<String> {
     let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
     let mut text = String::new();
@@ -361,6 +363,9 @@ fn greeting(
     }
     if !others.is_empty() {
         writeln!(text, "  beside          {}", others.join(", "))?;
+    }
+    if let Some(restored) = restored {
+        writeln!(text, "  database        {}", restored.sentence())?;
     }
     // Commands look in the default place by themselves.
     let elsewhere = match data_dir.path() {

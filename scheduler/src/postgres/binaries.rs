@@ -16,11 +16,16 @@ pub(super) struct Binaries {
 }
 
 impl Binaries {
-    fn at(dir: PathBuf) -> Option<Self> {
+    fn of_server(dir: PathBuf) -> Option<Self> {
         if !dir.join("initdb").is_file() {
             return None;
         }
-        let major = major_of(&run(&dir.join("postgres"), "--version")?)?;
+        Self::with(dir, "postgres")
+    }
+
+    /// Where a folder holds this program.
+    fn with(dir: PathBuf, program: &str) -> Option<Self> {
+        let major = major_of(&run(&dir.join(program), "--version")?)?;
         Some(Self { dir, major })
     }
 
@@ -33,19 +38,56 @@ impl Binaries {
     }
 }
 
+/// A client's program, and its major version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tool {
+    /// The program.
+    pub program: PathBuf,
+    /// Its major version.
+    pub major: u32,
+}
+
+/// The oldest program of this name that is of this major version or newer: an archive of a newer one would need a newer one to be
+/// read. Where only the client's package is installed there is no server beside it.
+///
+/// # Errors
+/// When there is none, or none so new.
+pub fn tool(name: &'static str, at_least: u32) -> Result<Tool, PostgresError> {
+    let found = found(|dir| Binaries::with(dir, name));
+    fitting(found, name, at_least)
+}
+
+fn fitting(found: Vec<Binaries>, name: &'static str, at_least: u32) -> Result<Tool, PostgresError> {
+    let mut tools: Vec<Tool> = found
+        .into_iter()
+        .filter_map(|binaries| Some(Tool { program: binaries.dir.join(name), major: binaries.major.parse().ok()? }))
+        .collect();
+    tools.sort_by_key(|tool| tool.major);
+    let newest = tools.last().map(|tool| tool.major);
+    let fits = tools.into_iter().find(|tool| tool.major >= at_least);
+    fits.ok_or_else(|| match newest {
+        Some(newest) => PostgresError::ToolTooOld { name, newest, at_least },
+        None => PostgresError::NoTool { name, at_least },
+    })
+}
+
 /// Every server at hand, the one to prefer first: Debian's newest, then PATH's, then `pg_config`'s.
 pub(super) fn installed() -> Vec<Binaries> {
+    found(Binaries::of_server)
+}
+
+fn found(look: impl Fn(PathBuf) -> Option<Binaries>) -> Vec<Binaries> {
     let mut found: Vec<Binaries> = std::fs::read_dir(DEBIAN)
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| Binaries::at(entry.path().join("bin")))
+        .filter_map(|entry| look(entry.path().join("bin")))
         .collect();
     found.sort_by_key(|binaries| std::cmp::Reverse(binaries.major.parse::<u32>().unwrap_or(0)));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    found.extend(std::env::split_paths(&path).filter(|dir| dir.is_absolute()).filter_map(Binaries::at));
+    found.extend(std::env::split_paths(&path).filter(|dir| dir.is_absolute()).filter_map(&look));
     if let Some(dir) = run(Path::new("pg_config"), "--bindir") {
-        found.extend(Binaries::at(PathBuf::from(dir.trim())));
+        found.extend(look(PathBuf::from(dir.trim())));
     }
     found
 }
@@ -103,5 +145,18 @@ mod tests {
         assert_eq!(of_version(installed.clone(), "15", Path::new("/d")).unwrap(), binaries("15"));
         let refused = of_version(installed, "13", Path::new("/d")).unwrap_err().to_string();
         assert!(refused.contains("/d was made by Postgres 13, and only Postgres 17, 15 is installed"), "{refused}");
+    }
+
+    #[test]
+    fn a_program_is_as_new_as_it_must_be_and_no_newer() {
+        let binaries = |major: &str| Binaries { dir: PathBuf::from("/x").join(major), major: major.to_owned() };
+        let found = || vec![binaries("17"), binaries("15"), binaries("13")];
+        let dump = |at_least| fitting(found(), "pg_dump", at_least).map(|tool| tool.program);
+        assert_eq!(dump(14).unwrap(), PathBuf::from("/x/15/pg_dump"));
+        assert_eq!(dump(15).unwrap(), PathBuf::from("/x/15/pg_dump"));
+        let refused = dump(18).unwrap_err().to_string();
+        assert!(refused.contains("pg_dump is of Postgres 17, and Postgres 18 is needed"), "{refused}");
+        let refused = fitting(Vec::new(), "pg_dump", 15).unwrap_err().to_string();
+        assert!(refused.contains("pg_dump is not installed") && refused.contains("postgresql-client-15"), "{refused}");
     }
 }

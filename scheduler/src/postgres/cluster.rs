@@ -88,6 +88,18 @@ pub(super) fn await_former_server(cluster: &Path) -> Result<(), PostgresError> {
     Ok(())
 }
 
+/// Where the socket of the server lies that another process runs on the cluster; none where none runs.
+pub(super) fn running_socket(cluster: &Path) -> Result<Option<PathBuf>, PostgresError> {
+    /// Postgres writes it into this line of its file once it listens.
+    const LINE: usize = 4;
+    if former_server(cluster)?.is_none() {
+        return Ok(None);
+    }
+    let path = cluster.join("postmaster.pid");
+    let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+    Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
+}
+
 /// The server that `postmaster.pid` names, while it lives.
 ///
 /// After a reboot another process may have its number, and Postgres would refuse for ever: then the file is removed.
