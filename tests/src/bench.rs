@@ -83,6 +83,7 @@ type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("anycast", anycast::run),
+    ("backup", leases::backup::run),
     ("crawl", crawl::run),
     ("crowd", crowd::run),
     ("decide", decide::run),

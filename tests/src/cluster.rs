@@ -25,6 +25,7 @@ use crate::world::World;
 
 mod agents;
 pub mod database;
+mod restore;
 pub mod scheduler;
 mod snapshot;
 

@@ -25,6 +25,7 @@ use crate::process::{Process, until};
 use agent::{Agent, Mode};
 
 mod agent;
+pub(super) mod backup;
 mod seed;
 
 /// Simulated agents, and the slots of each.

@@ -92,6 +92,16 @@ impl SchedulerNode {
         Ok(())
     }
 
+    /// Starts it again at its old address on another data directory, and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(super) async fn move_to(&mut self, data_dir: PathBuf) -> anyhow::Result<()> {
+        self.options.data_dir = data_dir;
+        self.restart()?;
+        self.await_started().await
+    }
+
     /// Starts it again at its old address from what lies in its data directory now, and waits until it answers.
     ///
     /// # Errors

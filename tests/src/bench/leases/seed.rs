@@ -58,6 +58,24 @@ pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Measures and places every site, as landmarks would have: three measurements of each, in one map.
+pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
+    let text = "insert into embeddings (dimensions, landmarks, fit_error)
+                select 8, array_agg(id), 0.1 from (select id from agents order by id limit 3) landmark;
+                insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address)
+                select s.id, a.id, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint,
+                       (random() * 1e4)::bigint, 10, 0, inet '10.0.0.0' + s.id
+                from sites s cross join (select id from agents order by id limit 3) a;
+                insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+                select s.id, e.epoch, array(select random() + s.id * 0 from generate_series(1, 9)), random(), 3
+                from sites s cross join embeddings e";
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute("set statement_timeout = 0").await.context("take time")?;
+    conn.execute(text).await.context("measure the sites")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
 /// Lets the agents take this many leases at once.
 pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
     let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;

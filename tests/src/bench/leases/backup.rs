@@ -1,0 +1,91 @@
+//! How long a backup of a million sites takes, what it takes from granting meanwhile, and how long its restore takes.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+
+use super::agent::{Agent, Mode};
+use super::{Bench, Line, await_count, load, rate, secs, seed};
+use crate::cluster::Binaries;
+
+const SITES: u64 = 1_000_000;
+const AGENTS: usize = 20;
+/// Slots of each.
+const CAPACITY: u32 = 100;
+/// Backups, each between two spells without one.
+const BACKUPS: usize = 3;
+const SPELL: Duration = Duration::from_secs(15);
+
+/// Runs the section.
+pub(in super::super) fn run() -> anyhow::Result<Vec<Line>> {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
+}
+
+async fn measure() -> anyhow::Result<Vec<Line>> {
+    let bench = Bench::start(AGENTS).await?;
+    seed::assigned(&bench.pool, SITES).await?;
+    seed::measured(&bench.pool).await?;
+    seed::slots(&bench.pool, CAPACITY).await?;
+    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let (mut process, url) = bench.serve().await?;
+    let granted = Arc::new(AtomicU64::new(0));
+    let mut agents = Vec::new();
+    for credential in &bench.credentials {
+        agents.push(Agent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
+    }
+    agents.iter().for_each(|agent| agent.is_to(Mode::Answer));
+    await_count(&granted, 10_000).await?;
+
+    let spell = async || {
+        let (before, began) = (granted.load(Ordering::Relaxed), Instant::now());
+        tokio::time::sleep(SPELL).await;
+        rate(granted.load(Ordering::Relaxed) - before, began)
+    };
+    let file = bench.directory.path().join("backup.tar");
+    let (mut alone, mut ratios, mut lengths) = (vec![spell().await], Vec::new(), Vec::new());
+    for _ in 0..BACKUPS {
+        let (before, began) = (granted.load(Ordering::Relaxed), Instant::now());
+        landfall(&bench, &["backup", "--force", "--database-url", bench.postgres.url()], &file, "scheduler").await?;
+        lengths.push(secs(began));
+        let during = rate(granted.load(Ordering::Relaxed) - before, began);
+        alone.push(spell().await);
+        ratios.push(during / ((alone[alone.len() - 2] + alone[alone.len() - 1]) / 2.0));
+    }
+    ensure!(
+        granted.load(Ordering::Relaxed) + 10_000 < SITES,
+        "nearly everything was granted: there was nothing to measure by"
+    );
+    drop(agents);
+    bench.end(&mut process).await?;
+    let megabytes = std::fs::metadata(&file).context("measure the backup")?.len() / 1_000_000;
+
+    let began = Instant::now();
+    landfall(&bench, &["restore"], &file, "restored").await?;
+    let restored = secs(began);
+    lines.push(Line::plain("grants a second without a backup", format!("{:.0}", median(&mut alone))));
+    lines.push(Line::at_least("grants during a backup, of those before and after it", median(&mut ratios), 0.8));
+    lines.push(Line::at_most("backup of 1,000,000 sites under grants, s", median(&mut lengths), 60.0));
+    lines.push(Line::plain("the backup's file, MB", megabytes.to_string()));
+    lines.push(Line::at_most("restore of 1,000,000 sites, s", restored, 180.0));
+    lines.push(Line::plain("load average at the end", load()?));
+    bench.close().await?;
+    Ok(lines)
+}
+
+/// Runs a command on a file and a data directory of the benchmark's.
+async fn landfall(bench: &Bench, words: &[&str], file: &std::path::Path, data_dir: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(Binaries::find()?.landfall);
+    command.arg("--data-dir").arg(bench.directory.path().join(data_dir)).args(words).arg(file);
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("run landfall")?;
+    ensure!(output.status.success(), "landfall {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+fn median(figures: &mut [f64]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}

@@ -1,0 +1,30 @@
+//! A cluster whose scheduler is lost with its database, and goes on from a backup; its agents live on.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use tokio::process::Command;
+
+use super::Cluster;
+use crate::witness;
+
+impl Cluster {
+    /// Ends the first scheduler as a crash would, restores a backup into a data directory that is not there yet, and starts on
+    /// that at the old address. Returns what the restore said.
+    ///
+    /// # Errors
+    /// When the restore fails or the scheduler does not start.
+    pub async fn crash_and_restore(&mut self, backup: &Path) -> anyhow::Result<String> {
+        self.schedulers[0].process().kill().await?;
+        let data_dir = self.folder().join("restored");
+        let mut command = Command::new(&self.binaries.landfall);
+        command.arg("--data-dir").arg(&data_dir).arg("restore").arg(backup);
+        let output = command.output().await.context("run landfall restore")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "landfall restore: {}", errors.trim());
+        self.schedulers[0].move_to(data_dir.clone()).await?;
+        self.pool.close().await;
+        self.pool = witness::connect(&data_dir).await?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}

@@ -1,0 +1,103 @@
+//! A backup under a running crawl, and a restore under agents that went on meanwhile, with the real binaries.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use landfall_lab::check::{self, Evidence, Expect};
+use landfall_lab::cluster::{Cluster, HURRIED, Options};
+use landfall_lab::layout::{Layout, SMALL};
+use landfall_lab::world::World;
+
+const AGENTS: usize = 3;
+const SITES: usize = 15;
+const MAX_DEPTH: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(120);
+const ENDED: &str = "select count(*) from outcomes";
+/// Numbers given out before the restore are at most this.
+const FLOOR: i64 = 1_000_000_000_000;
+
+/// Sites that are done, as the database has it now.
+async fn done(cluster: &Cluster) -> BTreeSet<String> {
+    let facts = cluster.facts("autumn").await.unwrap();
+    facts.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
+}
+
+async fn count(cluster: &Cluster, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_again() {
+    let layout = Layout::parse(SMALL, "small.toml").unwrap();
+    let world = World::start(layout.scenario(Some(AGENTS), Some(SITES)).unwrap()).await.unwrap();
+    let options = Options { scheduler: HURRIED.to_owned(), capacity: 1, logs: None, sharing: 0 };
+    let mut cluster = Cluster::start(world, &options).await.unwrap();
+    let (list, depth) = (cluster.write_site_list().unwrap(), MAX_DEPTH.to_string());
+    let submit = ["sites", "submit", list.to_str().unwrap(), "--strategy", "random", "--request-interval", "100ms"];
+    let batch = |name| [&submit[..], &["--max-depth", &depth, "--batch", name]].concat();
+    cluster.operate(&batch("autumn")).await.unwrap();
+    cluster.operate(&["agents", "enrol", "--city", "Lhasa", "--isp", "Unicom"]).await.unwrap();
+    cluster.await_count("some sites to be crawled", ENDED, 3, PATIENCE).await.unwrap();
+
+    let before = done(&cluster).await;
+    let file = cluster.folder().join("monday.tar");
+    let said = cluster.operate(&["backup", file.to_str().unwrap()]).await.unwrap();
+    assert!(said.contains(&format!("backed up {SITES} sites and {AGENTS} agents")), "{said}");
+    cluster.await_count("more to be crawled", ENDED, before.len() + 4, PATIENCE).await.unwrap();
+    cluster.operate(&batch("winter")).await.unwrap();
+    let since = done(&cluster).await;
+
+    let said = cluster.crash_and_restore(&file).await.unwrap();
+    assert!(
+        said.contains("1 enrolment tokens void") && said.contains("crawls that ended since are done again"),
+        "{said}"
+    );
+    let kept = done(&cluster).await;
+    assert!(kept.is_superset(&before), "{kept:?} {before:?}");
+    let gone = cluster.operate(&["batches", "show", "winter"]).await.unwrap_err().to_string();
+    assert!(gone.contains("winter"), "{gone}");
+    cluster.await_connected(AGENTS).await.unwrap();
+    cluster.await_count("every site to be crawled", ENDED, SITES, PATIENCE).await.unwrap();
+
+    let facts = cluster.facts("autumn").await.unwrap();
+    let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
+    let evidence = Evidence {
+        facts: &facts,
+        sites: &sites,
+        agents: &agents,
+        webs: &cluster.world.webs,
+        log: &log,
+        max_depth: MAX_DEPTH,
+        probe_interval: Duration::ZERO,
+    };
+    let broken: Vec<String> =
+        check::all(&evidence, Expect::Restore).iter().filter(|check| !check.holds()).map(check::Check::lines).collect();
+    assert_eq!(broken, Vec::<String>::new());
+
+    // What the backup held as done was left alone; what ended since was crawled once more, under a token that nobody had.
+    let crawls = |site: &str| {
+        let index = sites.iter().position(|known| known == site).unwrap();
+        log.iter().filter(|access| access.site == index && access.get && access.path == "/").count()
+    };
+    let again: Vec<&String> = since.difference(&kept).collect();
+    assert!(again.len() >= 2, "{since:?} {kept:?}");
+    for task in &facts.tasks {
+        if before.contains(&task.site) {
+            assert!(task.token < FLOOR && crawls(&task.site) == 1, "{task:?}");
+        } else if again.contains(&&task.site) {
+            assert!(task.token > FLOOR && crawls(&task.site) >= 2, "{task:?}");
+        }
+    }
+    let blamed = "select coalesce(sum(times), 0)::bigint from refusals where kind in ('forged-token', 'unknown-task', 'foreign-lease')";
+    assert_eq!(count(&cluster, blamed).await, 0, "nobody is blamed for what was forgotten");
+    assert_eq!(count(&cluster, "select count(*) from tasks where crashes > 0").await, 0, "nor did a crawl crash");
+    let events = cluster.operate(&["events", "--newest", "5000"]).await.unwrap();
+    assert!(events.contains("database restored: restored from the backup of"), "{events}");
+    assert!(events.contains("the database was restored"), "{events}");
+    let logs =
+        std::fs::read_dir(cluster.logs()).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
+    assert_eq!(logs.filter(|log| log.contains("database        restored from the backup of")).count(), 1);
+    cluster.stop().await.unwrap();
+}
