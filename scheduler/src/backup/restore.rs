@@ -180,12 +180,11 @@ impl Work {
             stopped?;
             Ok::<_, anyhow::Error>(restored)
         };
-        restored.await.map_err(|error| {
+        restored.await.inspect_err(|_| {
             // Made here, so that nothing is lost with it; what cannot be removed is marked as unfinished.
             for made in [&cluster, &claimed.path().join("run")] {
                 drop(fs::remove_dir_all(made));
             }
-            error
         })
     }
 

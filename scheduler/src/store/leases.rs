@@ -153,7 +153,6 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
     }
     let agents: Vec<i64> = free.iter().map(|free| free.agent.get()).collect();
     let sessions: Vec<i64> = free.iter().map(|free| free.session.get()).collect();
-    let slots: Vec<i64> = free.iter().map(|free| free.slots).collect();
     let rows = sqlx::query!(
         r#"
         with chosen as (
@@ -194,7 +193,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
         "#,
         &agents,
         &sessions,
-        &slots,
+        &free.iter().map(|free| free.slots).collect::<Vec<i64>>(),
     )
     .fetch_all(conn)
     .await?;
