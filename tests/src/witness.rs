@@ -74,6 +74,8 @@ pub struct TaskFact {
     pub budget: Option<String>,
     /// The agent whose outcome it is.
     pub crawler: Option<String>,
+    /// The agent that the newest lease was granted to.
+    pub lessee: Option<String>,
     /// The outcome's token.
     pub outcome_token: Option<i64>,
     /// Pages fetched.
@@ -320,7 +322,7 @@ const TASKS: &str = "
            (select count(*) from outcomes x where x.task_id = t.id) as outcomes,
            g.name as agent, a.strategy, a.fallback_reason,
            a.predicted_us[array_position(a.candidates, a.agent_id)] as predicted_us,
-           o.kind, o.budget, c.name as crawler, o.token as outcome_token,
+           o.kind, o.budget, c.name as crawler, h.name as lessee, o.token as outcome_token,
            coalesce(o.pages, 0) as pages, coalesce(o.bytes, 0) as bytes, coalesce(o.errors, 0) as errors,
            o.started_at, coalesce(o.duration_ms, 0) as duration_ms, o.rtt_us as crawled_us,
            coalesce(o.message, '') as message
@@ -331,6 +333,8 @@ const TASKS: &str = "
     left join agents g on g.id = a.agent_id
     left join outcomes o on o.task_id = t.id
     left join agents c on c.id = o.agent_id
+    left join leases l on l.task_id = t.id and l.token = t.token
+    left join agents h on h.id = l.agent_id
     where b.name = $1
     order by s.name";
 
