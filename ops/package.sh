@@ -179,7 +179,7 @@ description() { # PACKAGE
 
 # It must need nothing of the machine it is copied to.
 check_binary() { # FILE
-    if readelf --program-headers "$1" | grep -q INTERP; then
+    if [[ $(readelf --program-headers "$1") = *INTERP* ]]; then
         echo "package: $1 is not static" >&2
         exit 1
     fi

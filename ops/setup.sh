@@ -130,8 +130,11 @@ apt() {
     "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"
 }
 
+# Read to its end: a reader that stops at the match may kill apt-cache, and pipefail then calls the package missing.
 has_candidate() {
-    apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [^(]'
+    local policy
+    policy=$(apt-cache policy "$1" 2>/dev/null)
+    [[ $policy =~ Candidate:\ [^\(] ]]
 }
 
 # Debian makes and starts a cluster `main` when a server is first configured, unless told not to. The note that tells
