@@ -158,6 +158,7 @@ fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::T
             beacon_port: beacon_port.map_or(0, u32::from),
             held: Vec::new(),
             yields: false,
+            process: rand::random_range(1..=i64::MAX),
         },
     })
 }

@@ -316,6 +316,23 @@ async fn of_two_processes_with_one_credential_the_newest_stays_and_the_older_wai
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn a_process_that_connects_anew_keeps_its_lease_and_its_former_stream_does_not_call_it_another(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let enrolled = running.enrol("a").await;
+    let same = |held| v1::Register { process: 5, held, ..register() };
+    let mut former = Agent::register(&running, &enrolled.credential, same(Vec::new())).await.expect("connect");
+    former.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = former.crawl_order().await;
+    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
+    let mut anew = Agent::register(&running, &enrolled.credential, same(held.clone())).await.expect("connect");
+    assert_eq!(anew.welcome().await.kept, held);
+    let told = former.hear().await.expect_err("the former stream has ended");
+    assert_eq!(told.code(), tonic::Code::Unavailable, "{told}");
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_that_supersedes_itself_all_the_time_is_refused_and_whoever_is_connected_stays(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;

@@ -55,7 +55,7 @@ impl TestAgent {
             ca: None,
             credential: bearer(CREDENTIAL, std::path::Path::new("credential")).unwrap(),
             bind: None,
-            register: Register { name: "harbin-cernet".to_owned(), capacity: 2, ..Register::default() },
+            register: Register { name: "harbin-cernet".to_owned(), capacity: 2, process: 7, ..Register::default() },
         };
         let means = Means {
             guard: Guard::new(vec!["127.0.0.0/8".parse().unwrap()]),
@@ -302,12 +302,12 @@ async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (mut session, first) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
     drop(session);
     let (session, register) = welcomed(&mut scheduler, vec![LEASE]).await;
-    assert_eq!(register.held, [LEASE]);
+    assert_eq!((register.held, register.process), (vec![LEASE], first.process), "the same process");
     drop(session);
     let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert_eq!(register.held, [LEASE], "the lease was kept");

@@ -67,6 +67,7 @@ pub(super) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Resu
         beacon_url,
         address: peer,
         yields: register.yields,
+        process: Some(register.process).filter(|process| *process != 0),
         held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
     })
 }

@@ -236,6 +236,9 @@ pub fn from_end(cause: Option<EndCause>) -> Status {
         Some(EndCause::Superseded) => Status::aborted(
             "superseded: another process has connected with this agent's credential, and the newest counts",
         ),
+        Some(EndCause::Reconnected) => {
+            Status::unavailable("this agent has connected anew, and this is its former stream")
+        }
         Some(EndCause::Removed) => Status::unauthenticated("this agent was removed by the operator"),
         Some(EndCause::Expired) => Status::unavailable("this session was not renewed in time: register again"),
         Some(EndCause::Left | EndCause::Restored) | None => {

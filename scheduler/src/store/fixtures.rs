@@ -44,6 +44,7 @@ pub(crate) fn registration() -> Registration {
         address: None,
         held: Vec::new(),
         yields: false,
+        process: None,
     }
 }
 

@@ -349,12 +349,12 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             from holding h where h.session_id is not null
         ), held as (
             -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
-            select t.id, ended.token, ended.crashed, ended.restored
+            select t.id, ended.token, ended.crashed, ended.cause
             from (
                 select l.task_id, l.token,
-                       -- An agent that said goodbye or was removed did not crash.
+                       -- An agent that said goodbye, was removed or only connected anew did not crash.
                        case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed,
-                       s.end_cause = 'restored' as restored
+                       s.end_cause as cause
                 from holding
                 join sessions s on s.id = holding.session_id and s.state <> 'active'
                 -- `offset 0`: else all active leases are read, and joined.
@@ -371,14 +371,16 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               -- Meanwhile its agent may have come back and taken it into a new session.
               and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
-            returning l.task_id, held.crashed, held.restored
+            returning l.task_id, held.crashed, held.cause
         )
         update tasks t
         set state = case when t.crashes + lost.crashed >= $1 then 'failed' else 'assigned' end::task_state,
             crashes = t.crashes + lost.crashed,
             reason = case when t.crashes + lost.crashed >= $1 then format('poison: its agent was lost, %s crashes in all', $1)
-                          when lost.restored then 'the database was restored'
-                          when lost.crashed = 0 then 'its agent left' else 'its agent was lost' end,
+                          when lost.crashed > 0 then 'its agent was lost'
+                          when lost.cause = 'restored' then 'the database was restored'
+                          when lost.cause = 'reconnected' then 'its agent connected anew without it'
+                          else 'its agent left' end,
             state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'
         "#,
@@ -624,6 +626,7 @@ mod tests {
         Panic,
         Loss,
         Restart,
+        Reconnection,
         HandBack,
         Goodbye,
     }
@@ -653,6 +656,14 @@ mod tests {
             }
             // Its next process holds nothing.
             End::Restart => _ = fixtures::session(conn, agent).await,
+            End::Reconnection => {
+                let process = Some(7);
+                let set =
+                    sqlx::query("update sessions set process = $2 where id = $1").bind(session.get()).bind(process);
+                set.execute(&mut *conn).await.expect("it said which process it is");
+                let registration = Registration { process, ..fixtures::registration() };
+                sessions::open(conn, agent, &registration, fixtures::TERMS).await.expect("open");
+            }
             End::Goodbye => {
                 sessions::close(conn, session).await.expect("close");
                 release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
@@ -678,6 +689,7 @@ mod tests {
             (End::Loss, 2, "its agent was lost"),
             (End::Goodbye, 2, "its agent left"),
             (End::Restart, 3, "its agent was lost"),
+            (End::Reconnection, 3, "its agent connected anew without it"),
             (End::HandBack, 3, "handed back by its agent"),
             (End::Panic, 4, "its crawl crashed: index out of range"),
         ];

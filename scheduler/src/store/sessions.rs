@@ -38,6 +38,8 @@ pub struct Registration {
     pub held: Vec<(TaskId, LeaseToken)>,
     /// It was superseded by another process of the same agent, and takes its place only when that is gone.
     pub yields: bool,
+    /// What its process drew when it started; `None` from an agent that is older than that.
+    pub process: Option<i64>,
 }
 
 /// A session just opened.
@@ -56,8 +58,10 @@ pub struct Opened {
 pub enum EndCause {
     /// It was not renewed in time: its agent was lost.
     Expired,
-    /// Its agent connected anew.
+    /// Another process connected with its agent's credential.
     Superseded,
+    /// Its process connected anew: the stream broke, or the scheduler was away.
+    Reconnected,
     /// Its agent said goodbye.
     Left,
     /// The operator removed its agent.
@@ -72,6 +76,7 @@ impl EndCause {
         match self {
             Self::Expired => "expired",
             Self::Superseded => "superseded",
+            Self::Reconnected => "reconnected",
             Self::Left => "left",
             Self::Removed => "removed",
             Self::Restored => "restored",
@@ -120,7 +125,7 @@ impl From<sqlx::Error> for OpenError {
     }
 }
 
-/// Opens a session: supersedes the agent's former one and re-binds the leases the agent still holds, in one
+/// Opens a session: ends the agent's former one and re-binds the leases the agent still holds, in one
 /// transaction of the caller. Leases the agent no longer knows of go back.
 ///
 /// # Errors
@@ -151,18 +156,19 @@ pub async fn open(
     .fetch_optional(&mut *conn)
     .await?
     .ok_or(OpenError::Removed)?;
-    yield_or_supersede(conn, agent, registration.yields, terms.max_supersessions).await?;
-    close_active(conn, agent, EndCause::Superseded).await?;
+    let cause = end_of_former(conn, agent, registration, terms.max_supersessions).await?;
+    close_active(conn, agent, cause).await?;
     let session = sqlx::query_scalar!(
         r#"
-        insert into sessions (agent_id, incarnation, expires_at, address)
-        values ($1, $2, now() + $3 * interval '1 microsecond', $4::text::inet)
+        insert into sessions (agent_id, incarnation, expires_at, address, process)
+        values ($1, $2, now() + $3 * interval '1 microsecond', $4::text::inet, $5)
         returning id
         "#,
         agent.get(),
         incarnation,
         micros(terms.lifetime),
         registration.address.map(|address| address.to_canonical().to_string()),
+        registration.process,
     )
     .fetch_one(&mut *conn)
     .await?;
@@ -173,11 +179,16 @@ pub async fn open(
     Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
 }
 
-/// Whether this session may take the place of the agent's active one. The agent's row is locked by now.
-async fn yield_or_supersede(conn: &mut PgConnection, agent: AgentId, yields: bool, most: u32) -> Result<(), OpenError> {
+/// Why the agent's active session ends, if a new one may take its place. The agent's row is locked by now.
+async fn end_of_former(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    registration: &Registration,
+    most: u32,
+) -> Result<EndCause, OpenError> {
     let standing = sqlx::query!(
         r#"
-        select incarnation,
+        select incarnation, process,
                (select count(*) from sessions s
                 where s.agent_id = $1 and s.end_cause = 'superseded' and s.ended_at > now() - interval '1 minute') as "times!"
         from sessions where agent_id = $1 and state = 'active'
@@ -187,9 +198,12 @@ async fn yield_or_supersede(conn: &mut PgConnection, agent: AgentId, yields: boo
     .fetch_optional(conn)
     .await?;
     match standing {
-        Some(standing) if yields => Err(OpenError::Taken(standing.incarnation)),
+        Some(standing) if standing.process.is_some() && standing.process == registration.process => {
+            Ok(EndCause::Reconnected)
+        }
+        Some(standing) if registration.yields => Err(OpenError::Taken(standing.incarnation)),
         Some(standing) if standing.times >= i64::from(most) => Err(OpenError::Flapping { times: standing.times, most }),
-        _ => Ok(()),
+        _ => Ok(EndCause::Superseded),
     }
 }
 
@@ -247,8 +261,8 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
         .await?
         .flatten();
     name.map(|name| {
-        use EndCause::{Expired, Left, Removed, Restored, Superseded};
-        let all = [Expired, Superseded, Left, Removed, Restored];
+        use EndCause::{Expired, Left, Reconnected, Removed, Restored, Superseded};
+        let all = [Expired, Superseded, Reconnected, Left, Removed, Restored];
         let cause = all.into_iter().find(|cause| cause.name() == name);
         cause.ok_or_else(|| Error::inconsistent("sessions", "end_cause", &name))
     })
@@ -360,6 +374,26 @@ mod tests {
         assert!(second.incarnation > first.incarnation);
         assert!(!renew(&mut conn, first.session, fixtures::LIFETIME).await.expect("renew"));
         assert!(renew(&mut conn, second.session, fixtures::LIFETIME).await.expect("renew"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let terms = Terms { max_supersessions: 2, ..fixtures::TERMS };
+        let process = |number| Registration { process: Some(number), ..fixtures::registration() };
+        for _ in 0..5 {
+            open(&mut conn, agent, &process(1), terms).await.expect("open");
+        }
+        open(&mut conn, agent, &Registration { yields: true, ..process(1) }, terms).await.expect("its own place");
+        for twin in [2, 1] {
+            open(&mut conn, agent, &process(twin), terms).await.expect("open");
+        }
+        let refused = open(&mut conn, agent, &process(2), terms).await.expect_err("flaps");
+        assert!(matches!(refused, OpenError::Flapping { times: 2, .. }), "{refused}");
+        let ends = sqlx::query_scalar::<_, Option<String>>("select end_cause from sessions order by incarnation");
+        let ends: Vec<_> = ends.fetch_all(&mut *conn).await.expect("read").into_iter().flatten().collect();
+        assert_eq!(ends, [["reconnected"; 5].as_slice(), ["superseded"; 2].as_slice()].concat());
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
