@@ -7,7 +7,7 @@ use std::io;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
 /// How hard it is tried, 1 to 9. The first takes two fifths of the time of the second, and its members are a quarter larger
-/// (docs/crawling.md).
+/// (docs/costs.md).
 const LEVEL: u32 = 1;
 /// The magic number, deflate, no name, no time, the fastest compressor, an unknown system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];

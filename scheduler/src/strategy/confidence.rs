@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Candidate;
 
 /// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first
-/// it is a quarter. For confirmation 0.2 to 0.4 were tried (docs/choosing.md): what a probe removes of the excess hardly differs.
+/// it is a quarter. For confirmation 0.2 to 0.4 were tried (docs/method.md): what a probe removes of the excess hardly differs.
 pub const DIFFER: f64 = 0.25;
 
 /// How unsure an agent's distance is, as the variance of its logarithm; nothing where it was measured, or nothing says so.
