@@ -29,6 +29,7 @@ pub mod notices;
 pub mod outcomes;
 pub mod parkings;
 pub mod placements;
+pub mod planner;
 mod policies;
 pub mod positions;
 pub mod quarantines;

@@ -22,8 +22,8 @@ use crate::store::positions::Source;
 use crate::store::sites::Site;
 use crate::store::submissions::{self, Submission, SubmitError};
 use crate::store::{
-    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, removal, sightings, sites,
-    throughput, verdicts,
+    self, alarms, batch_changes, constraints, explain, measurement_orders, planner, positions, removal, sightings,
+    sites, throughput, verdicts,
 };
 use crate::throughput::Estimate;
 
@@ -75,6 +75,7 @@ impl SiteService for SiteDesk {
             // The transaction takes everything back.
             return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
         }
+        planner::has_grown(&mut tx, submitted.added).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
         self.scheduler.wakes.measure.notify_one();

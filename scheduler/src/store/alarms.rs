@@ -118,14 +118,14 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
     let called = sqlx::query!(
         r#"
         with waiting as (
-            select t.id from parkings p join tasks t on t.id = p.task_id
+            select t.id, t.state = 'located' as located from parkings p join tasks t on t.id = p.task_id
             where p.cause = 'breaker' and t.site_id = any($1)
             order by t.id
             for update of t
         ), over as (
             delete from parkings p using waiting where p.task_id = waiting.id
         )
-        update tasks t set parked = false, reason = null from waiting where t.id = waiting.id and t.state = 'located'
+        update tasks t set parked = false, reason = null from waiting where t.id = waiting.id and waiting.located
         "#,
         &reopened,
     )

@@ -183,11 +183,12 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<i64>, Err
         select t.id
         from tasks t join sites s on s.id = t.site_id
         where t.batch_id = $1 and t.state = 'failed' and t.retried_at is null
-          and not exists (
+          -- The `or` keeps this from becoming a join, which for a batch thought small compares each task with each.
+          and (s.alias_of is null or not exists (
               select from tasks k
               where k.batch_id = $1 and k.site_id = s.alias_of and k.retried_at is null
                 and k.state not in ('failed', 'cancelled')
-          )
+          ))
         order by t.id
         for update of t
         "#,

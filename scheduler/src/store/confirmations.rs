@@ -138,7 +138,7 @@ pub async fn begin(
     sqlx::query!(
         r#"
         update tasks set reason = $2 from batches
-        where site_id = any($1) and state = 'located' and (reason is null or reason = any($4))
+        where site_id = any($1) and state::text = 'located' and (reason is null or reason = any($4))
           and batches.id = tasks.batch_id and batches.strategy = any($3)
         "#,
         &sites,
@@ -271,7 +271,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration, reason: &str) -> R
             returning r.site_id
         ), freed as (
             update tasks set reason = null from ended
-            where tasks.site_id = ended.site_id and tasks.state = 'located' and tasks.reason = $2
+            where tasks.site_id = ended.site_id and tasks.state::text = 'located' and tasks.reason = $2
         )
         select count(*) as "ended!" from ended
         "#,

@@ -186,7 +186,7 @@ pub async fn to_be_confirmed(
         select t.site_id, array_agg(distinct t.batch_id) as "batches!"
         from tasks t join batches b on b.id = t.batch_id
         left join batch_constraints c on c.batch_id = b.id
-        where t.site_id = any($1) and t.state = 'located' and b.strategy = any($2)
+        where t.site_id = any($1) and t.state::text = 'located' and b.strategy = any($2)
         group by t.site_id
         having bool_and(c.batch_id is not null)
         "#,

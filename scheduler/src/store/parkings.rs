@@ -245,11 +245,11 @@ async fn call_paused(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> 
             select p.task_id from parkings p where p.cause = 'pause' and p.until <= now()
             order by p.until limit $1
         ), held as (
-            select t.id from tasks t where t.id in (select task_id from due) order by t.id for update skip locked
+            select t.id, t.state = 'located' as located from tasks t where t.id in (select task_id from due) order by t.id for update skip locked
         ), over as (
             delete from parkings p using held where p.task_id = held.id
         )
-        update tasks t set parked = false, reason = null from held where t.id = held.id and t.state = 'located'
+        update tasks t set parked = false, reason = null from held where t.id = held.id and held.located
         "#,
         limit,
     )
@@ -294,11 +294,11 @@ async fn call_to_addresses(conn: &mut PgConnection, cap: u32, limit: i64) -> Res
             ) waiting
             limit $3
         ), held as (
-            select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
+            select t.id, t.state = 'located' as located from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
         ), called as (
             update parkings p set called = true from held where p.task_id = held.id
         )
-        update tasks t set parked = false, reason = null from held where t.id = held.id and t.state = 'located'
+        update tasks t set parked = false, reason = null from held where t.id = held.id and held.located
         "#,
         &addresses,
         &places,

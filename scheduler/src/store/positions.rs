@@ -46,20 +46,20 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
         sqlx::query!(
             r#"
             with said as (
-                select distinct on (coalesce(n.alias_of, n.id)) coalesce(n.alias_of, n.id) as id, l.latitude, l.longitude
+                select distinct on (n.id) n.id, l.latitude, l.longitude
                 from unnest($1::text[], $2::double precision[], $3::double precision[]) with ordinality
                     as l (name, latitude, longitude, place)
-                join sites n on n.name = l.name
-                order by coalesce(n.alias_of, n.id), l.place
+                cross join lateral (select coalesce(alias_of, id) as id from sites where name = l.name limit 1) n
+                order by n.id, l.place
             ), held as (
                 -- In one order: two lists at once wait for each other.
-                select s.id from sites s join said on said.id = s.id
+                select s.id, said.latitude, said.longitude from sites s join said on said.id = s.id
                 where (s.latitude, s.longitude, s.position_source) is distinct from (said.latitude, said.longitude, 'list')
                 order by s.id
                 for no key update of s
             )
-            update sites s set latitude = said.latitude, longitude = said.longitude, position_source = 'list'
-            from said, held where said.id = held.id and s.id = held.id
+            update sites s set latitude = held.latitude, longitude = held.longitude, position_source = 'list'
+            from held where s.id = held.id
             "#,
             &names,
             &latitudes,

@@ -2,8 +2,9 @@
 //!
 //! Invariants: all of a submission becomes durable in the caller's one transaction, or none; the same sites submitted
 //! again to the same batch add nothing; a submission repeated under its idempotency key gets its first answer; a name
-//! that proved to be another site's becomes that site's task. Sites are inserted in the order of their names, so that
-//! two submissions at once wait for each other instead of dead-locking; tasks in the order of the list.
+//! that proved to be another site's becomes that site's task; a site costs the same whatever came before. Sites are inserted in
+//! the order of their names, so that two submissions at once wait for each other instead of dead-locking; tasks in the order of
+//! the list.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
-use super::{Error, batches, constraints, positions, settings, unsigned};
+use super::{Error, batches, constraints, planner, positions, settings, unsigned};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
 /// stay in a few megabytes.
@@ -139,6 +140,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
         return Err(SubmitError::NoContactUrl);
     }
     let batch = agreed_batch(conn, submission).await?;
+    planner::expect_growth(conn).await?;
     let sites = site_ids(conn, &submission.sites).await?;
     positions::listed(conn, &submission.positions).await?;
     let added = add_tasks(conn, batch, &sites).await?;
@@ -265,8 +267,9 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
             r#"
             insert into tasks (batch_id, site_id)
             select $1, site_id from unnest($2::bigint[]) with ordinality as listed (site_id, position)
-            -- A batch has a site once, whatever round it is in.
-            where not exists (select from tasks t where t.batch_id = $1 and t.site_id = listed.site_id)
+            -- A batch has a site once, whatever round it is in. As `not exists` this would be a join, and the planner, who takes a
+            -- new batch for empty, would compare every site with all of its tasks.
+            where (select id from tasks t where t.batch_id = $1 and t.site_id = listed.site_id order by t.round limit 1) is null
             order by position
             on conflict (batch_id, site_id, round) do nothing
             "#,
@@ -282,7 +285,7 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
+    use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
 
     use super::*;
 
@@ -326,6 +329,79 @@ mod tests {
         assert_eq!(second, Submitted { added: 0, already_present: 25_000, duplicates: 0, batch_total: 25_000 });
         let more = run(&pool, &submission(names(24_990..25_010))).await.expect("submitted");
         assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
+    }
+
+    /// Rows that a plan looked at, as `explain (analyze)` tells them.
+    fn looked_at(plan: &serde_json::Value) -> f64 {
+        let told = |name: &str| plan[name].as_f64().unwrap_or(0.0);
+        let rows = told("Actual Rows") + told("Rows Removed by Filter") + told("Rows Removed by Join Filter");
+        rows * told("Actual Loops") + plan["Plans"].as_array().into_iter().flatten().map(looked_at).sum::<f64>()
+    }
+
+    async fn small_batches(conn: &mut PgConnection, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let small = Submission { batch: format!("small-{number}"), ..submission(names(0..21)) };
+            submit(conn, &small).await.expect("submitted");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_costs_the_same_when_the_planner_knows_small_batches_only(pool: PgPool) {
+        with_contact(&pool).await;
+        let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
+        small_batches(&mut other, 0..10).await;
+        // Two: for so few executions a statement is planned each time, with what the statistics say.
+        small_batches(&mut conn, 10..11).await;
+        sqlx::query("analyze").execute(&mut *conn).await.expect("analyzed");
+        // And now the foreign keys' plans are made, for a table of one page.
+        small_batches(&mut conn, 11..12).await;
+
+        let mut tx = conn.begin().await.expect("a transaction");
+        submit(&mut tx, &submission(names(100..20_100))).await.expect("submitted");
+        let whole: i64 = sqlx::query_scalar(
+            "select sum(seq_tup_read)::bigint from pg_stat_xact_user_tables where relname in ('sites', 'tasks')",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .expect("statistics");
+        assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
+
+        // The very statement that made the tasks, for ten thousand more.
+        let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
+        let statement: String =
+            sqlx::query_scalar("select name from pg_prepared_statements where statement like '%insert into tasks %'")
+                .fetch_one(&mut *tx)
+                .await
+                .expect("the statement");
+        let batch: i64 = sqlx::query_scalar("select id from batches where name = 'autumn'")
+            .fetch_one(&mut *tx)
+            .await
+            .expect("the batch");
+        let ids = later.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let explained = format!("explain (analyze, format json) execute {statement}({batch}, '{{{ids}}}')");
+        let row = sqlx::query(AssertSqlSafe(explained)).fetch_one(&mut *tx).await.expect("explained");
+        let plan: String = row.try_get_unchecked(0).expect("a text");
+        let plan: serde_json::Value = serde_json::from_str(&plan).expect("JSON");
+        let rows = looked_at(&plan[0]["Plan"]);
+        assert!(rows < 100_000.0, "{rows} rows were looked at to add 10,000 sites: {plan:#}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn many_sites_let_every_connection_plan_anew(pool: PgPool) {
+        with_contact(&pool).await;
+        let counted = async || -> f32 {
+            sqlx::query_scalar("select greatest(reltuples, 0) from pg_class where oid = 'tasks'::regclass")
+                .fetch_one(&pool)
+                .await
+                .expect("statistics")
+        };
+        for (from, to, expected) in [(0, 2_000, 2_000.0), (2_000, 2_100, 2_000.0), (2_100, 4_000, 4_000.0)] {
+            let mut tx = pool.begin().await.expect("a transaction");
+            let submitted = submit(&mut tx, &submission(names(from..to))).await.expect("submitted");
+            planner::has_grown(&mut tx, submitted.added).await.expect("counted");
+            tx.commit().await.expect("committed");
+            assert_eq!(counted().await, expected, "after {to}");
+        }
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

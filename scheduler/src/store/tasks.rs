@@ -196,7 +196,7 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<String>)
             select tasks.id, located.reason
             from tasks
             join unnest($1::bigint[], $2::text[]) as located (site_id, reason) on located.site_id = tasks.site_id
-            where tasks.state = 'measuring'
+            where tasks.state::text = 'measuring'
             order by tasks.id
             for update of tasks
         )
@@ -219,7 +219,7 @@ pub async fn hold_sites(conn: &mut PgConnection, sites: &[SiteId], reason: &str)
     sqlx::query!(
         r#"
         update tasks set reason = $2
-        where site_id = any($1) and state = 'measuring' and reason is distinct from $2
+        where site_id = any($1) and state::text = 'measuring' and reason is distinct from $2
         "#,
         &raw_sites(sites),
         reason,

@@ -16,7 +16,7 @@ use super::Error;
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
-        "update tasks set state = 'failed', reason = $2, state_since = now() where id = any($1) and state = 'located'",
+        "update tasks set state = 'failed', reason = $2, state_since = now() where id = any($1) and state::text = 'located'",
         &tasks,
         reason,
     )
@@ -40,7 +40,7 @@ pub async fn park(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], rea
             -- A place at their address is for those that may be crawled.
             delete from parkings where task_id = any($1)
         )
-        update tasks set parked = true, reason = $3 where id = any($1) and state = 'located'
+        update tasks set parked = true, reason = $3 where id = any($1) and state::text = 'located'
         "#,
         &tasks,
         batch.get(),
@@ -92,11 +92,11 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, reason: &str, limi
             where u.batch_id = $1 and u.told_at < c.reason_since
             order by u.told_at limit $3
         ), held as (
-            select t.id from tasks t where t.id in (select task_id from untold) order by t.id for update skip locked
+            select t.id, t.state = 'located' as located from tasks t where t.id in (select task_id from untold) order by t.id for update skip locked
         ), told as (
             update unmet_tasks u set told_at = now() from held where u.task_id = held.id
         )
-        update tasks t set reason = $2 from held where t.id = held.id and t.state = 'located' and t.parked
+        update tasks t set reason = $2 from held where t.id = held.id and held.located and t.parked
         "#,
         batch.get(),
         reason,
@@ -118,14 +118,14 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
         with next as (
             select task_id from unmet_tasks where batch_id = $1 order by told_at limit $3
         ), held as (
-            select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
+            select t.id, t.state = 'located' as located from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
         ), over as (
             delete from unmet_tasks u using held where u.task_id = held.id
         )
         update tasks t
         set parked = false, reason = $2, state = case when $2::text is null then t.state else 'failed' end,
             state_since = case when $2::text is null then t.state_since else now() end
-        from held where t.id = held.id and t.state = 'located'
+        from held where t.id = held.id and held.located
         returning t.site_id
         "#,
         batch.get(),
