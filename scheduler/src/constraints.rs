@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::naming;
+
 /// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
 pub const MAX_VALUES: usize = 16;
 /// The longest tag, in bytes: it stands in tables.
 const MAX_TAG: usize = 32;
-/// The longest carrier, in characters, as where agents enrol.
-const MAX_CARRIER: usize = 100;
 /// The largest quota: the store counts with a sign.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
@@ -159,7 +159,7 @@ fn list(
 }
 
 fn shown(text: &str) -> String {
-    text.chars().take(MAX_CARRIER).flat_map(char::escape_debug).collect()
+    text.chars().take(naming::MAX_TEXT).flat_map(char::escape_debug).collect()
 }
 
 fn country(text: &str) -> Result<String, String> {
@@ -169,11 +169,7 @@ fn country(text: &str) -> Result<String, String> {
 }
 
 fn carrier(text: &str) -> Result<String, String> {
-    let carrier = text.trim();
-    if carrier.is_empty() || carrier.chars().count() > MAX_CARRIER || carrier.chars().any(char::is_control) {
-        return Err(format!("'{}' is not 1 to {MAX_CARRIER} characters on one line", shown(text)));
-    }
-    Ok(carrier.to_owned())
+    naming::one_line(text).map(str::to_owned).map_err(|problem| problem.to_string())
 }
 
 fn tag(text: &str) -> Result<String, String> {

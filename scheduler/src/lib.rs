@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list`, `throughput` and `whatif` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `naming`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list`, `throughput` and `whatif` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;
@@ -22,6 +22,7 @@ pub mod gnp;
 pub mod grpc;
 pub mod landmark_choice;
 pub mod model;
+pub mod naming;
 pub mod operator;
 pub mod plan;
 pub mod postgres;

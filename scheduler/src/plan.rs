@@ -11,10 +11,11 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::gnp::Position;
 use crate::model::{SiteId, Strategy};
+use crate::naming;
 use crate::site_list::SiteName;
 use crate::store::positions::{self, Source};
 use crate::store::whatif::{Enrolled, Located, MOST_SITES};
-use crate::store::{self, enrolments, facts, placements, sites};
+use crate::store::{self, facts, placements, sites};
 use crate::strategy::Speed;
 use crate::whatif::{self, Agent, Change, Comparison, Sites, Split, Suggested, WhatIfError};
 
@@ -251,10 +252,8 @@ fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Res
         Some(name) if repeated(name) => Err(PlanError::Repeated(name.clone())),
         Some(name) => Ok(name.clone()),
         None => {
-            let base = enrolments::default_name(&addition.city, &addition.carrier);
-            let numbered = (2..).map(|number: u64| format!("{base}-{number}"));
-            let free = std::iter::once(base.clone()).chain(numbered).find(|name| !taken(name) && !repeated(name));
-            Ok(free.unwrap_or(base))
+            let base = naming::formed(&addition.city, &addition.carrier).unwrap_or_else(|_| "agent".to_owned());
+            Ok(naming::first_free(&base, |name| taken(name) || repeated(name)))
         }
     }
 }

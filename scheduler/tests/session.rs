@@ -10,7 +10,7 @@ use landfall_scheduler::Scheduler;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::secret::Secret;
-use landfall_scheduler::store::enrolments::{self, Wanted};
+use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use landfall_scheduler::store::{batch_changes, batches, settings};
 use landfall_scheduler::wake::Wakes;
 use sqlx::PgPool;
@@ -79,7 +79,7 @@ impl Running {
     async fn token(&self, name: &str) -> String {
         let mut conn = self.pool.acquire().await.expect("connect");
         let wanted = Wanted {
-            name: Some(name.to_owned()),
+            name: Name::Given(name.to_owned()),
             city: "Harbin".into(),
             carrier: "CERNET".into(),
             country: "CN".into(),

@@ -18,6 +18,7 @@ use super::view::relative;
 use crate::constraints;
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
+use crate::naming;
 use crate::up::quoted;
 
 #[derive(Debug, Subcommand)]
@@ -118,9 +119,7 @@ impl AgentsCommand {
 
 async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     for (flag, text) in [("--city", &args.city), ("--isp", &args.isp)] {
-        if text.trim().is_empty() {
-            return Err(usage(format!("{flag} is empty")));
-        }
+        naming::one_line(text).map_err(|problem| usage(format!("{flag}: {problem}")))?;
     }
     let country = args.country.unwrap_or_default().to_ascii_uppercase();
     if !(country.is_empty() || country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {

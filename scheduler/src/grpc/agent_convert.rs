@@ -13,6 +13,7 @@ use tonic::Status;
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::explain;
 use crate::model::{AgentId, LeaseToken, OrderId, Rtt, TaskId};
+use crate::naming;
 use crate::store::enrolments::Redeemed;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
@@ -343,7 +344,7 @@ fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
 
 /// Text from an agent: printable, and not longer than is stored.
 pub(super) fn clip(mut text: String) -> String {
-    text.retain(|character| !character.is_control());
+    text.retain(naming::is_shown);
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
         text.truncate(end);
     }

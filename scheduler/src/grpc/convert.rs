@@ -9,6 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 
 use crate::model::Rtt;
+use crate::naming;
 
 pub(super) mod constraints;
 pub(super) mod embeddings;
@@ -20,9 +21,6 @@ pub(super) mod policies;
 pub(super) mod reports;
 pub(super) mod sites;
 pub(super) mod throughput;
-
-/// The longest free text an operator may give, in characters.
-const MAX_TEXT: usize = 100;
 
 /// A field of a request that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,29 +41,14 @@ impl InvalidField {
     }
 }
 
-/// A name: 1 to `longest` letters, digits, `.`, `_` and `-`.
-fn name(field: &str, text: String, longest: usize) -> Result<String, InvalidField> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if text.is_empty() || text.len() > longest || !text.bytes().all(allowed) {
-        let problem = format!(
-            "'{}' is not 1 to {longest} letters, digits, '.', '_' and '-'",
-            text.chars().take(MAX_TEXT).flat_map(char::escape_debug).collect::<String>()
-        );
-        return Err(InvalidField::new(field, problem));
-    }
-    Ok(text)
+/// The name of an agent.
+fn agent_name(field: &str, text: &str) -> Result<String, InvalidField> {
+    naming::agent(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
 /// Free text on one line, not empty.
 fn line(field: &str, text: &str) -> Result<String, InvalidField> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Err(InvalidField::new(field, "missing"));
-    }
-    if text.chars().count() > MAX_TEXT || text.chars().any(char::is_control) {
-        return Err(InvalidField::new(field, format!("longer than {MAX_TEXT} characters, or not one line")));
-    }
-    Ok(text.to_owned())
+    naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
 /// A duration within bounds; none when absent.

@@ -12,6 +12,7 @@ use sqlx::postgres::types::PgInterval;
 
 use crate::gnp::Position;
 use crate::model::AgentId;
+use crate::naming;
 use crate::secret::{Secret, SecretHash};
 
 use super::{Error, minute};
@@ -19,8 +20,8 @@ use super::{Error, minute};
 /// The agent an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name; none: formed from city and carrier, with a number where taken.
-    pub name: Option<String>,
+    /// Its name.
+    pub name: Name,
     /// The city.
     pub city: String,
     /// The carrier (ISP).
@@ -33,6 +34,15 @@ pub struct Wanted {
     pub tags: Vec<String>,
     /// How long the token can be used.
     pub valid_for: Duration,
+}
+
+/// What an agent is to be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// As the operator says.
+    Given(String),
+    /// As it was formed of city and carrier; it gets a number where it is taken.
+    Formed(String),
 }
 
 /// A token just made.
@@ -105,8 +115,8 @@ impl From<sqlx::Error> for RedeemError {
 /// When the database fails.
 pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> Result<Enrolment, Error> {
     let name = match &wanted.name {
-        Some(name) => name.clone(),
-        None => free_name(conn, &default_name(&wanted.city, &wanted.carrier)).await?,
+        Name::Given(name) => name.clone(),
+        Name::Formed(base) => free_name(conn, base).await?,
     };
     let valid_for = PgInterval {
         months: 0,
@@ -135,23 +145,6 @@ pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> 
     Ok(Enrolment { name, token, expires_at })
 }
 
-/// `harbin-cernet`: letters and digits, everything else a hyphen. Names in other scripts leave nothing, so `agent`.
-pub(crate) fn default_name(city: &str, carrier: &str) -> String {
-    /// Leaves room for a number within the 63 characters of a name.
-    const LONGEST: usize = 56;
-    let mut name = String::new();
-    for character in format!("{city} {carrier}").chars() {
-        if character.is_ascii_alphanumeric() {
-            name.push(character.to_ascii_lowercase());
-        } else if !name.is_empty() && !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    name.truncate(LONGEST);
-    let name = name.trim_end_matches('-');
-    if name.is_empty() { "agent".to_owned() } else { name.to_owned() }
-}
-
 /// The name itself, or with the lowest number from 2 that no agent and no usable token has.
 async fn free_name(conn: &mut PgConnection, base: &str) -> Result<String, Error> {
     // Two callers at once must not find the same name free.
@@ -167,17 +160,7 @@ async fn free_name(conn: &mut PgConnection, base: &str) -> Result<String, Error>
     )
     .fetch_all(conn)
     .await?;
-    if !taken.iter().any(|name| name == base) {
-        return Ok(base.to_owned());
-    }
-    let mut number = 2_u32;
-    loop {
-        let name = format!("{base}-{number}");
-        if !taken.contains(&name) {
-            return Ok(name);
-        }
-        number += 1;
-    }
+    Ok(naming::first_free(base, |name| taken.iter().any(|one| one == name)))
 }
 
 /// Turns a token into an agent's credential, once.
@@ -250,7 +233,7 @@ mod tests {
 
     fn wanted(name: Option<&str>) -> Wanted {
         Wanted {
-            name: name.map(str::to_owned),
+            name: name.map_or_else(|| Name::Formed("harbin-cernet".into()), |name| Name::Given(name.into())),
             city: "Harbin".into(),
             carrier: "CERNET".into(),
             country: "CN".into(),
@@ -262,14 +245,6 @@ mod tests {
 
     async fn made(conn: &mut PgConnection, name: Option<&str>) -> Enrolment {
         create(conn, &wanted(name), Secret::generate().expect("randomness")).await.expect("an enrolment")
-    }
-
-    #[test]
-    fn default_names_are_plain() {
-        assert_eq!(default_name("Harbin", "CERNET"), "harbin-cernet");
-        assert_eq!(default_name(" São Paulo!", "Vivo (Fibra)"), "s-o-paulo-vivo-fibra");
-        assert_eq!(default_name("哈尔滨", "教育网"), "agent");
-        assert!(default_name(&"x".repeat(100), "y").len() <= 56);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

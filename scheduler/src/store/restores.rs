@@ -262,7 +262,7 @@ mod tests {
         let (agent, task) = leased(&mut conn, "a.cn").await;
         let (other, second) = leased(&mut conn, "b.cn").await;
         let wanted = enrolments::Wanted {
-            name: None,
+            name: enrolments::Name::Given("lhasa".into()),
             city: "Lhasa".into(),
             carrier: "Unicom".into(),
             country: "CN".into(),

@@ -11,9 +11,10 @@ use crate::gnp::{Coverage, Diversity, Embedding, Position, PositionError, Worth}
 use crate::grpc::Identity;
 use crate::landmark_choice::Explained;
 use crate::model::AgentId;
+use crate::naming;
 use crate::store::agents::{Agent, ServiceState};
 use crate::store::drains::Drained;
-use crate::store::enrolments::{Enrolment, Wanted};
+use crate::store::enrolments::{Enrolment, Name, Wanted};
 use crate::store::events::Event;
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 use crate::store::leases::Held;
@@ -21,10 +22,8 @@ use crate::store::refusals::Count;
 use crate::store::sessions::Standing;
 use crate::strategy::LoadLevel;
 
-use super::{InvalidField, bounded, duration, line, name, rtt, timestamp};
+use super::{InvalidField, agent_name, bounded, duration, line, rtt, timestamp};
 
-/// The longest name of an agent.
-const MAX_AGENT: usize = 63;
 /// How long an enrolment token can be used, unless told otherwise.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The bounds of what may be told.
@@ -37,15 +36,18 @@ impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
     type Error = InvalidField;
 
     fn try_from(request: v1::CreateEnrolmentRequest) -> Result<Self, InvalidField> {
-        let name = match request.name {
-            empty if empty.is_empty() => None,
-            given => Some(name("name", given, MAX_AGENT)?),
-        };
         let valid_for = bounded("valid_for", request.valid_for, SHORTEST_VALIDITY, LONGEST_VALIDITY)?;
+        let (city, carrier) = (line("city", &request.city)?, line("carrier", &request.carrier)?);
+        let name = match request.name {
+            empty if empty.is_empty() => {
+                Name::Formed(naming::formed(&city, &carrier).map_err(InvalidField::of("name"))?)
+            }
+            given => Name::Given(agent_name("name", &given)?),
+        };
         Ok(Self {
             name,
-            city: line("city", &request.city)?,
-            carrier: line("carrier", &request.carrier)?,
+            city,
+            carrier,
             country: country(&request.country)?,
             position: position(request.latitude, request.longitude)?,
             tags: tags("tags", &request.tags)?,

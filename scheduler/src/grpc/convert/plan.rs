@@ -8,10 +8,8 @@ use crate::model::Strategy;
 use crate::plan::{Addition, Plan, Wanted};
 use crate::whatif::{Agent, Change, Load, Outlook};
 
-use super::{InvalidField, duration, line, name, sites};
+use super::{InvalidField, agent_name, duration, line, sites};
 
-/// The longest name of an agent.
-const MAX_AGENT: usize = 63;
 /// Agents that may be added: more than any fleet grows by at once.
 const MOST_ADDED: usize = 100;
 /// Agents that may be removed: more than any fleet has.
@@ -63,7 +61,7 @@ impl TryFrom<v1::PlannedAddition> for Addition {
             return Err(InvalidField::new("slots", problem));
         }
         Ok(Self {
-            name: (!given.is_empty()).then(|| name("name", given, MAX_AGENT)).transpose()?,
+            name: (!given.is_empty()).then(|| agent_name("name", &given)).transpose()?,
             city: line("city", &city)?,
             carrier: line("carrier", &carrier)?,
             near: line("near", &near)?,

@@ -8,6 +8,7 @@ use crate::config::CrawlConfig;
 use crate::constraints::Constraints;
 use crate::gnp::Position;
 use crate::model::Strategy;
+use crate::naming;
 use crate::site_list::SiteName;
 use crate::store::alarms::Alarm;
 use crate::store::batch_changes::{Cancelled, Extent, Retried};
@@ -20,10 +21,8 @@ use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
 use crate::throughput::Estimate;
 
-use super::{InvalidField, constraints, duration, name, policies, rtt, timestamp};
+use super::{InvalidField, constraints, duration, policies, rtt, timestamp};
 
-/// The longest batch name.
-const MAX_BATCH: usize = 100;
 /// The longest idempotency key, in bytes.
 const MAX_KEY: usize = 200;
 /// Names a chunk may hold.
@@ -47,7 +46,7 @@ impl Intake {
         }
         Ok(Self {
             submission: Submission {
-                batch: name("batch", header.batch, MAX_BATCH)?,
+                batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
                 strategy: strategy(&header.strategy)?,
                 policy: header.policy.map(policies::request).transpose()?.unwrap_or_default(),
                 constraints: header.constraints.map(constraints::request).transpose()?.unwrap_or_default(),

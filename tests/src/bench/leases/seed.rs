@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use landfall_scheduler::secret::Secret;
-use landfall_scheduler::store::enrolments::{self, Wanted};
+use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
 /// Enrols agents; returns their credentials.
@@ -10,7 +10,7 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
         let wanted = Wanted {
-            name: Some(format!("bench-{number}")),
+            name: Name::Given(format!("bench-{number}")),
             city: "Harbin".to_owned(),
             carrier: "CERNET".to_owned(),
             country: "CN".to_owned(),

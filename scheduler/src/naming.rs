@@ -1,0 +1,177 @@
+//! Names: what agents and batches may be called, what a text on one line may hold, and the name of an agent that nobody named.
+//!
+//! Pure. A text that is taken here shows on a terminal what it is: nothing in it is invisible or turns what follows around.
+
+use any_ascii::any_ascii;
+
+/// The longest name of an agent. It is ASCII, as it stands in the names of the files that the agent writes.
+pub const MAX_AGENT: usize = 63;
+/// The longest name of a batch, in characters.
+pub const MAX_BATCH: usize = 100;
+/// The longest text on one line, in characters.
+pub const MAX_TEXT: usize = 100;
+/// The longest name formed of a city and a carrier: leaves room for a number within `MAX_AGENT`.
+const LONGEST_FORMED: usize = 56;
+
+/// A text that cannot be what it is said to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// Nothing but blanks.
+    #[error("missing")]
+    Missing,
+    /// Too long for a table.
+    #[error("longer than {MAX_TEXT} characters")]
+    TooLong,
+    /// Somebody who reads it would not see what it is.
+    #[error("holds U+{0:04X}, which no terminal shows")]
+    NotShown(u32),
+    /// It is no name of an agent.
+    #[error("'{0}' is not 1 to {MAX_AGENT} letters, digits, '.', '_' and '-'")]
+    Agent(String),
+    /// It is no name of a batch.
+    #[error("'{0}' is not 1 to {MAX_BATCH} letters, digits, '.', '_' and '-'")]
+    Batch(String),
+    /// No letter of city or carrier has a spelling in ASCII.
+    #[error("no name can be formed of '{0}' and '{1}': give one (--name)")]
+    Unreadable(String, String),
+}
+
+/// An agent's name: letters and digits of ASCII, `.`, `_` and `-`.
+///
+/// # Errors
+/// When it is none.
+pub fn agent(text: &str) -> Result<&str, BadName> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let name = !text.is_empty() && text.len() <= MAX_AGENT && text.bytes().all(allowed);
+    if name { Ok(text) } else { Err(BadName::Agent(shown(text))) }
+}
+
+/// A batch's name: letters and digits of any script, `.`, `_` and `-`. A letter followed by an accent of its own is refused: the same
+/// letter in one character would be another batch.
+///
+/// # Errors
+/// When it is none.
+pub fn batch(text: &str) -> Result<&str, BadName> {
+    let allowed = |character: char| character.is_alphanumeric() || matches!(character, '.' | '_' | '-');
+    let name = !text.is_empty() && text.chars().count() <= MAX_BATCH && text.chars().all(allowed);
+    if name { Ok(text) } else { Err(BadName::Batch(shown(text))) }
+}
+
+/// A text on one line, in any script, without the blanks around it.
+///
+/// # Errors
+/// When it is empty, too long, or holds what is not shown.
+pub fn one_line(text: &str) -> Result<&str, BadName> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Err(BadName::Missing);
+    }
+    if text.chars().count() > MAX_TEXT {
+        return Err(BadName::TooLong);
+    }
+    match text.chars().find(|character| !is_shown(*character)) {
+        Some(hidden) => Err(BadName::NotShown(hidden.into())),
+        None => Ok(text),
+    }
+}
+
+/// Whether a terminal shows the character and leaves those around it in their order. Joiners are: some scripts need them.
+pub fn is_shown(character: char) -> bool {
+    let turns =
+        matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let hidden = matches!(character, '\u{200b}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2064}' | '\u{feff}');
+    !character.is_control() && !turns && !hidden
+}
+
+/// The name of an agent of this city and carrier: `beijing-dianxin`.
+///
+/// # Errors
+/// When no letter of either has a spelling in ASCII.
+pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
+    let mut name = String::new();
+    for character in any_ascii(&format!("{city} {carrier}")).chars() {
+        if character.is_ascii_alphanumeric() {
+            name.push(character.to_ascii_lowercase());
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    name.truncate(LONGEST_FORMED);
+    let name = name.trim_end_matches('-');
+    if name.is_empty() { Err(BadName::Unreadable(shown(city), shown(carrier))) } else { Ok(name.to_owned()) }
+}
+
+/// The name itself, or with the lowest number from 2 on that is not taken.
+pub fn first_free(base: &str, taken: impl Fn(&str) -> bool) -> String {
+    let mut name = base.to_owned();
+    let mut number = 2_u64;
+    while taken(&name) {
+        name = format!("{base}-{number}");
+        number += 1;
+    }
+    name
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(MAX_TEXT).flat_map(|c| if is_shown(c) { vec![c] } else { c.escape_unicode().collect() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_formed_of_city_and_carrier_in_any_script() {
+        for (city, carrier, name) in [
+            ("Harbin", "CERNET", "harbin-cernet"),
+            ("北京", "电信", "beijing-dianxin"),
+            ("哈尔滨", "教育网", "haerbin-jiaoyuwang"),
+            ("São Paulo", "Vivo (Fibra)", "sao-paulo-vivo-fibra"),
+            ("Αθήνα", "ΟΤΕ", "athina-ote"),
+            ("Москва", "Ростелеком", "moskva-rostelekom"),
+            (" İzmir ", "Türk Telekom", "izmir-turk-telekom"),
+            ("東京", "IIJ", "dongjing-iij"),
+            ("\u{e000}", "IIJ", "iij"),
+        ] {
+            assert_eq!(formed(city, carrier).as_deref(), Ok(name));
+        }
+        let refused = formed("\u{e000}", "…\u{202e}").unwrap_err().to_string();
+        assert_eq!(refused, "no name can be formed of '\u{e000}' and '…\\u{202e}': give one (--name)");
+        let long = formed(&"哈".repeat(100), "y").unwrap();
+        assert!(long.len() <= LONGEST_FORMED && agent(&long).is_ok());
+    }
+
+    #[test]
+    fn the_first_number_that_is_free_is_taken() {
+        let taken = ["a", "a-2", "a-4"];
+        assert_eq!(first_free("a", |name| taken.contains(&name)), "a-3");
+        assert_eq!(first_free("b", |name| taken.contains(&name)), "b");
+    }
+
+    #[test]
+    fn a_text_on_a_line_is_what_it_seems() {
+        assert_eq!(one_line(" 呼和浩特 "), Ok("呼和浩特"));
+        assert_eq!(one_line("می\u{200c}خواهم"), Ok("می\u{200c}خواهم"), "some scripts need joiners");
+        for (text, problem) in [
+            ("  ", "missing"),
+            ("a\nb", "holds U+000A, which no terminal shows"),
+            ("Bei\u{202e}gnij", "holds U+202E, which no terminal shows"),
+            ("a\u{200b}b", "holds U+200B, which no terminal shows"),
+            (&"城".repeat(101), "longer than 100 characters"),
+        ] {
+            assert_eq!(one_line(text).unwrap_err().to_string(), problem);
+        }
+        assert_eq!(one_line(&"城".repeat(100)).map(str::len), Ok(300));
+    }
+
+    #[test]
+    fn a_batch_is_named_in_any_script_and_one_spelling() {
+        for good in ["autumn-2026.b_1", "秋季", "Осень", &"秋".repeat(100)] {
+            assert_eq!(batch(good), Ok(good));
+        }
+        for bad in ["", "a b", "a/b", "e\u{301}te", "秋\u{202e}", &"秋".repeat(101)] {
+            assert!(matches!(batch(bad), Err(BadName::Batch(_))), "{bad}");
+        }
+        assert!(agent("北京").is_err() && agent("a b").is_err() && agent("harbin-cernet.2_x").is_ok());
+    }
+}
