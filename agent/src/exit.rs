@@ -12,6 +12,8 @@ pub enum Code {
     Usage = 2,
     /// The site that was asked for does not answer, or refuses.
     SiteFailed = 3,
+    /// Another machine was enrolled in this agent's place: it is not to be started again.
+    Replaced = 5,
     /// Ctrl-C or SIGTERM came before: 128 + SIGINT, as shells have it.
     Interrupted = 130,
 }
@@ -23,6 +25,7 @@ Exit codes:
     1  it could not be done; standard error says why
     2  what was asked makes no sense; the same command never succeeds
     3  the site does not answer, or refuses (probe, crawl)
+    5  another machine was enrolled in this agent's place (run)
   130  Ctrl-C came before";
 
 /// A sentence, and the code that goes with it.

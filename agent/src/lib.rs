@@ -73,7 +73,9 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let store = config.store.as_ref().map(|store| warc::Store::open(store, &config.name)).transpose()?;
     let work = Work::new(means, config.capacity, outbox, KeptCrawls::open(&config.crawls.folder)?);
     let work = work.storing(store.clone());
-    session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    let ended = session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    // Where it ended by itself nobody has stopped the beacon.
+    stop.cancel();
     if let Some(store) = store {
         store.close().await;
     }
@@ -81,7 +83,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         serving.await.context("the beacon failed")?;
     }
     tracing::info!(agent.name = config.name, "agent stopped");
-    Ok(())
+    ended.map_err(|replaced| exit::ended(exit::Code::Replaced, replaced.to_string()))
 }
 
 /// Who starts here, and what it will do, a line each.

@@ -24,6 +24,7 @@ use crate::clock::BootTime;
 use crate::outbox::LeaseKey;
 use crate::schedulers::Schedulers;
 use finished::Finished;
+pub use opening::Replaced;
 use opening::{Ended, connect, refused_or_broken};
 use work::Work;
 
@@ -89,7 +90,10 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
 }
 
 /// Keeps a session until the agent is stopped.
-pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) {
+///
+/// # Errors
+/// When another machine was enrolled in this agent's place: to go on trying would be in vain.
+pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) -> Result<(), Replaced> {
     let mut backoff = Backoff::try_new(RECONNECT_FLOOR, RECONNECT_CEILING).expect("the floor is below the ceiling");
     let mut failures: u32 = 0;
     let mut yields = false;
@@ -107,7 +111,11 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
             yields = false;
         }
         match &ended {
-            Ended::Stopped => return,
+            Ended::Stopped => return Ok(()),
+            Ended::Replaced(replaced) => {
+                work.give_up();
+                return Err(replaced.clone());
+            }
             Ended::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             Ended::Superseded(_) => {
                 yields = true;
@@ -124,7 +132,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
         // Outcomes are in the outbox; what else ends here is told by the leases that the next session does not claim.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
-            return;
+            return Ok(());
         }
     }
 }

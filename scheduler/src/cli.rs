@@ -26,6 +26,8 @@ mod contact;
 mod drain;
 mod election;
 mod embedding;
+mod enrol;
+mod enrol_list;
 mod events;
 mod explain;
 #[cfg(test)]
@@ -44,6 +46,7 @@ mod sites;
 mod submit;
 mod tag;
 mod throughput;
+mod tokens;
 mod view;
 mod wait;
 mod watch;

@@ -14,9 +14,11 @@ use serde::Deserialize;
 use crate::contact::ContactUrl;
 use crate::strategy::confidence;
 
+mod enrolments;
 mod leases;
 mod politeness;
 
+pub use enrolments::EnrolmentsConfig;
 pub use leases::{EventsConfig, LeaseConfig, TermConfig};
 pub use politeness::PolitenessConfig;
 
@@ -99,6 +101,8 @@ pub struct Config {
     pub politeness: PolitenessConfig,
     /// How long the log is kept.
     pub events: EventsConfig,
+    /// How long one-time tokens are remembered.
+    pub enrolments: EnrolmentsConfig,
 }
 
 impl Default for Config {
@@ -116,6 +120,7 @@ impl Default for Config {
             crawl: CrawlConfig::default(),
             politeness: PolitenessConfig::default(),
             events: EventsConfig::default(),
+            enrolments: EnrolmentsConfig::default(),
         }
     }
 }
@@ -155,6 +160,7 @@ impl Config {
         self.confirm.validate()?;
         self.crawl.validate()?;
         self.politeness.validate()?;
+        self.enrolments.validate()?;
         self.events.validate()
     }
 }

@@ -174,7 +174,7 @@ pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transa
 }
 
 /// A moment for people, to the minute.
-fn minute(at: &DateTime<Utc>) -> String {
+pub(crate) fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 

@@ -9,7 +9,6 @@ use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_scheduler::Scheduler;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
-use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use landfall_scheduler::store::{batch_changes, batches, settings};
 use landfall_scheduler::wake::Wakes;
@@ -86,9 +85,9 @@ impl Running {
             position: None,
             tags: Vec::new(),
             valid_for: Duration::from_secs(600),
+            replaces: true,
         };
-        let token = Secret::generate().expect("randomness");
-        enrolments::create(&mut conn, &wanted, token).await.expect("make an enrolment").token.reveal().to_owned()
+        enrolments::create(&mut conn, &[wanted]).await.expect("make an enrolment")[0].token.reveal().to_owned()
     }
 
     async fn enrol(&self, name: &str) -> v1::EnrolResponse {

@@ -38,6 +38,9 @@ pub(super) enum Ended {
     /// The scheduler does not take this agent.
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
+    /// Another machine was enrolled in this agent's place: its credential is void for good.
+    #[error(transparent)]
+    Replaced(Replaced),
     /// Another process with this agent's credential took its place.
     #[error("{0}; waiting until that process is gone")]
     Superseded(String),
@@ -48,6 +51,11 @@ pub(super) enum Ended {
     #[error("no heartbeat was acknowledged in time")]
     Silent,
 }
+
+/// Another machine has this agent's place.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Replaced(String);
 
 pub(super) type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
 
@@ -92,11 +100,10 @@ pub(super) async fn connect(
 
 pub(super) fn refused_or_broken(status: &Status) -> Ended {
     match status.code() {
-        Code::Unauthenticated
-        | Code::PermissionDenied
-        | Code::InvalidArgument
-        | Code::ResourceExhausted
-        | Code::Unimplemented => Ended::Refused(status.message().to_owned()),
+        Code::PermissionDenied => Ended::Replaced(Replaced(status.message().to_owned())),
+        Code::Unauthenticated | Code::InvalidArgument | Code::ResourceExhausted | Code::Unimplemented => {
+            Ended::Refused(status.message().to_owned())
+        }
         Code::Aborted => Ended::Superseded(status.message().to_owned()),
         _ if std::error::Error::source(status).is_some() => Ended::Broken(unreached::why(status)),
         _ => Ended::Broken(status.message().to_owned()),

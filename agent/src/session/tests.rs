@@ -71,7 +71,7 @@ impl TestAgent {
             let crawls = tempfile::tempdir().unwrap();
             let kept = KeptCrawls::open(crawls.path()).unwrap();
             let work = Work::new(means, 2, outbox, kept).storing(store);
-            run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await;
+            drop(run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await);
         });
         Self { stop, running, _folder: None }
     }
@@ -338,6 +338,18 @@ async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_
 }
 
 #[tokio::test]
+async fn an_agent_whose_place_is_another_machines_stops_by_itself() {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    session.send(Down::Crawl(crawl_order(&server))).await;
+    begins(&mut session, &server).await;
+    session.fail(Status::permission_denied("moved to another machine")).await;
+    agent.running.await.unwrap();
+}
+
+#[tokio::test]
 async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
@@ -468,6 +480,7 @@ fn a_refused_credential_is_told_from_a_broken_stream() {
     assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), Ended::Refused(_)));
     assert!(matches!(refused_or_broken(&Status::unavailable("x")), Ended::Broken(_)));
     assert!(matches!(refused_or_broken(&Status::aborted("x")), Ended::Superseded(_)));
+    assert!(matches!(refused_or_broken(&Status::permission_denied("x")), Ended::Replaced(_)));
     assert!(bearer(" \n", std::path::Path::new("credential")).is_err());
 }
 

@@ -1,25 +1,21 @@
-//! `landfall agents`: enrolling and listing. Showing one is `agent`'s, taking out of service `drain`'s.
+//! `landfall agents`: listing. Enrolling is `enrol`'s, tokens are `tokens`', showing one is `agent`'s, taking out of service `drain`'s.
 
 use std::fmt::Write;
 
-use chrono::{DateTime, Utc};
-use clap::{Args, Subcommand};
-use landfall_proto::v1::{Agent, CreateEnrolmentRequest, CreateEnrolmentResponse, ListAgentsRequest};
+use clap::Subcommand;
+use landfall_proto::v1::{Agent, ListAgentsRequest};
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::agent::{self, LeaseRow};
 use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
-use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
+use super::enrol::EnrolArgs;
+use super::output::{self, Format, FormatArgs, Row, ShowFormatArgs, Time, View};
 use super::service::Service;
 use super::tag::TagArgs;
-use super::view::relative;
-use crate::constraints;
-use crate::exit::{print, usage};
-use crate::gnp::{Position, PositionError};
-use crate::naming;
-use crate::up::quoted;
+use super::tokens::{self, TokensArgs};
+use crate::exit::print;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
@@ -27,10 +23,24 @@ pub(super) enum AgentsCommand {
     #[command(
         visible_alias = "enroll",
         after_help = "\
-Example:
-  landfall agents enrol --city Harbin --isp CERNET --country CN --latitude 45.8 --longitude 126.5"
+Examples:
+  landfall agents enrol --city Harbin --isp CERNET --country CN --latitude 45.8 --longitude 126.5
+  landfall agents enrol --city 北京 --isp 电信                       called beijing-dianxin
+  landfall agents enrol --city Harbin --isp CERNET --name harbin-cernet --replace    moves it to another machine
+  landfall agents enrol --from agents.csv --format json            a token for each line, or none
+
+The first line of a file names its columns: city and isp, and country, latitude, longitude, name and tags as needed."
     )]
     Enrol(EnrolArgs),
+    /// List one-time tokens: those that are open, or all that are remembered
+    Tokens(TokensArgs),
+    /// Make an open token void; its name is free again
+    #[command(after_help = "Example:\n  landfall agents revoke harbin-cernet")]
+    Revoke {
+        /// The agent the token was made for, or the token's id
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
     /// List the agents
     List {
         /// Those that were removed as well
@@ -65,37 +75,12 @@ Example:
     Remove(RemoveArgs),
 }
 
-#[derive(Debug, Args)]
-pub(super) struct EnrolArgs {
-    /// The city the agent stands in
-    #[arg(long)]
-    city: String,
-    /// The carrier (ISP) it is connected to
-    #[arg(long)]
-    isp: String,
-    /// Its name [default: formed from city and carrier]
-    #[arg(long)]
-    name: Option<String>,
-    /// Its country, two letters (ISO 3166-1)
-    #[arg(long, value_name = "CC")]
-    country: Option<String>,
-    /// Where it stands: degrees north, -90 to 90. With --longitude, round trips faster than light in fibre are told apart
-    #[arg(long, value_name = "DEGREES", requires = "longitude", allow_negative_numbers = true)]
-    latitude: Option<f64>,
-    /// Where it stands: degrees east, -180 to 180
-    #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
-    longitude: Option<f64>,
-    /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 times at most
-    #[arg(long, value_name = "TAG")]
-    tag: Vec<String>,
-    #[command(flatten)]
-    format: ShowFormatArgs,
-}
-
 impl AgentsCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::Enrol(args) => enrol(args, connection).await,
+            Self::Enrol(args) => args.run(connection).await,
+            Self::Tokens(args) => args.run(connection).await,
+            Self::Revoke { name } => tokens::revoke(name, connection).await,
             Self::Show { name, format: ShowFormatArgs { format, wide } } => {
                 agent::show(name, format, &wide.view(), connection).await
             }
@@ -106,100 +91,28 @@ impl AgentsCommand {
             Self::List { removed, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.fleet().list_agents(ListAgentsRequest { removed }).await;
-                let agents = listed.map_err(|status| client.refusal(&status))?.into_inner().agents;
-                if agents.is_empty() && format == Format::Table {
-                    return print("no agents yet: landfall agents enrol --city CITY --isp ISP\n");
+                let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
+                let rows: Vec<AgentRow> = listed.agents.into_iter().map(AgentRow::from).collect();
+                if format != Format::Table {
+                    return output::print_rows(&rows, format, &wide.view());
                 }
-                let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
-                output::print_rows(&rows, format, &wide.view())
+                print(&text(&rows, listed.open_enrolments, &wide.view()))
             }
         }
     }
 }
 
-async fn enrol(args: EnrolArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    for (flag, text) in [("--city", &args.city), ("--isp", &args.isp)] {
-        naming::one_line(text).map_err(|problem| usage(format!("{flag}: {problem}")))?;
-    }
-    let country = args.country.unwrap_or_default().to_ascii_uppercase();
-    if !(country.is_empty() || country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
-        return Err(usage(format!("--country must be two letters, is '{country}'")));
-    }
-    Position::from_parts(args.latitude, args.longitude).map_err(|problem| match problem {
-        PositionError::Latitude => usage(format!("--latitude: {problem}")),
-        PositionError::Longitude => usage(format!("--longitude: {problem}")),
-        PositionError::Half => usage(format!("--latitude, --longitude: {problem}")),
-    })?;
-    let tags = constraints::tags(&args.tag).map_err(|error| usage(format!("--tag: {}", error.problem)))?;
-    let client = Client::connect(connection).await?;
-    let request = CreateEnrolmentRequest {
-        name: args.name.unwrap_or_default(),
-        city: args.city,
-        carrier: args.isp,
-        country,
-        valid_for: None,
-        latitude: args.latitude,
-        longitude: args.longitude,
-        tags,
-    };
-    let made = client.fleet().create_enrolment(request).await.map_err(|status| client.refusal(&status))?.into_inner();
-    if made.contact_url.is_empty() {
-        eprintln!(
-            "warning: no contact URL is set, and agents send no request to a site without one: landfall contact set URL"
-        );
-    }
-    let enrolment = Enrolment::new(made, client.url());
-    match args.format.format {
-        ShowFormat::Table => print(&enrolment.text(Utc::now())),
-        ShowFormat::Json => output::print_json(&enrolment),
-    }
-}
-
-/// What `agents enrol` prints.
-#[derive(Debug, Serialize)]
-struct Enrolment {
-    name: String,
-    token: String,
-    expires_at: Option<Time>,
-    scheduler_url: String,
-    other_scheduler_urls: Vec<String>,
-    ca_fingerprint: Option<String>,
-    contact_url: Option<String>,
-    command: String,
-}
-
-impl Enrolment {
-    fn new(made: CreateEnrolmentResponse, reached_at: &str) -> Self {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let scheduler_url = some(made.scheduler_url).unwrap_or_else(|| reached_at.to_owned());
-        let ca_fingerprint = some(made.ca_fingerprint);
-        let schedulers: Vec<&str> =
-            std::iter::once(&scheduler_url).chain(&made.other_scheduler_urls).map(String::as_str).collect();
-        let schedulers = schedulers.join(",");
-        let mut command =
-            format!("landfall-agent enrol --scheduler {} --token {}", quoted(&schedulers), quoted(&made.token));
-        if let Some(fingerprint) = &ca_fingerprint {
-            command = format!("{command} --ca-fingerprint {}", quoted(fingerprint));
+/// The agents for people, and how many are still to come.
+fn text(rows: &[AgentRow], open: u64, view: &View) -> String {
+    let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
+    let is = if open == 1 { "is" } else { "are" };
+    match (rows.is_empty(), open) {
+        (true, 0) => "no agents yet: landfall agents enrol --city CITY --isp ISP\n".to_owned(),
+        (false, 0) => table,
+        (none, _) => {
+            let none = if none { "no agents yet; " } else { "" };
+            format!("{table}{none}{} {is} open: landfall agents tokens\n", output::counted(open, "enrolment token"))
         }
-        Self {
-            name: made.name,
-            token: made.token,
-            expires_at: output::time(made.expires_at.as_ref()),
-            scheduler_url,
-            other_scheduler_urls: made.other_scheduler_urls,
-            ca_fingerprint,
-            contact_url: some(made.contact_url),
-            command,
-        }
-    }
-
-    fn text(&self, now: DateTime<Utc>) -> String {
-        let mut text = format!("{}\n", self.command);
-        let until = self.expires_at.map(|at| format!(" (the token ends {})", relative(at.0, now))).unwrap_or_default();
-        // Writing to a String cannot fail.
-        writeln!(text, "# run it once, where {} stands{until}; then: landfall-agent run", self.name)
-            .expect("a String takes every write");
-        text
     }
 }
 
@@ -379,29 +292,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enrolling_prints_one_command_and_what_comes_after() {
-        let made = CreateEnrolmentResponse {
-            name: "harbin-cernet".to_owned(),
-            token: "abc".to_owned(),
-            scheduler_url: "https://s.example.org:7171".to_owned(),
-            ca_fingerprint: "00ff".to_owned(),
-            ..CreateEnrolmentResponse::default()
-        };
-        let text = Enrolment::new(made, "https://127.0.0.1:7171").text(Utc::now());
-        let mut lines = text.lines();
-        assert_eq!(
-            lines.next(),
-            Some("landfall-agent enrol --scheduler https://s.example.org:7171 --token abc --ca-fingerprint 00ff")
-        );
-        assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
-        assert_eq!(lines.next(), None);
-        let made = CreateEnrolmentResponse {
-            token: "abc".to_owned(),
-            scheduler_url: "http://127.0.0.1:1".to_owned(),
-            other_scheduler_urls: vec!["http://127.0.0.1:2".to_owned()],
-            ..CreateEnrolmentResponse::default()
-        };
-        let command = Enrolment::new(made, "http://127.0.0.1:1").command;
-        assert_eq!(command, "landfall-agent enrol --scheduler http://127.0.0.1:1,http://127.0.0.1:2 --token abc");
+    fn below_the_agents_stands_how_many_tokens_are_open() {
+        let view = View::plain();
+        assert!(text(&[], 0, &view).starts_with("no agents yet: landfall agents enrol"));
+        assert_eq!(text(&[], 1, &view), "no agents yet; 1 enrolment token is open: landfall agents tokens\n");
+        let rows = [AgentRow::default()];
+        assert_eq!(text(&rows, 0, &view), output::table(&rows, &view));
+        assert!(text(&rows, 2, &view).ends_with("\n2 enrolment tokens are open: landfall agents tokens\n"));
     }
 }

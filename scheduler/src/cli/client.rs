@@ -25,8 +25,8 @@ use crate::exit::usage;
 use crate::operator::{CLIENT_FILE, ClientFile};
 use crate::tls::DOMAIN;
 
-/// The largest embedding taken, bytes: a hundred thousand agents.
-const MOST_COORDINATES: usize = 32 << 20;
+/// The largest answer taken, bytes: an embedding of a hundred thousand agents, or five thousand enrolments.
+const MOST_BYTES: usize = 32 << 20;
 /// How long one of several schedulers may take to say that it serves.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -101,12 +101,13 @@ impl Client {
     }
 
     pub(super) fn fleet(&self) -> FleetServiceClient<Authorized> {
-        FleetServiceClient::new(self.authorized.clone())
+        // Thousands of agents or tokens come in one message.
+        FleetServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
     pub(super) fn embeddings(&self) -> EmbeddingServiceClient<Authorized> {
         // Coordinates of thousands of agents come in one message.
-        EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_COORDINATES)
+        EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
     pub(super) fn events(&self) -> EventServiceClient<Authorized> {

@@ -5,7 +5,7 @@ use prost_types::{Duration, Timestamp};
 
 use super::output::{self, Row, View};
 use super::{agent, agents, alarms, batches, election, embedding, events, explain, landmarks, plan, reports};
-use super::{sites, throughput};
+use super::{sites, throughput, tokens};
 
 const AGENT: &str = "hohhot-xincheng-china-telecom-inner-mongolia-branch-0001-backup";
 const CITY: &str = "呼和浩特市新城区";
@@ -56,6 +56,17 @@ fn agent_of(paused: &str) -> v1::Agent {
 fn tables_of_the_fleet_fit() {
     table::<agents::AgentRow>(agent_of(WHY));
     table::<agents::AgentRow>(v1::Agent { service: v1::ServiceState::NeverConnected.into(), ..agent_of("") });
+    table::<tokens::TokenRow>(v1::Enrolment {
+        enrolment_id: "0123456789".into(),
+        name: AGENT.into(),
+        city: CITY.into(),
+        carrier: CARRIER.into(),
+        state: v1::EnrolmentState::Revoked.into(),
+        made_at: AT,
+        ended_at: AT,
+        replaces: true,
+        ..v1::Enrolment::default()
+    });
     let landmark = v1::Landmark {
         name: AGENT.into(),
         city: CITY.into(),

@@ -88,14 +88,17 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
 }
 
 fn read(path: &Path) -> anyhow::Result<SiteList> {
-    let bytes = if is_stdin(path) {
-        let mut bytes = Vec::new();
-        std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
-        bytes
-    } else {
-        std::fs::read(path).with_context(|| format!("read {}", path.display()))?
-    };
-    Ok(site_list::parse(&bytes))
+    Ok(site_list::parse(&read_bytes(path)?))
+}
+
+/// The whole of a file; of standard input for `-`.
+pub(super) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if !is_stdin(path) {
+        return std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
+    Ok(bytes)
 }
 
 fn report_rejected(path: &Path, list: &SiteList) {
@@ -112,7 +115,8 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-fn shown(path: &Path) -> String {
+/// What a file is called in a complaint.
+pub(super) fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 

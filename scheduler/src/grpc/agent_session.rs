@@ -51,9 +51,19 @@ impl v1::agent_service_server::AgentService for AgentDesk {
 
     async fn enrol(&self, request: Request<v1::EnrolRequest>) -> Result<Response<v1::EnrolResponse>, Status> {
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let redeemed = enrolments::redeem(&mut tx, &request.into_inner().token).await.map_err(status::from_redeem)?;
+        let max_crashes = self.scheduler.config.lease.max_crashes;
+        let token = request.into_inner().token;
+        let redeemed = enrolments::redeem(&mut tx, &token, max_crashes).await.map_err(status::from_redeem)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        tracing::info!(agent.id = %redeemed.agent, agent.name = redeemed.name, "an agent enrolled");
+        let (agent, name) = (redeemed.agent, &redeemed.name);
+        if redeemed.replaced {
+            tracing::info!(agent.id = %agent, agent.name = name, "an agent enrolled in the place of another machine");
+            // The other machine learns it now.
+            self.scheduler.wakes.wake_agents([agent]);
+            self.scheduler.wakes.assign.notify_one();
+        } else {
+            tracing::info!(agent.id = %agent, agent.name = name, "an agent enrolled");
+        }
         Ok(Response::new(convert::enrolled(redeemed)))
     }
 
@@ -62,12 +72,13 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agent = auth::agent(&mut conn, request.metadata()).await?;
+        let credential = auth::Credential::presented(request.metadata())?;
+        let agent = credential.agent(&mut conn).await?;
         drop(conn);
         let peer = request.remote_addr().map(|address| address.ip());
         let mut inbound = request.into_inner();
         let register = manners::first_message(&mut inbound).await?;
-        let opened = self.open(agent, peer, register).await?;
+        let opened = self.open((agent, credential), peer, register).await?;
         let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
         let session =
@@ -83,7 +94,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
 impl AgentDesk {
     async fn open(
         &self,
-        agent: AgentId,
+        (agent, credential): (AgentId, auth::Credential),
         peer: Option<IpAddr>,
         register: v1::Register,
     ) -> Result<sessions::Opened, Status> {
@@ -97,6 +108,8 @@ impl AgentDesk {
                 return Err(self.refused(agent, error).await?);
             }
         };
+        // Another machine may have been enrolled in its place meanwhile; from here on the agent's row is locked.
+        credential.agent(&mut tx).await?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(
             agent.id = %agent,

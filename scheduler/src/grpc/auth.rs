@@ -2,6 +2,7 @@
 //!
 //! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. Every handler asks first.
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -28,6 +29,14 @@ pub enum AuthError {
     /// The operator removed the agent.
     #[error("agent {0} was removed by the operator: enrol it again under its name to have it back")]
     Removed(String),
+    /// Another machine was enrolled in the agent's place.
+    #[error("agent {name} was moved to another machine at {}, and this one's credential is void: landfall agents enrol --name {name} --replace moves it back", store::minute(.at))]
+    Replaced {
+        /// Its name.
+        name: String,
+        /// When.
+        at: DateTime<Utc>,
+    },
     /// The store failed.
     #[error("look up a credential")]
     Store(#[from] store::Error),
@@ -48,18 +57,35 @@ pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<(
     Ok(())
 }
 
-/// The agent that is calling.
-///
-/// # Errors
-/// `Unauthenticated` when the credential is missing, nobody's, or that of an agent that was removed.
-pub async fn agent(conn: &mut PgConnection, metadata: &MetadataMap) -> Result<AgentId, Status> {
-    let presented = presented(metadata).map_err(status::from_auth)?;
-    let holder = agents::by_credential(conn, &presented).await.map_err(status::from_store)?;
-    let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
-    if holder.removed_at.is_some() {
-        return Err(status::from_auth(AuthError::Removed(holder.name)));
+/// What an agent presents to show who it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Credential(SecretHash);
+
+impl Credential {
+    /// What came with a call.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when there is none.
+    pub fn presented(metadata: &MetadataMap) -> Result<Self, Status> {
+        presented(metadata).map(Self).map_err(status::from_auth)
     }
-    Ok(holder.agent)
+
+    /// The agent it belongs to now.
+    ///
+    /// # Errors
+    /// `Unauthenticated` when it is nobody's, or that of an agent that was removed; `PermissionDenied` when another machine was
+    /// enrolled in that agent's place.
+    pub async fn agent(&self, conn: &mut PgConnection) -> Result<AgentId, Status> {
+        let holder = agents::by_credential(conn, &self.0).await.map_err(status::from_store)?;
+        let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
+        if let Some(at) = holder.replaced_at {
+            return Err(status::from_auth(AuthError::Replaced { name: holder.name, at }));
+        }
+        if holder.removed_at.is_some() {
+            return Err(status::from_auth(AuthError::Removed(holder.name)));
+        }
+        Ok(holder.agent)
+    }
 }
 
 fn presented(metadata: &MetadataMap) -> Result<SecretHash, AuthError> {

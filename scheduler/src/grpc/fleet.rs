@@ -7,7 +7,7 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::landmark_choice::{self, ChoiceError};
-use crate::secret::Secret;
+use crate::store::enrolments::{CreateError, Enrolment};
 use crate::store::events::{self, Filter};
 use crate::store::{
     self, agents, constraints, drains, embeddings, enrolments, landmarks, leases, quarantines, refusals, sessions,
@@ -20,6 +20,8 @@ use super::{Identity, auth, status};
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
 
+/// Agents that get their tokens at once: all are answered in one message.
+const MOST_ENROLMENTS: usize = 5_000;
 /// Events of an agent that are shown with it.
 const EVENTS_SHOWN: i64 = 20;
 
@@ -43,12 +45,64 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let wanted = request.into_inner().try_into().map_err(status::from_field)?;
-        let token = Secret::generate().map_err(|cause| status::from_randomness(&cause))?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let enrolment = enrolments::create(&mut tx, &wanted, token).await.map_err(status::from_store)?;
-        let contact_url = settings::contact_url(&mut tx).await.map_err(status::from_store)?;
+        let made = enrolments::create(&mut tx, &[wanted]).await.map_err(status::from_create)?;
+        let made = self.handed_out(&mut tx, made).await?.pop().unwrap_or_default();
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
-        Ok(Response::new(convert::enrolment(enrolment, &self.identity, contact_url, self.scheduler.wakes.others())))
+        Ok(Response::new(made))
+    }
+
+    async fn create_enrolments(
+        &self,
+        request: Request<v1::CreateEnrolmentsRequest>,
+    ) -> Result<Response<v1::CreateEnrolmentsResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::CreateEnrolmentsRequest { enrolments: asked, dry_run } = request.into_inner();
+        if asked.len() > MOST_ENROLMENTS {
+            let found = asked.len();
+            return Err(Status::invalid_argument(format!(
+                "enrolments: {found}, and at most {MOST_ENROLMENTS} at once"
+            )));
+        }
+        let (places, wanted, mut problems) = convert::several(asked);
+        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let made = match enrolments::create(&mut tx, &wanted).await {
+            Ok(made) => made,
+            Err(CreateError::Refused(refused)) => {
+                problems.extend(refused.iter().map(|(index, refusal)| convert::problem(places[*index], refusal)));
+                problems.sort_by_key(|problem| problem.index);
+                Vec::new()
+            }
+            Err(error) => return Err(status::from_create(error)),
+        };
+        if dry_run || !problems.is_empty() {
+            tx.rollback().await.map_err(|error| status::from_store(error.into()))?;
+            return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
+        }
+        let enrolments = self.handed_out(&mut tx, made).await?;
+        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments, problems }))
+    }
+
+    async fn list_enrolments(
+        &self,
+        request: Request<v1::ListEnrolmentsRequest>,
+    ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await.map_err(status::from_store)?;
+        let enrolments = tokens.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::ListEnrolmentsResponse { enrolments, older }))
+    }
+
+    async fn revoke_enrolment(
+        &self,
+        request: Request<v1::RevokeEnrolmentRequest>,
+    ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await.map_err(status::from_revoke)?;
+        Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
     }
 
     async fn list_agents(
@@ -60,7 +114,8 @@ impl FleetService for FleetDesk {
         let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
         let removed = request.get_ref().removed;
         let listed = agents.into_iter().filter(|agent| removed || agent.removed_at.is_none());
-        Ok(Response::new(v1::ListAgentsResponse { agents: listed.map(Into::into).collect() }))
+        let open_enrolments = enrolments::open_tokens(&mut conn).await.map_err(status::from_store)?;
+        Ok(Response::new(v1::ListAgentsResponse { agents: listed.map(Into::into).collect(), open_enrolments }))
     }
 
     async fn show_agent(
@@ -71,7 +126,7 @@ impl FleetService for FleetDesk {
         let v1::ShowAgentRequest { name } = request.into_inner();
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
-        let agent = agent.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name)))?;
+        let Some(agent) = agent else { return Err(unknown(&mut conn, name).await) };
         let session = sessions::newest(&mut conn, agent.id).await.map_err(status::from_store)?;
         let held = leases::held(&mut conn, agent.id).await.map_err(status::from_store)?;
         let refused = refusals::of_agent(&mut conn, agent.id).await.map_err(status::from_store)?;
@@ -115,7 +170,7 @@ impl FleetService for FleetDesk {
         let remove = convert::tags("remove", &remove).map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let found = constraints::lock_tags(&mut tx, &name).await.map_err(status::from_store)?;
-        let (agent, tags) = found.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name.clone())))?;
+        let Some((agent, tags)) = found else { return Err(unknown(&mut tx, name).await) };
         let tags = convert::retagged(tags, add, &remove).map_err(status::from_field)?;
         constraints::set_tags(&mut tx, agent, &tags).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
@@ -222,11 +277,32 @@ impl FleetService for FleetDesk {
 }
 
 impl FleetDesk {
+    /// Tokens just made, with what an agent needs beside.
+    async fn handed_out(
+        &self,
+        conn: &mut PgConnection,
+        made: Vec<Enrolment>,
+    ) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
+        let contact_url = settings::contact_url(conn).await.map_err(status::from_store)?;
+        let others = self.scheduler.wakes.others();
+        let response = |made| convert::enrolment(made, &self.identity, contact_url.clone(), others.clone());
+        Ok(made.into_iter().map(response).collect())
+    }
+
     async fn landmarks_changed(&self) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         listed(&mut conn).await
+    }
+}
+
+/// Why there is no agent of this name.
+async fn unknown(conn: &mut PgConnection, name: String) -> Status {
+    match enrolments::is_open(conn, &name).await {
+        Ok(true) => status::from_unknown(status::Unknown::NotYet(name)),
+        Ok(false) => status::from_unknown(status::Unknown::Agent(name)),
+        Err(error) => status::from_store(error),
     }
 }
 

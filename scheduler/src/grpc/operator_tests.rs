@@ -410,9 +410,9 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
     assert_eq!((made.name.as_str(), made.ca_fingerprint.as_str()), ("harbin-cernet", "ab"));
     assert_eq!(made.contact_url, "https://example.org/bot");
     let mut conn = desk.pool.acquire().await.expect("a connection");
-    let redeemed = enrolments::redeem(&mut conn, &made.token).await.expect("redeemed");
+    let redeemed = enrolments::redeem(&mut conn, &made.token, 5).await.expect("redeemed");
     assert_eq!((redeemed.name.as_str(), redeemed.country.as_str()), ("harbin-cernet", "CN"));
-    let again = enrolments::redeem(&mut conn, &made.token).await.expect_err("used");
+    let again = enrolments::redeem(&mut conn, &made.token, 5).await.expect_err("used");
     assert_eq!(super::status::from_redeem(again).code(), Code::FailedPrecondition);
     let listed = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
     assert_eq!(listed.agents.len(), 1);
@@ -700,7 +700,8 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     // Its credential is the fixtures': the name itself.
     let mut metadata = tonic::metadata::MetadataMap::new();
     metadata.insert("authorization", "Bearer agent0".parse().expect("ASCII"));
-    let refused = super::auth::agent(&mut conn, &metadata).await.expect_err("removed");
+    let refused =
+        super::auth::Credential::presented(&metadata).expect("one").agent(&mut conn).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
 }

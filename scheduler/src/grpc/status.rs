@@ -12,7 +12,7 @@ use crate::plan::PlanError;
 use crate::store;
 use crate::store::batch_changes::ChangeError;
 use crate::store::drains::DrainError;
-use crate::store::enrolments::RedeemError;
+use crate::store::enrolments::{CreateError, RedeemError, RevokeError};
 use crate::store::removal::RemoveError;
 use crate::store::sessions::{EndCause, OpenError};
 use crate::store::submissions::SubmitError;
@@ -30,6 +30,9 @@ pub enum Unknown {
     /// An agent.
     #[error("no agent is called {0}")]
     Agent(String),
+    /// An agent that has nothing but an open token.
+    #[error("{}", store::enrolments::not_yet(.0))]
+    NotYet(String),
     /// A site.
     #[error("no site is known as '{0}'")]
     Site(String),
@@ -101,9 +104,10 @@ fn passes(cause: &sqlx::Error) -> bool {
     )
 }
 
-/// `Unauthenticated`, or what the store says.
+/// `Unauthenticated`, `PermissionDenied` for good, or what the store says.
 pub fn from_auth(error: AuthError) -> Status {
     match error {
+        AuthError::Replaced { .. } => Status::permission_denied(error.to_string()),
         AuthError::Missing | AuthError::WrongOperatorToken | AuthError::WrongCredential | AuthError::Removed(_) => {
             Status::unauthenticated(error.to_string())
         }
@@ -123,13 +127,34 @@ pub fn from_unknown(error: Unknown) -> Status {
     Status::not_found(error.to_string())
 }
 
-/// An unknown token is `NotFound`, a used or expired one `FailedPrecondition`.
+/// An unknown token is `NotFound`, one that was used or cannot be any more `FailedPrecondition`.
 pub fn from_redeem(error: RedeemError) -> Status {
     match error {
         RedeemError::Unknown => Status::not_found(error.to_string()),
-        RedeemError::Used { .. } | RedeemError::Expired { .. } => Status::failed_precondition(error.to_string()),
+        RedeemError::Used { .. }
+        | RedeemError::Revoked { .. }
+        | RedeemError::Expired { .. }
+        | RedeemError::InUse(_) => Status::failed_precondition(error.to_string()),
         RedeemError::Randomness(cause) => from_randomness(&cause),
         RedeemError::Store(error) => from_store(error),
+    }
+}
+
+/// `FailedPrecondition` for a name that gets no token.
+pub fn from_create(error: CreateError) -> Status {
+    match error {
+        CreateError::Refused(_) => Status::failed_precondition(error.to_string()),
+        CreateError::Randomness(cause) => from_randomness(&cause),
+        CreateError::Store(error) => from_store(error),
+    }
+}
+
+/// `NotFound` where there is no token, `FailedPrecondition` where it is not open.
+pub fn from_revoke(error: RevokeError) -> Status {
+    match error {
+        RevokeError::Unknown(_) => Status::not_found(error.to_string()),
+        RevokeError::Used { .. } | RevokeError::Expired { .. } => Status::failed_precondition(error.to_string()),
+        RevokeError::Store(error) => from_store(error),
     }
 }
 
@@ -212,7 +237,7 @@ pub fn from_remove(error: RemoveError) -> Status {
 /// `NotFound` for an unknown agent, `FailedPrecondition` for one that was removed or holds leases.
 pub fn from_drain(error: DrainError) -> Status {
     match error {
-        DrainError::Unknown(_) => Status::not_found(error.to_string()),
+        DrainError::Unknown(_) | DrainError::NotYet(_) => Status::not_found(error.to_string()),
         DrainError::Removed { .. } | DrainError::HoldsLeases { .. } => Status::failed_precondition(error.to_string()),
         DrainError::Store(error) => from_store(error),
     }
@@ -230,7 +255,7 @@ pub fn from_open(error: OpenError) -> Status {
 }
 
 /// How an agent is told that its session has ended: `Aborted` where another process took its place, `Unauthenticated` where
-/// it was removed, else `Unavailable`, for it may come again at once.
+/// it was removed, `PermissionDenied` where another machine was enrolled in its place, else `Unavailable`, for it may come again at once.
 pub fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(
@@ -240,6 +265,9 @@ pub fn from_end(cause: Option<EndCause>) -> Status {
             Status::unavailable("this agent has connected anew, and this is its former stream")
         }
         Some(EndCause::Removed) => Status::unauthenticated("this agent was removed by the operator"),
+        Some(EndCause::Replaced) => {
+            Status::permission_denied("this agent was moved to another machine, and this one's credential is void")
+        }
         Some(EndCause::Expired) => Status::unavailable("this session was not renewed in time: register again"),
         Some(EndCause::Left | EndCause::Restored) | None => {
             Status::unavailable("this session has ended: register again")

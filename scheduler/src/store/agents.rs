@@ -222,15 +222,28 @@ pub struct Holder {
     pub name: String,
     /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,
+    /// When another machine was enrolled in its place; `None` for the one whose credential is in force.
+    pub replaced_at: Option<DateTime<Utc>>,
 }
 
-/// The agent a credential was issued to, be it removed.
+/// The agent a credential was issued to, be it removed or replaced since.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
-    let row = sqlx::query!("select id, name, removed_at from agents where credential_hash = $1", credential.as_bytes())
-        .fetch_optional(conn)
-        .await?;
-    Ok(row.map(|row| Holder { agent: AgentId::new(row.id), name: row.name, removed_at: row.removed_at }))
+    let row = sqlx::query!(
+        r#"
+        select id, name, removed_at, case when credential_hash <> $1 then replaced_at end as replaced_at
+        from agents where credential_hash = $1 or former_credential_hash = $1
+        "#,
+        credential.as_bytes(),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| Holder {
+        agent: AgentId::new(row.id),
+        name: row.name,
+        removed_at: row.removed_at,
+        replaced_at: row.replaced_at,
+    }))
 }

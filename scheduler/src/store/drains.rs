@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::sessions::EndCause;
-use super::{Error, leases, minute, sessions, unsigned};
+use super::{Error, enrolments, leases, minute, sessions, unsigned};
 
 /// What a drain or a removal found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,9 @@ pub enum DrainError {
     /// Nobody has this name.
     #[error("no agent is called {0}")]
     Unknown(String),
+    /// It has not enrolled yet.
+    #[error("{}", enrolments::not_yet(.0))]
+    NotYet(String),
     /// It is gone for good.
     #[error("agent {name} was removed at {}: enrol it again under its name to have it back", minute(.at))]
     Removed {
@@ -117,9 +120,13 @@ struct Locked {
 async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
     let row =
         sqlx::query!("select id, draining_since, removed_at from agents where name = $1 for no key update", name,)
-            .fetch_optional(conn)
-            .await?
-            .ok_or_else(|| DrainError::Unknown(name.to_owned()))?;
+            .fetch_optional(&mut *conn)
+            .await?;
+    let Some(row) = row else {
+        let name = name.to_owned();
+        let open = enrolments::is_open(conn, &name).await?;
+        return Err(if open { DrainError::NotYet(name) } else { DrainError::Unknown(name) });
+    };
     Ok(Locked { id: AgentId::new(row.id), draining: row.draining_since.is_some(), removed_at: row.removed_at })
 }
 

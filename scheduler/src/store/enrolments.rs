@@ -1,21 +1,31 @@
 //! Enrolments: one-time tokens, and the credentials they become.
 //!
 //! Invariants: a token is kept only as its hash and becomes a credential at most once, whoever comes first under the
-//! row's lock; enrolling a name again replaces its credential and nothing else, so that a lost machine can be
-//! replaced without losing what its agent did.
+//! row's lock. A name has one open token at most. A token takes the place of an agent in use only where it was made for that; then the
+//! agent's former credential is void, its session ends and its leases go back, in one transaction.
 
+use std::collections::HashMap;
+use std::io;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use sqlx::postgres::types::PgInterval;
 
 use crate::gnp::Position;
 use crate::model::AgentId;
-use crate::naming;
-use crate::secret::{Secret, SecretHash};
+use crate::secret::{Secret, SecretHash, hex};
 
-use super::{Error, minute};
+use super::sessions::{self, EndCause, micros};
+use super::{Error, leases, minute};
+
+use names::Taken;
+pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
+
+mod names;
+mod tokens;
+
+/// Bytes of a token's hash that name it to people.
+const ID_BYTES: usize = 5;
 
 /// The agent an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +44,8 @@ pub struct Wanted {
     pub tags: Vec<String>,
     /// How long the token can be used.
     pub valid_for: Duration,
+    /// Whether an agent of this name that is in use is to be replaced.
+    pub replaces: bool,
 }
 
 /// What an agent is to be called.
@@ -48,12 +60,63 @@ pub enum Name {
 /// A token just made.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
+    /// What people call the token by.
+    pub id: String,
     /// The agent's name.
     pub name: String,
     /// The token, in the clear for the only time.
     pub token: Secret,
     /// Until when it can be used.
     pub expires_at: DateTime<Utc>,
+    /// Whether it takes the place of an agent in use.
+    pub replaces: bool,
+    /// Whether an agent of this name is in use now.
+    pub in_use: bool,
+}
+
+/// Why a name gets no token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// An agent has it.
+    #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
+    InUse(String),
+    /// A token has it.
+    #[error(
+        "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
+    )]
+    Open {
+        /// The agent's name.
+        name: String,
+        /// When.
+        made_at: DateTime<Utc>,
+    },
+    /// It is asked for twice at once.
+    #[error("{0} is named twice")]
+    Repeated(String),
+}
+
+/// Why no token is made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Names that get none, by the place of who wants them.
+    #[error("{}", first(.0))]
+    Refused(Vec<(usize, Refusal)>),
+    /// No token could be drawn.
+    #[error("draw a token")]
+    Randomness(#[from] io::Error),
+    /// The store failed.
+    #[error("make an enrolment token")]
+    Store(#[from] Error),
+}
+
+fn first(refused: &[(usize, Refusal)]) -> String {
+    refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
+}
+
+impl From<sqlx::Error> for CreateError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Store(error.into())
+    }
 }
 
 /// What a token became.
@@ -71,17 +134,27 @@ pub struct Redeemed {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
+    /// Whether it had a credential before, which is void now.
+    pub replaced: bool,
 }
 
 /// Why a token is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum RedeemError {
-    /// Nobody made it.
+    /// Nobody made it, or so long ago that it is forgotten.
     #[error("the enrolment token is unknown to this scheduler: make one with `landfall agents enrol`")]
     Unknown,
     /// It has become a credential before.
     #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Used {
+        /// The agent's name.
+        name: String,
+        /// When.
+        at: DateTime<Utc>,
+    },
+    /// The operator revoked it.
+    #[error("the enrolment token for {name} was revoked at {}: make a new one with `landfall agents enrol`", minute(.at))]
+    Revoked {
         /// The agent's name.
         name: String,
         /// When.
@@ -95,9 +168,14 @@ pub enum RedeemError {
         /// When.
         at: DateTime<Utc>,
     },
+    /// An agent has the name, and the token was not made to replace it.
+    #[error(
+        "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
+    )]
+    InUse(String),
     /// No credential could be drawn.
     #[error("draw a credential")]
-    Randomness(#[from] std::io::Error),
+    Randomness(#[from] io::Error),
     /// The store failed.
     #[error("redeem an enrolment token")]
     Store(#[from] Error),
@@ -109,69 +187,81 @@ impl From<sqlx::Error> for RedeemError {
     }
 }
 
-/// Keeps a token for the agent that is wanted.
+/// Makes a token for each agent that is wanted, or none. Run in a transaction.
 ///
 /// # Errors
-/// When the database fails.
-pub async fn create(conn: &mut PgConnection, wanted: &Wanted, token: Secret) -> Result<Enrolment, Error> {
-    let name = match &wanted.name {
-        Name::Given(name) => name.clone(),
-        Name::Formed(base) => free_name(conn, base).await?,
-    };
-    let valid_for = PgInterval {
-        months: 0,
-        days: 0,
-        microseconds: i64::try_from(wanted.valid_for.as_micros()).unwrap_or(i64::MAX),
-    };
-    let hash = token.hash();
-    let expires_at = sqlx::query_scalar!(
-        r#"
-        insert into enrolments (token_hash, agent_name, city, carrier, country, expires_at, latitude, longitude, tags)
-        values ($1, $2, $3, $4, $5, now() + $6, $7, $8, $9)
-        returning expires_at
-        "#,
-        hash.as_bytes(),
-        name,
-        wanted.city,
-        wanted.carrier,
-        wanted.country,
-        valid_for,
-        wanted.position.map(Position::latitude),
-        wanted.position.map(Position::longitude),
-        &wanted.tags,
-    )
-    .fetch_one(conn)
-    .await?;
-    Ok(Enrolment { name, token, expires_at })
+/// When a name gets none, or the database fails.
+pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
+    // Two operators at once must not find the same name free.
+    sqlx::query!("select pg_advisory_xact_lock(7172)").fetch_one(&mut *conn).await?;
+    let taken = Taken::of(conn, wanted).await?;
+    let names = taken.names(wanted).map_err(CreateError::Refused)?;
+    let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
+    let ends = insert(conn, wanted, &names, &secrets).await?;
+    let made = names.into_iter().zip(secrets).zip(wanted).map(|((name, token), wanted)| {
+        let hash = token.hash();
+        let expires_at = ends.get(hash.as_bytes()).copied().unwrap_or_default();
+        let in_use = taken.in_use(&name);
+        Enrolment { id: id(&hash), name, token, expires_at, replaces: wanted.replaces, in_use }
+    });
+    Ok(made.collect())
 }
 
-/// The name itself, or with the lowest number from 2 that no agent and no usable token has.
-async fn free_name(conn: &mut PgConnection, base: &str) -> Result<String, Error> {
-    // Two callers at once must not find the same name free.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7172))", base).fetch_one(&mut *conn).await?;
-    let taken = sqlx::query_scalar!(
+/// Keeps the tokens; returns when each ends, by its hash.
+async fn insert(
+    conn: &mut PgConnection,
+    wanted: &[Wanted],
+    names: &[String],
+    secrets: &[Secret],
+) -> Result<HashMap<Vec<u8>, DateTime<Utc>>, Error> {
+    let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
+    let texts = |of: fn(&Wanted) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
+    let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
+    // No tag holds a blank.
+    let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
+    let lives: Vec<f64> = wanted.iter().map(|one| micros(one.valid_for)).collect();
+    let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();
+    let made = sqlx::query!(
         r#"
-        select name as "name!" from agents where starts_with(name, $1)
-        union
-        select agent_name from enrolments
-        where starts_with(agent_name, $1) and used_at is null and expires_at > now()
+        insert into enrolments (token_hash, agent_name, city, carrier, country, latitude, longitude, tags, replaces, expires_at)
+        select hash, name, city, carrier, country, latitude, longitude, string_to_array(tags, ' '), replaces,
+               now() + micros * interval '1 microsecond'
+        from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::double precision[],
+                    $8::text[], $9::boolean[], $10::double precision[])
+            as wanted (hash, name, city, carrier, country, latitude, longitude, tags, replaces, micros)
+        returning token_hash, expires_at
         "#,
-        base,
+        &hashes,
+        names,
+        &texts(|one| &one.city),
+        &texts(|one| &one.carrier),
+        &texts(|one| &one.country),
+        &degrees(Position::latitude) as &[Option<f64>],
+        &degrees(Position::longitude) as &[Option<f64>],
+        &tags,
+        &replaces,
+        &lives,
     )
     .fetch_all(conn)
     .await?;
-    Ok(naming::first_free(base, |name| taken.iter().any(|one| one == name)))
+    Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
 }
 
-/// Turns a token into an agent's credential, once.
+/// What people call a token by.
+fn id(hash: &SecretHash) -> String {
+    hex(&hash.as_bytes()[..ID_BYTES])
+}
+
+/// Turns a token into an agent's credential, once. Run in a transaction.
 ///
 /// # Errors
-/// When the token is unknown, used or expired, or the database fails.
-pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, RedeemError> {
+/// When the token is unknown, used, revoked or expired, an agent in use has its name, or the database fails.
+pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<Redeemed, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(
         r#"
-        select agent_name, city, carrier, country, latitude, longitude, tags, used_at, expires_at, expires_at <= now() as "expired!"
+        select agent_name, city, carrier, country, latitude, longitude, tags, replaces, used_at, revoked_at, expires_at,
+               expires_at <= now() as "expired!"
         from enrolments where token_hash = $1
         for update
         "#,
@@ -183,15 +273,15 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
     if let Some(at) = row.used_at {
         return Err(RedeemError::Used { name: row.agent_name, at });
     }
+    if let Some(at) = row.revoked_at {
+        return Err(RedeemError::Revoked { name: row.agent_name, at });
+    }
     if row.expired {
         return Err(RedeemError::Expired { name: row.agent_name, at: row.expires_at });
     }
     let credential = Secret::generate()?;
     let credential_hash = credential.hash();
-    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes())
-        .execute(&mut *conn)
-        .await?;
-    let agent = sqlx::query_scalar!(
+    let agent = sqlx::query!(
         r#"
         insert into agents (name, city, carrier, country, credential_hash, latitude, longitude, tags)
         values ($1, $2, $3, $4, $5, $6, $7, $8)
@@ -199,9 +289,11 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         set city = excluded.city, carrier = excluded.carrier, country = excluded.country,
             latitude = excluded.latitude, longitude = excluded.longitude,
             tags = case when cardinality(excluded.tags) > 0 then excluded.tags else agents.tags end,
+            former_credential_hash = agents.credential_hash, replaced_at = now(),
             credential_hash = excluded.credential_hash, enrolled_at = now(),
             draining_since = case when agents.removed_at is null then agents.draining_since end, removed_at = null
-        returning id
+        where $9 or agents.removed_at is not null
+        returning id, replaced_at is not null as "replaced!"
         "#,
         row.agent_name,
         row.city,
@@ -211,16 +303,27 @@ pub async fn redeem(conn: &mut PgConnection, token: &str) -> Result<Redeemed, Re
         row.latitude,
         row.longitude,
         &row.tags,
+        row.replaces,
     )
-    .fetch_one(conn)
-    .await?;
+    .fetch_optional(&mut *conn)
+    .await?
+    .ok_or_else(|| RedeemError::InUse(row.agent_name.clone()))?;
+    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes())
+        .execute(&mut *conn)
+        .await?;
+    let id = AgentId::new(agent.id);
+    if agent.replaced {
+        sessions::close_active(conn, id, EndCause::Replaced).await?;
+        leases::release_of_ended_sessions(conn, max_crashes).await?;
+    }
     Ok(Redeemed {
-        agent: AgentId::new(agent),
+        agent: id,
         credential: credential.reveal().to_owned(),
         name: row.agent_name,
         city: row.city,
         carrier: row.carrier,
         country: row.country,
+        replaced: agent.replaced,
     })
 }
 
@@ -229,7 +332,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::agents;
+    use crate::store::{agents, fixtures};
 
     fn wanted(name: Option<&str>) -> Wanted {
         Wanted {
@@ -240,11 +343,21 @@ mod tests {
             position: None,
             tags: Vec::new(),
             valid_for: Duration::from_secs(60),
+            replaces: false,
         }
     }
 
     async fn made(conn: &mut PgConnection, name: Option<&str>) -> Enrolment {
-        create(conn, &wanted(name), Secret::generate().expect("randomness")).await.expect("an enrolment")
+        create(conn, &[wanted(name)]).await.expect("an enrolment").remove(0)
+    }
+
+    async fn to_replace(conn: &mut PgConnection, name: &str) -> Enrolment {
+        let wanted = Wanted { replaces: true, ..wanted(Some(name)) };
+        create(conn, &[wanted]).await.expect("an enrolment").remove(0)
+    }
+
+    async fn used(conn: &mut PgConnection, enrolment: &Enrolment) -> Result<Redeemed, RedeemError> {
+        redeem(conn, enrolment.token.reveal(), fixtures::MAX_CRASHES).await
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -252,17 +365,44 @@ mod tests {
         let mut conn = pool.acquire().await.expect("a connection");
         let first = made(&mut conn, None).await;
         assert_eq!(first.name, "harbin-cernet");
-        redeem(&mut conn, first.token.reveal()).await.expect("redeemed");
+        used(&mut conn, &first).await.expect("redeemed");
         assert_eq!(made(&mut conn, None).await.name, "harbin-cernet-2");
         assert_eq!(made(&mut conn, None).await.name, "harbin-cernet-3");
+        revoke(&mut conn, "harbin-cernet-2").await.expect("revoked");
+        let several = [wanted(None), wanted(Some("harbin-cernet-4")), wanted(None)];
+        let names = create(&mut conn, &several).await.expect("three");
+        let names: Vec<&str> = names.iter().map(|made| made.name.as_str()).collect();
+        assert_eq!(names, ["harbin-cernet-2", "harbin-cernet-4", "harbin-cernet-5"], "a revoked one is free again");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_name_that_is_in_use_or_has_a_token_is_refused(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("a connection");
+        fixtures::agent(&mut conn, "a").await;
+        let open = made(&mut conn, Some("b")).await;
+        let all = [Some("a"), Some("b"), Some("c"), Some("c"), None].map(wanted);
+        let refused = match create(&mut conn, &all).await.expect_err("refused") {
+            CreateError::Refused(refused) => refused,
+            other => panic!("{other}"),
+        };
+        let indices: Vec<usize> = refused.iter().map(|(index, _)| *index).collect();
+        assert_eq!(indices, [0, 1, 3]);
+        assert!(matches!(&refused[0].1, Refusal::InUse(name) if name == "a"));
+        assert!(matches!(&refused[1].1, Refusal::Open { name, .. } if name == "b"));
+        assert!(matches!(&refused[2].1, Refusal::Repeated(name) if name == "c"));
+        assert_eq!(open_tokens(&mut conn).await.expect("count"), 1, "all or none");
+        sqlx::query("update agents set removed_at = now()").execute(&mut *conn).await.expect("remove");
+        assert!(!made(&mut conn, Some("a")).await.in_use, "a removed one is enrolled again under its name");
+        used(&mut conn, &open).await.expect("redeemed");
+        assert!(to_replace(&mut conn, "b").await.in_use);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn of_two_uses_at_once_exactly_one_wins(pool: PgPool) {
-        let token = made(&mut pool.acquire().await.expect("a connection"), Some("a")).await.token;
+        let token = made(&mut pool.acquire().await.expect("a connection"), Some("a")).await;
         let attempt = || async {
             let mut tx = pool.begin().await.expect("a transaction");
-            let redeemed = redeem(&mut tx, token.reveal()).await;
+            let redeemed = used(&mut tx, &token).await;
             tx.commit().await.expect("commit");
             redeemed
         };
@@ -277,25 +417,52 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn stale_tokens_say_what_is_wrong_with_them(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("a connection");
-        let token = made(&mut conn, Some("a")).await.token;
+        let token = made(&mut conn, Some("a")).await;
         sqlx::query("update enrolments set expires_at = now()").execute(&mut *conn).await.expect("expire");
-        let expired = redeem(&mut conn, token.reveal()).await.expect_err("expired");
+        let expired = used(&mut conn, &token).await.expect_err("expired");
         assert!(matches!(expired, RedeemError::Expired { .. }), "{expired}");
-        let unknown = redeem(&mut conn, "made up").await.expect_err("unknown");
+        let token = made(&mut conn, Some("a")).await;
+        revoke(&mut conn, "a").await.expect("revoked");
+        let revoked = used(&mut conn, &token).await.expect_err("revoked");
+        assert!(matches!(revoked, RedeemError::Revoked { .. }), "{revoked}");
+        let unknown = redeem(&mut conn, "made up", 5).await.expect_err("unknown");
         assert!(matches!(unknown, RedeemError::Unknown), "{unknown}");
         assert!(agents::list(&mut conn).await.expect("agents").is_empty());
+        let token = made(&mut conn, Some("a")).await;
+        fixtures::agent(&mut conn, "a").await;
+        let in_use = used(&mut conn, &token).await.expect_err("in use");
+        assert!(matches!(in_use, RedeemError::InUse(_)), "{in_use}");
+        assert!(is_open(&mut conn, "a").await.expect("look"), "and is not spent");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn enrolling_a_name_again_replaces_its_credential(pool: PgPool) {
+    async fn a_replaced_agent_loses_session_and_leases_and_nobody_is_blamed(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("a connection");
         let first = made(&mut conn, Some("a")).await;
-        let first = redeem(&mut conn, first.token.reveal()).await.expect("redeemed");
-        let second = made(&mut conn, Some("a")).await;
-        let second = redeem(&mut conn, second.token.reveal()).await.expect("redeemed");
-        assert_eq!(first.agent, second.agent);
-        let old = agents::by_credential(&mut conn, &SecretHash::of(&first.credential)).await.expect("a lookup");
-        let new = agents::by_credential(&mut conn, &SecretHash::of(&second.credential)).await.expect("a lookup");
-        assert_eq!((old, new.map(|holder| holder.agent)), (None, Some(first.agent)));
+        let first = used(&mut conn, &first).await.expect("redeemed");
+        assert!(!first.replaced);
+        let session = fixtures::session(&mut conn, first.agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, first.agent).await;
+        assert_eq!(leases::grant(&mut conn, first.agent, session).await.expect("grant").len(), 1);
+
+        let second = to_replace(&mut conn, "a").await;
+        assert!(sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "until it is used");
+        let second = used(&mut conn, &second).await.expect("redeemed");
+        assert_eq!((first.agent, second.replaced), (second.agent, true));
+        assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
+        assert_eq!(sessions::end_cause(&mut conn, session).await.expect("look"), Some(EndCause::Replaced));
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+        let crashes: i32 = sqlx::query_scalar("select crashes from tasks").fetch_one(&mut *conn).await.expect("ask");
+        assert_eq!(crashes, 0);
+        let by = |credential: &str| SecretHash::of(credential);
+        let old = agents::by_credential(&mut conn, &by(&first.credential)).await.expect("a lookup").expect("known");
+        let new = agents::by_credential(&mut conn, &by(&second.credential)).await.expect("a lookup").expect("known");
+        assert_eq!((old.agent, new.agent), (first.agent, first.agent));
+        assert!(old.replaced_at.is_some() && new.replaced_at.is_none());
+        let opened = fixtures::session(&mut conn, first.agent).await;
+        let again = leases::grant(&mut conn, first.agent, opened).await.expect("grant");
+        assert_eq!((again[0].task, again[0].token.get()), (task, 2));
     }
 }

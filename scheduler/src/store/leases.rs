@@ -380,6 +380,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
                           when lost.crashed > 0 then 'its agent was lost'
                           when lost.cause = 'restored' then 'the database was restored'
                           when lost.cause = 'reconnected' then 'its agent connected anew without it'
+                          when lost.cause = 'replaced' then 'its agent was moved to another machine'
                           else 'its agent left' end,
             state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'

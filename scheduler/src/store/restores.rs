@@ -269,16 +269,16 @@ mod tests {
             position: None,
             tags: Vec::new(),
             valid_for: Duration::from_secs(600),
+            replaces: false,
         };
-        let token = crate::secret::Secret::generate().expect("randomness");
-        let enrolment = enrolments::create(&mut conn, &wanted, token).await.expect("enrol");
+        let enrolment = enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
 
         let restored = rewound(&mut conn).await;
         assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let told = "select count(*) from tasks where reason = 'the database was restored' and crashes = 0";
         assert_eq!(number(&mut conn, told).await, 2);
-        let void = enrolments::redeem(&mut conn, enrolment.token.reveal()).await.unwrap_err().to_string();
+        let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
         // What was granted after the backup is nobody's fault; what never was, is.

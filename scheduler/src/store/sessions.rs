@@ -62,6 +62,8 @@ pub enum EndCause {
     Superseded,
     /// Its process connected anew: the stream broke, or the scheduler was away.
     Reconnected,
+    /// Another machine was enrolled in its agent's place.
+    Replaced,
     /// Its agent said goodbye.
     Left,
     /// The operator removed its agent.
@@ -77,6 +79,7 @@ impl EndCause {
             Self::Expired => "expired",
             Self::Superseded => "superseded",
             Self::Reconnected => "reconnected",
+            Self::Replaced => "replaced",
             Self::Left => "left",
             Self::Removed => "removed",
             Self::Restored => "restored",
@@ -261,8 +264,8 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
         .await?
         .flatten();
     name.map(|name| {
-        use EndCause::{Expired, Left, Reconnected, Removed, Restored, Superseded};
-        let all = [Expired, Superseded, Reconnected, Left, Removed, Restored];
+        use EndCause::{Expired, Left, Reconnected, Removed, Replaced, Restored, Superseded};
+        let all = [Expired, Superseded, Reconnected, Replaced, Left, Removed, Restored];
         let cause = all.into_iter().find(|cause| cause.name() == name);
         cause.ok_or_else(|| Error::inconsistent("sessions", "end_cause", &name))
     })

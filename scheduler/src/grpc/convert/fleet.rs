@@ -1,5 +1,6 @@
 //! Messages of the fleet's service.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use landfall_proto::v1;
@@ -14,7 +15,7 @@ use crate::model::AgentId;
 use crate::naming;
 use crate::store::agents::{Agent, ServiceState};
 use crate::store::drains::Drained;
-use crate::store::enrolments::{Enrolment, Name, Wanted};
+use crate::store::enrolments::{Enrolment, Name, State, Token, Wanted};
 use crate::store::events::Event;
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 use crate::store::leases::Held;
@@ -27,7 +28,7 @@ use super::{InvalidField, agent_name, bounded, duration, line, rtt, timestamp};
 /// How long an enrolment token can be used, unless told otherwise.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The bounds of what may be told.
-const SHORTEST_VALIDITY: Duration = Duration::from_secs(60);
+const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Dimensions the embedding has unless told otherwise, landmarks permitting.
 const DEFAULT_DIMENSIONS: u32 = 8;
@@ -52,6 +53,7 @@ impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
             position: position(request.latitude, request.longitude)?,
             tags: tags("tags", &request.tags)?,
             valid_for: valid_for.unwrap_or(DEFAULT_VALIDITY),
+            replaces: request.replaces,
         })
     }
 }
@@ -118,6 +120,51 @@ pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result
     request.contact_url.parse().map_err(InvalidField::of("contact_url"))
 }
 
+/// What is asked of several agents, as far as it is understood, each with its place; and what is wrong with the others.
+pub(in crate::grpc) fn several(
+    asked: Vec<v1::CreateEnrolmentRequest>,
+) -> (Vec<usize>, Vec<Wanted>, Vec<v1::EnrolmentProblem>) {
+    let (mut places, mut wanted, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, one) in asked.into_iter().enumerate() {
+        match Wanted::try_from(one) {
+            Ok(one) => {
+                places.push(index);
+                wanted.push(one);
+            }
+            Err(problem) => problems.push(self::problem(index, &problem)),
+        }
+    }
+    (places, wanted, problems)
+}
+
+/// What is wrong with one of several.
+pub(in crate::grpc) fn problem(index: usize, problem: &impl Display) -> v1::EnrolmentProblem {
+    v1::EnrolmentProblem { index: count(index), problem: problem.to_string() }
+}
+
+impl From<Token> for v1::Enrolment {
+    fn from(token: Token) -> Self {
+        let state = match token.state {
+            State::Open => v1::EnrolmentState::Open,
+            State::Used => v1::EnrolmentState::Used,
+            State::Expired => v1::EnrolmentState::Expired,
+            State::Revoked => v1::EnrolmentState::Revoked,
+        };
+        Self {
+            enrolment_id: token.id,
+            name: token.name,
+            city: token.city,
+            carrier: token.carrier,
+            country: token.country,
+            state: state.into(),
+            made_at: Some(timestamp(token.made_at)),
+            expires_at: Some(timestamp(token.expires_at)),
+            ended_at: token.ended_at.map(timestamp),
+            replaces: token.replaces,
+        }
+    }
+}
+
 /// A token, and how the agent reaches and recognises the scheduler.
 pub(in crate::grpc) fn enrolment(
     enrolment: Enrolment,
@@ -126,6 +173,9 @@ pub(in crate::grpc) fn enrolment(
     others: Vec<String>,
 ) -> v1::CreateEnrolmentResponse {
     v1::CreateEnrolmentResponse {
+        enrolment_id: enrolment.id,
+        replaces: enrolment.replaces,
+        in_use: enrolment.in_use,
         token: enrolment.token.reveal().to_owned(),
         name: enrolment.name,
         expires_at: Some(timestamp(enrolment.expires_at)),

@@ -1,7 +1,6 @@
 //! What the benchmark of leases begins with: agents that are enrolled, and open tasks that are assigned to them.
 
 use anyhow::Context;
-use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
@@ -17,11 +16,11 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
             position: None,
             tags: Vec::new(),
             valid_for: std::time::Duration::from_secs(600),
+            replaces: false,
         };
         let mut tx = pool.begin().await.context("begin")?;
-        let token = Secret::generate().context("make a token")?;
-        let enrolment = enrolments::create(&mut tx, &wanted, token).await.context("make an enrolment")?;
-        let redeemed = enrolments::redeem(&mut tx, enrolment.token.reveal()).await.context("redeem it")?;
+        let enrolment = enrolments::create(&mut tx, &[wanted]).await.context("make an enrolment")?.remove(0);
+        let redeemed = enrolments::redeem(&mut tx, enrolment.token.reveal(), 5).await.context("redeem it")?;
         tx.commit().await.context("commit")?;
         credentials.push(redeemed.credential);
     }
