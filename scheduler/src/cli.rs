@@ -33,6 +33,7 @@ mod explain;
 #[cfg(test)]
 mod fits;
 mod landmarks;
+mod operator;
 mod output;
 mod plan;
 mod policy;
@@ -169,6 +170,9 @@ happened after the backup is not known any more: it is said what that means when
     /// Set and show the contact URL that every request carries
     #[command(subcommand)]
     Contact(contact::ContactCommand),
+    /// Replace the operator's token
+    #[command(subcommand)]
+    Operator(operator::OperatorCommand),
     /// Submit, watch, show, cancel and retry sites
     #[command(subcommand)]
     Sites(sites::SitesCommand),
@@ -261,6 +265,7 @@ impl Cli {
                 Command::Landmarks(command) => command.run(&connection).await,
                 Command::Embedding(command) => command.run(&connection).await,
                 Command::Contact(command) => command.run(&connection).await,
+                Command::Operator(command) => command.run(&connection).await,
                 Command::Sites(command) => command.run(&connection).await,
                 Command::Batches(command) => command.run(&connection).await,
                 Command::Events(args) => args.run(&connection).await,

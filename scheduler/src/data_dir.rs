@@ -176,10 +176,20 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
         .mode(mode)
         .open(&temporary)
         .map_err(failed("make", &temporary))?;
+    give_to_owner(&file, path).map_err(failed("give away", &temporary))?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
     fs::rename(&temporary, path).map_err(failed("replace", path))?;
     let parent = path.parent().unwrap_or(Path::new("/"));
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
+}
+
+/// What root writes into a folder of another is that one's: the service whose folder it is could not read it else.
+fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    let folder = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+    std::os::unix::fs::fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DataDirError {

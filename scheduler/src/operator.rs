@@ -1,10 +1,12 @@
 //! The operator's token, and the file that lets the operator's commands find the scheduler.
 //!
 //! The token lies in `DIR/operator-token` (mode 0600); the database keeps its hash alone. `DIR/client.toml` repeats it
-//! beside the address, and is written anew at each start.
+//! beside the address, and is written anew at each start. `landfall operator rotate` replaces it while schedulers run.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -12,11 +14,14 @@ use sqlx::PgPool;
 
 use crate::data_dir::{DataDir, write_atomically};
 use crate::secret::{Secret, SecretHash};
-use crate::store::settings;
+use crate::store::{self, settings};
+use crate::wake::Wakes;
 
 /// The file of [`ClientFile`], in the data directory.
 pub const CLIENT_FILE: &str = "client.toml";
 const TOKEN_FILE: &str = "operator-token";
+/// How often the data directory is looked at for another operator's token.
+const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
 /// What an operator's command must know of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,9 +75,9 @@ impl ClientFile {
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn write(&self, data_dir: &DataDir) -> anyhow::Result<PathBuf> {
-        let path = data_dir.path().join(CLIENT_FILE);
-        let beside = |ca: &PathBuf| ca.strip_prefix(data_dir.path()).unwrap_or(ca).to_owned();
+    pub fn write(&self, data_dir: &Path) -> anyhow::Result<PathBuf> {
+        let path = data_dir.join(CLIENT_FILE);
+        let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();
         let file = Self { ca: self.ca.as_ref().map(beside), ..self.clone() };
         let text = toml::to_string(&file).context("write the client's settings")?;
         write_atomically(&path, 0o600, text.as_bytes())?;
@@ -98,7 +103,9 @@ impl ClientFile {
 /// Whose secrets count when the database knows others than the data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
-    /// The data directory's: the database lies in it, or the operator says so.
+    /// The data directory's: the operator says so.
+    Operator,
+    /// The data directory's, in which the database lies, unless its token was replaced while the scheduler ran.
     DataDir,
     /// The database's, which another scheduler may use as well.
     Database,
@@ -111,17 +118,25 @@ pub enum Precedence {
 /// directory does not have it.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
-    let known = match std::fs::read_to_string(&path) {
-        Ok(text) => Some(text.trim().to_owned()).filter(|token| !token.is_empty()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
-    };
+    let known = held(data_dir.path())?;
     let mut conn = pool.acquire().await.context("reach the database")?;
-    let in_force = settings::operator_token_hash(&mut conn).await.context("read the operator's token")?;
+    let tokens = settings::operator_tokens(&mut conn).await.context("read the operator's token")?;
+    let former = known.as_ref().and_then(|token| tokens.former(&SecretHash::of(token)));
+    if let (Some(token), Some(former)) = (&known, former)
+        && precedence != Precedence::Operator
+    {
+        tracing::warn!(
+            "the operator's token in {} was replaced at {}: copy operator-token from the folder in which `landfall operator rotate` \
+             was run, or commands are refused that look here",
+            data_dir.path().display(),
+            store::minute(&former.replaced_at)
+        );
+        return Ok(token.clone());
+    }
     let token = match known {
         Some(token) => token,
         // One that the database will not have is not made.
-        None if in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
+        None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
             // Before the database knows it: a token that nobody has would lock the operator out.
@@ -139,6 +154,114 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
         settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
     }
     Ok(token)
+}
+
+/// The token that a folder holds.
+///
+/// # Errors
+/// When its file is there and cannot be read.
+pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
+    let path = data_dir.join(TOKEN_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// Lets the operator's commands know of the other schedulers, as they come and go, and of a token that was copied here.
+pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
+    let mut others = wakes.others_watched();
+    let mut look = tokio::time::interval(TOKEN_LOOK);
+    let mut written = client.with(&others.borrow_and_update());
+    loop {
+        tokio::select! {
+            changed = others.changed() => if changed.is_err() {
+                std::future::pending::<()>().await;
+            },
+            _ = look.tick() => {}
+        }
+        let mut known = client.with(&others.borrow_and_update());
+        // What cannot be read now was read before.
+        known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
+        if known == written {
+            continue;
+        }
+        match known.write(data_dir.path()) {
+            Ok(_) => written = known,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the operator's commands do not learn of other schedulers, or of a new token");
+            }
+        }
+    }
+}
+
+/// A new token on its way into the files that hold the present one. First it lies beside them, so that it is never known to the
+/// database alone.
+#[derive(Debug)]
+pub struct Successor {
+    token: Secret,
+    /// What holds a token and nothing else.
+    file: PathBuf,
+    /// Where it lies until it is in force.
+    beside: PathBuf,
+    /// A folder whose client file is to hold it as well.
+    folder: Option<PathBuf>,
+}
+
+impl Successor {
+    /// Draws a token and lays it beside the file that holds the present one: `token_file`, or that of a folder.
+    ///
+    /// # Errors
+    /// When there is no randomness, or the file cannot be written.
+    pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = Secret::generate().context("make the operator's token")?;
+        let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
+        let mut beside = file.clone().into_os_string();
+        beside.push(".next");
+        let beside = PathBuf::from(beside);
+        write_atomically(&beside, 0o600, format!("{}\n", token.reveal()).as_bytes())?;
+        Ok(Self { token, file, beside, folder: token_file.is_none().then(|| folder.to_owned()) })
+    }
+
+    /// What the database is told.
+    pub fn hash(&self) -> SecretHash {
+        self.token.hash()
+    }
+
+    /// Where it lies until it is in force.
+    pub fn beside(&self) -> &Path {
+        &self.beside
+    }
+
+    /// It is not wanted: nothing is left of it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn forget(self) -> anyhow::Result<()> {
+        std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
+    }
+
+    /// It is in force: puts it in the place of the former one; returns the files that hold it.
+    ///
+    /// # Errors
+    /// When the system refuses; then it still lies beside.
+    pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
+        let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
+        let mut files = Vec::new();
+        if let (Some(folder), Some(client)) = (&self.folder, client) {
+            files.push(ClientFile { token: self.token.reveal().to_owned(), ..client }.write(folder)?);
+        }
+        // A copy of a client file elsewhere has no token file beside it.
+        if self.file.exists() || files.is_empty() {
+            std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
+            files.push(self.file);
+        } else {
+            self.forget()?;
+        }
+        Ok(files)
+    }
 }
 
 fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
@@ -179,6 +302,8 @@ pub async fn authority(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -188,10 +313,10 @@ mod tests {
         assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
         for ca in [None, Some(PathBuf::from("/x/ca.pem")), Some(dir.path().join("tls/ca.pem"))] {
             let file = ClientFile { scheduler: vec!["https://127.0.0.1:7171".to_owned()], ca, token: "t".to_owned() };
-            file.write(&dir).unwrap();
+            file.write(dir.path()).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file.clone()));
             let more = ClientFile { scheduler: vec!["https://a:1".to_owned(), "https://b:2".to_owned()], ..file };
-            more.write(&dir).unwrap();
+            more.write(dir.path()).unwrap();
             assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(more));
         }
         let copy = base.path().join("copy");
@@ -225,5 +350,38 @@ mod tests {
         authority(&pool, &second, "aa", Shared).await.unwrap();
         authority(&pool, &second, "bb", Own).await.unwrap();
         assert!(authority(&pool, &first, "aa", Shared).await.is_err());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_token_that_was_replaced_is_not_put_in_force_again_by_a_start(pool: PgPool) {
+        use Precedence::{DataDir as Own, Database as Shared};
+        let base = tempfile::tempdir().unwrap();
+        let dir = DataDir::claim(&base.path().join("d")).unwrap();
+        let old = token(&pool, &dir, Own).await.unwrap();
+        let client = ClientFile { scheduler: vec!["http://127.0.0.1:1".to_owned()], ca: None, token: old.clone() };
+        client.write(dir.path()).unwrap();
+        let elsewhere = base.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        client.write(&elsewhere).unwrap();
+
+        let successor = Successor::draw(&elsewhere, None).unwrap();
+        assert_eq!(std::fs::metadata(successor.beside()).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut conn = pool.acquire().await.unwrap();
+        let (known, new) = (SecretHash::of(&old), successor.hash());
+        let replaced = settings::replace_operator_token(&mut conn, &known, &new, Duration::ZERO).await.unwrap();
+        assert!(replaced.is_some());
+        let again = settings::replace_operator_token(&mut conn, &known, &new, Duration::ZERO).await.unwrap();
+        assert_eq!(again, None, "the former one replaces nothing");
+        assert_eq!(successor.adopt().unwrap(), [elsewhere.join(CLIENT_FILE)]);
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1, "nothing is left beside");
+        let adopted = ClientFile::read(&elsewhere).unwrap().unwrap();
+        assert_eq!((SecretHash::of(&adopted.token), adopted.scheduler), (new, client.scheduler));
+
+        for precedence in [Own, Shared] {
+            assert_eq!(token(&pool, &dir, precedence).await.unwrap(), old, "it starts nevertheless");
+            assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(new));
+        }
+        token(&pool, &dir, Precedence::Operator).await.unwrap();
+        assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(known), "the operator says so");
     }
 }

@@ -4,7 +4,6 @@
 //! then Postgres, then the operator's token; the client's file is written when the scheduler can answer it. On the way
 //! out the scheduler drains first, then Postgres stops.
 
-use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -137,8 +136,11 @@ async fn serve(
     if config.database_url.is_some() {
         reach(&connect).await?;
     }
-    let own = config.database_url.is_none() || options.replace_secrets;
-    let precedence = if own { Precedence::DataDir } else { Precedence::Database };
+    let precedence = match (options.replace_secrets, &config.database_url) {
+        (true, _) => Precedence::Operator,
+        (false, None) => Precedence::DataDir,
+        (false, Some(_)) => Precedence::Database,
+    };
     let pool = store::open(connect).await.context("open the database")?;
     let token = operator::token(&pool, data_dir, precedence).await?;
     let tls = match address.ip().is_loopback() {
@@ -157,7 +159,7 @@ async fn serve(
     }
     let client = client_file(address, tls.as_ref(), token);
     let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
-    client.with(&others).write(data_dir)?;
+    client.with(&others).write(data_dir.path())?;
     let has_contact =
         config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
     let private = config.database_url.is_none();
@@ -174,7 +176,7 @@ async fn serve(
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown) => served,
-        never = keep_client_file(&wakes, &client, data_dir) => match never {},
+        never = operator::keep_client_file(&wakes, &client, data_dir) => match never {},
     };
     pool.close().await;
     served
@@ -324,20 +326,6 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     let scheme = if tls.is_some() { "https" } else { "http" };
     let scheduler = vec![format!("{scheme}://{}", local(address))];
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
-}
-
-/// Lets the operator's commands know of the other schedulers, as they come and go.
-async fn keep_client_file(wakes: &wake::Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
-    let mut others = wakes.others_watched();
-    loop {
-        if others.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        let known = client.with(&others.borrow_and_update());
-        if let Err(error) = known.write(data_dir) {
-            tracing::warn!(error = format!("{error:#}"), "the operator's commands do not learn of other schedulers");
-        }
-    }
 }
 
 /// What a person reads at the start.

@@ -1,6 +1,6 @@
 //! The way to a scheduler: which one, with what token, and how its refusals read.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +93,11 @@ impl Client {
         {
             *self = moved;
         }
+    }
+
+    /// Whether there are schedulers that could be asked beside this one.
+    pub(super) fn is_one_of_several(&self) -> bool {
+        self.known.len() > 1
     }
 
     /// The scheduler's URL.
@@ -226,12 +231,14 @@ fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string().replace('\n', " ")
 }
 
+/// The folder in which a command looks for the way to a scheduler.
+pub(super) fn data_dir(args: &ConnectionArgs) -> anyhow::Result<PathBuf> {
+    args.data_dir.clone().map_or_else(|| Ok(DataDir::default_path()?), Ok)
+}
+
 /// What the flags say, and the client.toml for the rest.
 fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
-    let data_dir = match &args.data_dir {
-        Some(dir) => dir.clone(),
-        None => DataDir::default_path()?,
-    };
+    let data_dir = data_dir(args)?;
     // A file that cannot be read matters only where it is needed.
     let needed = args.scheduler.is_empty() || args.token_file.is_none();
     let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };

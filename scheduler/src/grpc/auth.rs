@@ -23,6 +23,9 @@ pub enum AuthError {
     /// It is not the operator's.
     #[error("the operator token is wrong")]
     WrongOperatorToken,
+    /// It was the operator's.
+    #[error("the operator's token was replaced at {}", store::minute(.0))]
+    ReplacedOperatorToken(DateTime<Utc>),
     /// It is no agent's.
     #[error("the credential is not known: enrol the agent again")]
     WrongCredential,
@@ -42,19 +45,21 @@ pub enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// Lets the operator pass.
+/// Lets the operator pass; returns the hash of the token they presented.
 ///
 /// # Errors
 /// `Unauthenticated` for everybody else.
-pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<(), Status> {
+pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<SecretHash, Status> {
     // Before the database is asked, so that a stranger costs nothing.
     let presented = presented(metadata).map_err(status::from_auth)?;
     let mut conn = scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-    let expected = settings::operator_token_hash(&mut conn).await.map_err(status::from_store)?;
-    if expected != Some(presented) {
-        return Err(status::from_auth(AuthError::WrongOperatorToken));
+    let known = settings::operator_tokens(&mut conn).await.map_err(status::from_store)?;
+    match known.former(&presented) {
+        _ if known.in_force == Some(presented) => Ok(presented),
+        Some(former) if former.good => Ok(presented),
+        Some(former) => Err(status::from_auth(AuthError::ReplacedOperatorToken(former.replaced_at))),
+        None => Err(status::from_auth(AuthError::WrongOperatorToken)),
     }
-    Ok(())
 }
 
 /// What an agent presents to show who it is.

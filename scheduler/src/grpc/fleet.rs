@@ -14,7 +14,7 @@ use crate::store::{
     settings,
 };
 
-use super::convert::fleet as convert;
+use super::convert::{fleet as convert, timestamp};
 use super::{Identity, auth, status};
 
 /// The largest message taken.
@@ -251,6 +251,19 @@ impl FleetService for FleetDesk {
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
         Ok(Response::new(v1::TrustAgentResponse { released }))
+    }
+
+    async fn replace_operator_token(
+        &self,
+        request: Request<v1::ReplaceOperatorTokenRequest>,
+    ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
+        let presented = auth::operator(&self.scheduler, request.metadata()).await?;
+        let (hash, grace) = convert::new_token(request.get_ref()).map_err(status::from_field)?;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
+        let until = replaced.map_err(status::from_store)?.ok_or_else(status::former_token)?;
+        tracing::warn!(former_until = %until, "the operator's token was replaced");
+        Ok(Response::new(v1::ReplaceOperatorTokenResponse { former_until: Some(timestamp(until)) }))
     }
 
     async fn set_contact_url(

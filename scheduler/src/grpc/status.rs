@@ -108,9 +108,11 @@ fn passes(cause: &sqlx::Error) -> bool {
 pub fn from_auth(error: AuthError) -> Status {
     match error {
         AuthError::Replaced { .. } => Status::permission_denied(error.to_string()),
-        AuthError::Missing | AuthError::WrongOperatorToken | AuthError::WrongCredential | AuthError::Removed(_) => {
-            Status::unauthenticated(error.to_string())
-        }
+        AuthError::Missing
+        | AuthError::WrongOperatorToken
+        | AuthError::ReplacedOperatorToken(_)
+        | AuthError::WrongCredential
+        | AuthError::Removed(_) => Status::unauthenticated(error.to_string()),
         AuthError::Store(error) => from_store(error),
     }
 }
@@ -273,6 +275,11 @@ pub fn from_end(cause: Option<EndCause>) -> Status {
             Status::unavailable("this session has ended: register again")
         }
     }
+}
+
+/// `FailedPrecondition`: who has only the former operator's token must not lock out who has the new one.
+pub fn former_token() -> Status {
+    Status::failed_precondition("this operator's token was replaced and is good for a while: replace the new one")
 }
 
 /// `Unavailable`: the scheduler is stopping.

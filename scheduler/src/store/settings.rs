@@ -1,10 +1,14 @@
 //! Settings: what the operator set for the whole fleet. Exactly one row.
 
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::secret::SecretHash;
 
 use super::Error;
+use super::sessions::micros;
 
 /// The contact URL that every request carries; none until the operator sets one.
 ///
@@ -56,22 +60,87 @@ pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) ->
     Ok(())
 }
 
-/// The hash of the operator's token; none until the first start made one.
+/// The operator's token that is in force, and the one before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorTokens {
+    /// None until the first start made one.
+    pub in_force: Option<SecretHash>,
+    /// None where it was never replaced while schedulers ran.
+    pub former: Option<FormerToken>,
+}
+
+/// An operator's token that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormerToken {
+    /// Its hash.
+    pub hash: SecretHash,
+    /// When it was replaced.
+    pub replaced_at: DateTime<Utc>,
+    /// Whether it is accepted still.
+    pub good: bool,
+}
+
+impl OperatorTokens {
+    /// Whether this was the token before the one in force; when it was replaced.
+    pub fn former(&self, hash: &SecretHash) -> Option<&FormerToken> {
+        self.former.as_ref().filter(|former| former.hash == *hash)
+    }
+}
+
+/// The operator's tokens.
 ///
 /// # Errors
 /// When the database fails or the row is inconsistent.
-pub async fn operator_token_hash(conn: &mut PgConnection) -> Result<Option<SecretHash>, Error> {
-    let stored = sqlx::query_scalar!("select operator_token_hash from settings").fetch_one(conn).await?;
-    stored
-        .map(|bytes| {
-            SecretHash::from_stored(&bytes).ok_or_else(|| {
-                Error::inconsistent("settings", "operator_token_hash", &format!("{} bytes long", bytes.len()))
-            })
-        })
-        .transpose()
+pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, Error> {
+    let row = sqlx::query!(
+        r#"
+        select operator_token_hash, former_operator_token_hash, operator_token_replaced_at,
+               coalesce(former_operator_token_until > now(), false) as "good!"
+        from settings
+        "#,
+    )
+    .fetch_one(conn)
+    .await?;
+    let hash = |bytes: Vec<u8>| {
+        let problem = || Error::inconsistent("settings", "operator_token_hash", &format!("{} bytes long", bytes.len()));
+        SecretHash::from_stored(&bytes).ok_or_else(problem)
+    };
+    let former = row.former_operator_token_hash.map(hash).transpose()?.zip(row.operator_token_replaced_at);
+    Ok(OperatorTokens {
+        in_force: row.operator_token_hash.map(hash).transpose()?,
+        former: former.map(|(hash, replaced_at)| FormerToken { hash, replaced_at, good: row.good }),
+    })
 }
 
-/// Replaces the operator's token.
+/// Puts a token in the place of the one in force, which must be `known`; that one is accepted for so long still. Returns until when;
+/// `None`, and nothing is changed, where another is in force.
+///
+/// # Errors
+/// When the database fails.
+pub async fn replace_operator_token(
+    conn: &mut PgConnection,
+    known: &SecretHash,
+    hash: &SecretHash,
+    grace: Duration,
+) -> Result<Option<DateTime<Utc>>, Error> {
+    let until = sqlx::query_scalar!(
+        r#"
+        update settings
+        set former_operator_token_hash = operator_token_hash, operator_token_replaced_at = now(),
+            former_operator_token_until = now() + $3 * interval '1 microsecond', operator_token_hash = $2
+        where operator_token_hash = $1
+        returning former_operator_token_until as "until!"
+        "#,
+        known.as_bytes(),
+        hash.as_bytes(),
+        micros(grace),
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(until)
+}
+
+/// Sets the operator's token, whatever it was.
 ///
 /// # Errors
 /// When the database fails.
@@ -89,7 +158,7 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .execute(&mut *conn)
         .await?;
-    Ok(operator_token_hash(conn).await?.unwrap_or(*hash))
+    Ok(operator_tokens(conn).await?.in_force.unwrap_or(*hash))
 }
 
 /// Makes this the fingerprint of the authority that agents trust unless there is one; returns the one in force afterwards.

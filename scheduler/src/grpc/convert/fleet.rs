@@ -13,6 +13,7 @@ use crate::grpc::Identity;
 use crate::landmark_choice::Explained;
 use crate::model::AgentId;
 use crate::naming;
+use crate::secret::SecretHash;
 use crate::store::agents::{Agent, ServiceState};
 use crate::store::drains::Drained;
 use crate::store::enrolments::{Enrolment, Name, State, Token, Wanted};
@@ -30,6 +31,8 @@ const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
 /// The bounds of what may be told.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The longest that a replaced operator's token is good for.
+const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Dimensions the embedding has unless told otherwise, landmarks permitting.
 const DEFAULT_DIMENSIONS: u32 = 8;
 
@@ -113,6 +116,16 @@ impl From<v1::ElectLandmarksRequest> for Election {
 /// On the wire 0 leaves the dimensions to the scheduler.
 pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
+}
+
+/// The hash of a new operator's token, and how long the former one is good for.
+pub(in crate::grpc) fn new_token(
+    request: &v1::ReplaceOperatorTokenRequest,
+) -> Result<(SecretHash, Duration), InvalidField> {
+    let hash = SecretHash::from_stored(&request.token_sha256);
+    let hash = hash.ok_or_else(|| InvalidField::new("token_sha256", "not 32 bytes"))?;
+    let grace = bounded("grace", request.grace, Duration::ZERO, LONGEST_GRACE)?;
+    Ok((hash, grace.unwrap_or_default()))
 }
 
 /// The contact URL an operator sets.

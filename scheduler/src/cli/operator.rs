@@ -1,0 +1,97 @@
+//! `landfall operator`: the operator's token.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use chrono::Utc;
+use clap::{Args, Subcommand};
+use humantime_serde::re::humantime::parse_duration;
+use landfall_proto::v1::ReplaceOperatorTokenRequest;
+use tonic::{Code, Status};
+
+use super::ConnectionArgs;
+use super::client::{self, Client};
+use super::output;
+use super::view::relative;
+use crate::exit::print;
+use crate::operator::Successor;
+
+/// The longest that the former token may be good for.
+const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+#[derive(Debug, Subcommand)]
+pub(super) enum OperatorCommand {
+    /// Make a new operator's token while schedulers run; agents stay connected, and the former token is refused
+    #[command(after_help = "\
+Examples:
+  landfall operator rotate
+  landfall operator rotate --grace 1h                    for scripts elsewhere that have the former one
+
+All schedulers of the database take the new token at once. It is written where the former one was read: to operator-token and
+client.toml of the data directory, or to the file that --token-file names. Copy operator-token to the data directories of the
+other schedulers; their client.toml follows within ten seconds.")]
+    Rotate(RotateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RotateArgs {
+    /// How long the former token is accepted as well, at most 7d [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    grace: Option<Duration>,
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let parsed = parse_duration(text).map_err(|error| error.to_string())?;
+    if parsed <= LONGEST_GRACE { Ok(parsed) } else { Err("must be 7d at most".to_owned()) }
+}
+
+impl OperatorCommand {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self::Rotate(args) = self;
+        args.run(connection).await
+    }
+}
+
+impl RotateArgs {
+    async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let grace = self.grace.map(prost_types::Duration::try_from).transpose().context("--grace")?;
+        let client = Client::connect(connection).await?;
+        let successor = Successor::draw(&client::data_dir(connection)?, connection.token_file.as_deref())?;
+        let request = ReplaceOperatorTokenRequest { token_sha256: successor.hash().as_bytes().to_vec(), grace };
+        let until = match client.fleet().replace_operator_token(request).await {
+            Ok(answer) => output::time(answer.into_inner().former_until.as_ref()),
+            Err(status) if nothing_was_done(&status) => {
+                successor.forget()?;
+                return Err(client.refusal(&status));
+            }
+            Err(status) => {
+                let beside = successor.beside().display().to_string();
+                return Err(client.refusal(&status).context(format!(
+                    "whether the token was replaced is unknown: if the former one is refused from now on, the new one is in {beside}"
+                )));
+            }
+        };
+        let files = successor.adopt()?;
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let former = match (grace, until) {
+            (Some(_), Some(until)) => format!("ends {}", relative(until.0, Utc::now())),
+            _ => "is refused from now on".to_owned(),
+        };
+        print(&format!("the operator's token is a new one, in {}; the former one {former}\n", files.join(" and ")))?;
+        if client.is_one_of_several() {
+            print(
+                "copy operator-token to the data directories of the other schedulers, which take the new one already\n",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the scheduler refused; where it was not heard, it may have done it.
+fn nothing_was_done(status: &Status) -> bool {
+    !client::is_transport(status)
+        && matches!(
+            status.code(),
+            Code::Unauthenticated | Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented
+        )
+}
