@@ -9,6 +9,7 @@ use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_scheduler::Scheduler;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
+use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use landfall_scheduler::store::{batch_changes, batches, settings};
 use landfall_scheduler::wake::Wakes;
@@ -311,6 +312,28 @@ async fn of_two_processes_with_one_credential_the_newest_stays_and_the_older_wai
     newer.say(v1::session_request::Message::Leave(v1::Leave {})).await;
     newer.hang_up().await;
     yields().await.expect("its place is free").welcome().await;
+    running.stop().await;
+}
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn an_agent_whose_place_another_machine_gets_is_told_on_its_stream_and_whenever_it_comes(pool: PgPool) {
+    let running = Running::start(pool.clone()).await;
+    let former = running.enrol("a").await;
+    let mut there = Agent::connect(&running, &former.credential, Vec::new()).await.expect("connect");
+    there.welcome().await;
+    submit(&pool, "a.cn").await;
+    let order = there.crawl_order().await;
+    let new = running.enrol("a").await;
+    let told = there.hear().await.expect_err("moved");
+    assert_eq!(told.code(), tonic::Code::PermissionDenied);
+    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
+    let refused = Agent::connect(&running, &former.credential, held).await.err().expect("for good");
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    assert!(refused.message().starts_with("agent a was moved to another machine at "), "{}", refused.message());
+    let mut here = Agent::connect(&running, &new.credential, Vec::new()).await.expect("connect");
+    here.welcome().await;
+    let again = here.crawl_order().await;
+    assert_eq!((again.task_id, again.token), (order.task_id, order.token + 1));
     running.stop().await;
 }
 

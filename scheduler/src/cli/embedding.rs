@@ -209,6 +209,7 @@ struct Shown {
     epoch: EpochRow,
     mesh_error_now: Option<f64>,
     landmark_names: Vec<String>,
+    landmarks_chosen: bool,
     worst: Vec<ResidualRow>,
     suspects: Vec<AgentErrorRow>,
     low_confidence: Vec<AgentErrorRow>,
@@ -226,6 +227,7 @@ fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::R
         epoch: epoch.into(),
         mesh_error_now: answer.mesh_error_now,
         landmark_names: answer.landmarks,
+        landmarks_chosen: answer.landmarks_chosen,
         worst: answer.worst.into_iter().map(Into::into).collect(),
         suspects: answer.suspects.into_iter().map(Into::into).collect(),
         low_confidence: answer.low_confidence.into_iter().map(Into::into).collect(),
@@ -240,9 +242,13 @@ fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::R
 impl Shown {
     fn text(&self, view: &View) -> String {
         let EpochRow { epoch, fitted_at, reason, agents, dimensions, fit_error, mesh_error, .. } = &self.epoch;
+        let chosen = match self.landmarks_chosen {
+            true => "",
+            false => " (none is chosen: every agent of a fleet of up to nine is one)",
+        };
         let mut text = format!(
             "embedding {epoch}, fitted {} ({reason}): {agents} agents, {dimensions} dimensions\n\
-             landmarks: {}\n\
+             landmarks: {}{chosen}\n\
              relative error between landmarks {fit_error:.3}; median error of all pairs {} when fitted, {} now\n",
             view.when(*fitted_at),
             self.landmark_names.join(", "),
@@ -371,6 +377,7 @@ mod tests {
             epoch: epoch.into(),
             mesh_error_now: Some(0.0712),
             landmark_names: vec!["a".to_owned(), "b".to_owned()],
+            landmarks_chosen: false,
             worst: vec![ResidualRow { from: "a".to_owned(), to: "b".to_owned(), ..ResidualRow::default() }],
             suspects: Vec::new(),
             low_confidence: Vec::new(),
@@ -378,7 +385,10 @@ mod tests {
         let text = shown.text(&View::plain());
         assert!(text.contains("embedding 3") && text.contains("drift 12 %") && text.contains("0.071 now"), "{text}");
         assert!(text.contains("pairs explained worst") && !text.contains("suspects"), "{text}");
-        let json = serde_json::to_value(&shown).unwrap();
+        assert!(text.contains("landmarks: a, b (none is chosen: every agent"), "{text}");
+        let chosen = Shown { landmarks_chosen: true, ..shown };
+        assert!(chosen.text(&View::plain()).contains("landmarks: a, b\n"));
+        let json = serde_json::to_value(&chosen).unwrap();
         for name in
             ["epoch", "reason", "fit_error", "mesh_error_now", "landmark_names", "worst", "suspects", "low_confidence"]
         {

@@ -17,6 +17,9 @@ use super::output::{self, Format, FormatArgs, Row, View};
 use super::service::Service;
 use crate::exit::{print, usage};
 
+/// Fewer place nothing.
+const FEWEST: usize = 3;
+
 #[derive(Debug, Subcommand)]
 pub(super) enum LandmarksCommand {
     /// Name the landmarks by hand; replaces the former ones
@@ -31,6 +34,8 @@ pub(super) enum LandmarksCommand {
         #[command(flatten)]
         format: FormatArgs<LandmarkRow>,
     },
+    /// Choose none any more: every agent of a fleet of up to nine measures each site again
+    Clear,
     /// List the landmarks
     List {
         #[command(flatten)]
@@ -67,6 +72,9 @@ impl LandmarksCommand {
                 }
                 let dimensions = dimensions(dims, names.len())?;
                 let client = Client::connect(connection).await?;
+                if names.len() < FEWEST {
+                    eprintln!("{}", too_few(names.len()));
+                }
                 let request = SetLandmarksRequest { names, dimensions };
                 (client.fleet().set_landmarks(request).await.map(without_map), client, format, wide.view())
             }
@@ -74,6 +82,7 @@ impl LandmarksCommand {
                 let client = Client::connect(connection).await?;
                 (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format, wide.view())
             }
+            Self::Clear => return clear(connection).await,
             Self::Trust { name } => return trust(name, connection).await,
             Self::Elect { count, dims, format: FormatArgs { format, wide } } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
@@ -88,6 +97,23 @@ impl LandmarksCommand {
             None => show(answer, format, &view),
         }
     }
+}
+
+async fn clear(connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let cleared = client.fleet().set_landmarks(SetLandmarksRequest::default()).await;
+    let answer = cleared.map_err(|status| client.refusal(&status))?.into_inner();
+    print(&map_text(&ListLandmarksResponse { epoch: 0, ..answer }))
+}
+
+/// What fewer landmarks come to than place a site.
+fn too_few(landmarks: usize) -> String {
+    let s = if landmarks == 1 { "" } else { "s" };
+    format!(
+        "warning: {landmarks} landmark{s} alone measure{} each site, and fewer than three give no estimate of how far it is from other \
+         agents; `landfall landmarks clear` undoes it",
+        if s.is_empty() { "s" } else { "" }
+    )
 }
 
 async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
@@ -121,9 +147,15 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error, .. } = answer;
     let s = if *dimensions == 1 { "" } else { "s" };
     match (epoch, landmarks.is_empty()) {
-        (_, true) => "no landmarks: up to nine agents all measure each site; ten or more need landmarks, as \
+        (0, true) => {
+            "no landmarks are chosen: up to nine agents all measure each site; ten or more need landmarks, as \
                       `landfall landmarks elect --count 9` chooses\n"
-            .to_owned(),
+                .to_owned()
+        }
+        (epoch, true) => format!(
+            "no landmarks are chosen: up to nine agents all measure each site, and all are landmarks of map {epoch}; ten or more \
+             need landmarks, as `landfall landmarks elect --count 9` chooses\n"
+        ),
         (0, false) => {
             format!("{dimensions} dimension{s}, not mapped yet: `landfall landmarks list` shows when it is\n")
         }
@@ -211,6 +243,16 @@ mod tests {
         assert_eq!(map_text(&answer), "1 dimension, map 4, relative error 0.050\n");
         let chosen = without_map(Response::new(answer)).into_inner();
         assert!(map_text(&chosen).starts_with("1 dimension, not mapped yet"), "{}", map_text(&chosen));
+    }
+
+    #[test]
+    fn where_none_is_chosen_the_map_has_all_for_landmarks() {
+        let none = ListLandmarksResponse { epoch: 4, ..ListLandmarksResponse::default() };
+        assert!(map_text(&none).contains("all are landmarks of map 4"), "{}", map_text(&none));
+        let unmapped = map_text(&ListLandmarksResponse::default());
+        assert!(unmapped.starts_with("no landmarks are chosen: up to nine") && !unmapped.contains("map"), "{unmapped}");
+        assert!(too_few(1).starts_with("warning: 1 landmark alone measures each site, and fewer than three"));
+        assert!(too_few(2).starts_with("warning: 2 landmarks alone measure each"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::Scheduler;
 use crate::gnp::{Embedding, Mesh, Quality};
 use crate::store::embeddings::{self, Epoch};
 use crate::store::fit_requests::{self, FitRequest};
-use crate::store::{agents, measurements};
+use crate::store::{agents, landmarks, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
 use super::{auth, status};
@@ -49,7 +49,8 @@ impl EmbeddingService for EmbeddingDesk {
         }
         let names = Names::new(agents::list(&mut conn).await.map_err(status::from_store)?);
         let quality = Quality::of(&embedding, &mesh);
-        Ok(Response::new(names.shown(epoch, &embedding, &quality)))
+        let landmarks_chosen = !landmarks::list(&mut conn).await.map_err(status::from_store)?.is_empty();
+        Ok(Response::new(names.shown(epoch, &embedding, &quality, landmarks_chosen)))
     }
 
     async fn fit_embedding(

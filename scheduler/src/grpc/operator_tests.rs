@@ -437,6 +437,79 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn several_agents_get_their_tokens_together_or_none(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let mut fleet = desk.fleet();
+    fixtures::agent(&mut desk.pool.acquire().await.expect("a connection"), "busy").await;
+    let one = |name: &str, city: &str| v1::CreateEnrolmentRequest {
+        name: name.into(),
+        city: city.into(),
+        carrier: "电信".into(),
+        ..v1::CreateEnrolmentRequest::default()
+    };
+    let ask = |enrolments| v1::CreateEnrolmentsRequest { enrolments, dry_run: false };
+    let bad = [("busy", "A"), ("", "北京"), ("a b", "A"), ("x", ""), ("y", "A"), ("y", "A")];
+    let bad = bad.map(|(name, city)| one(name, city)).to_vec();
+    let answer = fleet.create_enrolments(ask(bad)).await.expect("answered").into_inner();
+    let places: Vec<u32> = answer.problems.iter().map(|problem| problem.index).collect();
+    assert_eq!((places, answer.enrolments.len()), (vec![0, 2, 3, 5], 0));
+    let good = ask(vec![one("", "北京"); 1000]);
+    let dry = v1::CreateEnrolmentsRequest { dry_run: true, ..good.clone() };
+    fleet.create_enrolments(dry).await.expect("checked");
+    let listed = fleet.list_enrolments(v1::ListEnrolmentsRequest::default()).await.expect("listed").into_inner();
+    assert_eq!(listed.enrolments.len(), 0);
+
+    let made = fleet.create_enrolments(good).await.expect("made").into_inner().enrolments;
+    assert_eq!((made[0].name.as_str(), made[999].name.as_str()), ("beijing-dianxin", "beijing-dianxin-1000"));
+    let agents = fleet.list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
+    assert_eq!((agents.agents.len(), agents.open_enrolments), (1, 1000));
+    let name = || "beijing-dianxin".to_owned();
+    let shown = fleet.show_agent(v1::ShowAgentRequest { name: name() }).await.expect_err("not yet");
+    let removed = fleet.remove_agent(v1::RemoveAgentRequest { name: name(), force: false }).await.expect_err("not yet");
+    for refused in [shown, removed] {
+        assert_eq!(refused.code(), Code::NotFound);
+        assert!(refused.message().contains("`landfall agents revoke beijing-dianxin` voids it"), "{refused}");
+    }
+    let revoke = async |named: &str| {
+        let request = v1::RevokeEnrolmentRequest { named: named.to_owned() };
+        desk.fleet().revoke_enrolment(request).await.map(|answer| answer.into_inner().name)
+    };
+    assert_eq!(revoke(&made[1].enrolment_id).await.expect("revoked"), "beijing-dianxin-2");
+    assert_eq!(revoke("busy").await.expect_err("no token").code(), Code::NotFound);
+    let again = one("busy", "A");
+    let refused = fleet.create_enrolment(again.clone()).await.expect_err("in use");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let replaces = v1::CreateEnrolmentRequest { replaces: true, ..again };
+    assert!(fleet.create_enrolment(replaces).await.expect("made").into_inner().in_use);
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn a_replaced_operators_token_is_good_for_its_grace_and_replaces_nothing(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    let new = Secret::generate().expect("randomness");
+    let request = |token: &Secret, seconds| v1::ReplaceOperatorTokenRequest {
+        token_sha256: token.hash().as_bytes().to_vec(),
+        grace: Some(prost_types::Duration { seconds, nanos: 0 }),
+    };
+    for bad in [v1::ReplaceOperatorTokenRequest { token_sha256: vec![1; 31], grace: None }, request(&new, 8 * 86_400)] {
+        let refused = desk.fleet().replace_operator_token(bad).await.expect_err("bad");
+        assert_eq!(refused.code(), Code::InvalidArgument);
+    }
+    desk.fleet().replace_operator_token(request(&new, 3600)).await.expect("replaced");
+    desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("good for an hour");
+    let other = Secret::generate().expect("randomness");
+    let refused = desk.fleet().replace_operator_token(request(&other, 0)).await.expect_err("the former one");
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    let mut with_new = FleetServiceClient::with_interceptor(desk.channel.clone(), Presents(new.reveal().to_owned()));
+    with_new.replace_operator_token(request(&other, 0)).await.expect("replaced again");
+    let refused = with_new.list_agents(v1::ListAgentsRequest::default()).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(refused.message().starts_with("the operator's token was replaced at "), "{}", refused.message());
+    let refused = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect_err("forgotten");
+    assert_eq!(refused.message(), "the operator token is wrong");
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
     let desk = Desk::open(pool).await;
     let elect = async |count, dimensions| {

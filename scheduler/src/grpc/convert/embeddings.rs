@@ -77,6 +77,7 @@ impl Names {
         epoch: Epoch,
         embedding: &Embedding,
         quality: &Quality,
+        landmarks_chosen: bool,
     ) -> v1::ShowEmbeddingResponse {
         let residual = |residual: &Residual| v1::Residual {
             from: self.name(residual.from),
@@ -92,6 +93,7 @@ impl Names {
             suspects: errors(quality.suspects()),
             low_confidence: errors(quality.low_confidence()),
             mesh_error_now: quality.median_error(),
+            landmarks_chosen,
         }
     }
 
