@@ -120,13 +120,15 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token is used up, ask for another");
         EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
     })?;
-    let response = response
-        .map_err(|status| match std::error::Error::source(&status) {
-            // Made on this side, out of a connection that broke.
-            Some(_) => EnrolError::Connect { scheduler: scheduler.url.to_string(), reason: unreached::why(&status) },
-            None => EnrolError::Refused(status.message().to_owned()),
-        })?
-        .into_inner();
+    let response = match response {
+        Ok(response) => response.into_inner(),
+        // Made on this side, out of a connection that broke.
+        Err(status) if std::error::Error::source(&status).is_some() => {
+            let reason = unreached::why_broken(scheduler, &status).await;
+            return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });
+        }
+        Err(status) => return Err(EnrolError::Refused(status.message().to_owned())),
+    };
     let (text, config) = existing.with(enrolment, ca.is_some(), &response)?;
     if let Some(ca) = &ca {
         write_atomically(&enrolment.dir.join(CA_FILE), ca.as_bytes(), 0o644)?;

@@ -1,5 +1,7 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`, generated from
-//! `proto/landfall/v1/*.proto`, and nothing else.
+//! `proto/landfall/v1/*.proto`; and who it is that does not speak it.
+
+pub mod peer;
 
 /// Package `landfall.v1`; the comments of the .proto files are its documentation.
 #[expect(clippy::large_enum_variant, reason = "a header is sent once, before the chunks it is compared with")]

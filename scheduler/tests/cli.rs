@@ -204,7 +204,7 @@ fn a_database_that_does_not_answer_is_named_without_its_password() {
 fn the_version_and_the_help_are_there() {
     let home = home();
     let ran = landfall(home.path(), &["--version"]);
-    assert_eq!((ran.code, ran.out), (0, format!("landfall {}\n", env!("CARGO_PKG_VERSION"))));
+    assert_eq!((ran.code, ran.out), (0, format!("landfall {}\n", landfall_scheduler::LONG_VERSION)));
     for command in [&["--help"][..], &["up", "--help"], &["sites", "submit", "--help"], &["agents", "enrol", "--help"]]
     {
         let ran = landfall(home.path(), command);

@@ -89,7 +89,14 @@ pub(super) async fn connect(
             let reason = format!("no welcome within {WELCOME_TIMEOUT:?}");
             return Err(Ended::Connect { scheduler: scheduler.url.to_string(), reason });
         }
-        Ok(Err(status)) => return Err(refused_or_broken(&status)),
+        Ok(Err(status)) => {
+            return Err(match refused_or_broken(&status) {
+                Ended::Broken(_) if std::error::Error::source(&status).is_some() => {
+                    Ended::Broken(unreached::why_broken(scheduler, &status).await)
+                }
+                ended => ended,
+            });
+        }
         Ok(Ok(opened)) => opened,
     };
     match first.and_then(|response| response.message) {
@@ -105,7 +112,7 @@ pub(super) fn refused_or_broken(status: &Status) -> Ended {
             Ended::Refused(status.message().to_owned())
         }
         Code::Aborted => Ended::Superseded(status.message().to_owned()),
-        _ if std::error::Error::source(status).is_some() => Ended::Broken(unreached::why(status)),
+        _ if std::error::Error::source(status).is_some() => Ended::Broken(unreached::innermost(status)),
         _ => Ended::Broken(status.message().to_owned()),
     }
 }

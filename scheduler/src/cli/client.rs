@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use landfall_proto::peer::{self, Stranger};
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
@@ -131,22 +132,20 @@ impl Client {
     pub(super) fn refusal(&self, status: &Status) -> anyhow::Error {
         let said = status.message().trim();
         match status.code() {
-            Code::Unauthenticated | Code::PermissionDenied => anyhow::anyhow!(
-                "the scheduler at {} does not accept this operator's token{}: use the client.toml of its data directory",
-                self.url,
-                aside(said)
-            ),
-            Code::Unavailable if is_transport(status) => nobody_answers(&self.url, status),
-            Code::Unknown | Code::Internal if is_transport(status) && other_protocol(status).is_some() => {
-                nobody_answers(&self.url, status)
-            }
-            Code::Unknown if is_transport(status) => {
+            Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),
+            // Which code tonic gives to a connection that broke depends on who saw the end first.
+            _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
                     "the connection to the scheduler at {} broke{aside}: whether it was done is unknown",
                     self.url
                 )
             }
+            Code::Unauthenticated | Code::PermissionDenied => anyhow::anyhow!(
+                "the scheduler at {} does not accept this operator's token{}: use the client.toml of its data directory",
+                self.url,
+                aside(said)
+            ),
             Code::Unimplemented => {
                 anyhow::anyhow!(
                     "the scheduler at {} does not know this command: is it older than this program?",
@@ -173,7 +172,10 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
 /// Connects a scheduler. Where there are others, it is asked first whether it can do anything at the moment: a command is then
 /// sent to one that can, and never to two.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
-    let channel = endpoint.connect().await.map_err(|error| nobody_answers(url, &error))?;
+    if let Some(stranger) = peer::greeted(endpoint.uri()).await {
+        return Err(no_scheduler(url, stranger));
+    }
+    let channel = endpoint.connect().await.map_err(|error| unconnected(url, &error))?;
     if !alone {
         let mut health = HealthClient::new(channel.clone());
         let asked = health.check(HealthCheckRequest::default());
@@ -195,31 +197,19 @@ pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// What is wrong with something that answers and does not speak as a scheduler does; `None` where the network failed.
-fn other_protocol(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    let mut causes = std::iter::successors(Some(error), |&cause| cause.source());
-    let mut tls = None;
-    let failed = causes.any(|cause| {
-        let io = cause.downcast_ref::<std::io::Error>();
-        let inner = io.and_then(std::io::Error::get_ref);
-        let inner: Option<&(dyn std::error::Error + 'static)> = inner.map(|inner| inner as _);
-        tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
-        tls.is_some() || io.is_some()
-    });
-    match tls {
-        Some(rustls::Error::InvalidMessage(_)) => Some("it does not speak TLS: is it http://, or another port?"),
-        Some(rustls::Error::InvalidCertificate(_)) => Some("its certificate is not of the authority that --ca names"),
-        Some(_) => Some("it refuses this TLS session"),
-        None if failed => None,
-        None => Some("it does not speak gRPC: is it https://, or another port?"),
+fn unconnected(url: &str, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
+    match peer::stranger(error) {
+        Some(stranger) => no_scheduler(url, stranger),
+        None => nobody_answers(url, &innermost(error)),
     }
 }
 
-fn nobody_answers(url: &str, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
-    if let Some(problem) = other_protocol(error) {
-        return anyhow::anyhow!("what answers at {url} is no scheduler of this fleet: {problem}");
-    }
-    anyhow::anyhow!("no scheduler answers at {url}{}: is `landfall up` running?", aside(&innermost(error)))
+fn nobody_answers(url: &str, why: &str) -> anyhow::Error {
+    anyhow::anyhow!("no scheduler answers at {url}{}: is `landfall up` running?", aside(why))
+}
+
+fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
+    anyhow::anyhow!("what answers at {url} is no scheduler of this fleet: {stranger}")
 }
 
 /// The cause of causes: the layers above it say "transport error".

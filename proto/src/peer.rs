@@ -1,0 +1,113 @@
+//! What answers at an address in place of a scheduler: told by the types of errors and by the first bytes that come, never by
+//! the wording of a message. Both programs that dial a scheduler, `landfall` and `landfall-agent`, ask here.
+
+use std::error::Error;
+use std::fmt;
+use std::iter::successors;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tonic::transport::Uri;
+
+/// How a client of HTTP/2 begins: the preface, and a frame SETTINGS that sets nothing.
+const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// How long the answer to it may take; whoever is slower is taken for a busy scheduler.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is wrong with something that answers and is no scheduler of this fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// It answers in plaintext.
+    NoTls,
+    /// Its certificate is not of the expected authority.
+    OtherAuthority,
+    /// It does not agree to a session of TLS.
+    NoTlsSession,
+    /// It does not speak HTTP/2.
+    NoGrpc,
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTls => "it does not speak TLS: is it http://, or another port?",
+            Self::OtherAuthority => "its certificate is of another authority",
+            Self::NoTlsSession => "it refuses this TLS session",
+            Self::NoGrpc => "it does not speak gRPC: is it https://, or another port?",
+        })
+    }
+}
+
+/// Who answered, where connecting failed with this error; `None` where the network failed.
+pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
+    let mut tls = None;
+    let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        // What it wraps is not among its causes.
+        let inner: Option<&(dyn Error + 'static)> = io.and_then(std::io::Error::get_ref).map(|inner| inner as _);
+        tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
+        tls.is_some() || io.is_some()
+    });
+    match tls {
+        Some(rustls::Error::InvalidMessage(_)) => Some(Stranger::NoTls),
+        Some(rustls::Error::InvalidCertificate(_)) => Some(Stranger::OtherAuthority),
+        Some(_) => Some(Stranger::NoTlsSession),
+        None => (!failed).then_some(Stranger::NoGrpc),
+    }
+}
+
+/// Who answers at a plaintext URL, by the first bytes of a connection of its own; `None` where it speaks HTTP/2, says nothing or
+/// cannot be connected. The error of a call does not tell: whether it holds the cause depends on who saw the end first, the call or
+/// the task that drives its connection.
+pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
+    let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
+    let port = scheduler.port_u16().unwrap_or(80);
+    let answer = tokio::time::timeout(PATIENCE, answer(host.trim_matches(['[', ']']), port)).await.ok()?.ok()?;
+    let frame: &[u8; 9] = match answer.as_slice().try_into() {
+        Ok(frame) => frame,
+        Err(_) => return (!answer.is_empty()).then_some(Stranger::NoGrpc),
+    };
+    // A server begins with its own SETTINGS: six bytes for each, on the stream 0.
+    let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(Stranger::NoGrpc) };
+    (length % 6 != 0).then_some(Stranger::NoGrpc)
+}
+
+/// The first bytes that come back, at most a frame's head.
+async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect((host, port)).await?;
+    // Whoever does not want to hear it may have answered already.
+    drop(stream.write_all(GREETING).await);
+    let mut answer = Vec::new();
+    let read = stream.take(9).read_to_end(&mut answer).await;
+    if answer.is_empty() { read.map(|_| answer) } else { Ok(answer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn who_answers(with: &'static [u8]) -> Option<Stranger> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(with).await.unwrap();
+        };
+        tokio::join!(greeted(&uri), serve).0
+    }
+
+    #[tokio::test]
+    async fn who_answers_is_told_by_its_first_bytes() {
+        assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(Stranger::NoGrpc));
+        // An alert of TLS, and less than a head of a frame.
+        assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(Stranger::NoGrpc));
+        assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
+        assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);
+        assert_eq!(who_answers(b"\0\0\0\x04\0\0\0\0\0").await, None);
+        assert_eq!(who_answers(b"").await, None, "whoever hangs up says nothing of itself");
+        assert_eq!(greeted(&"http://127.0.0.1:1".parse().unwrap()).await, None, "nobody listens");
+    }
+}
