@@ -28,6 +28,10 @@ use server::Server;
 const USER: &str = "postgres";
 /// The scheduler's database.
 const DATABASE: &str = "landfall";
+/// Where the cluster lies in a data directory.
+const CLUSTER: &str = "postgres";
+/// With less room a server may end: it writes ahead in files of 16 MB.
+const LEAST_ROOM: u64 = 32 << 20;
 /// A start that recovers from a crash replays at most `max_wal_size`; this is generous for it.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How often a starting server is tried.
@@ -138,6 +142,18 @@ pub enum PostgresError {
         /// How long it was waited for, in seconds.
         waited: u64,
     },
+    /// It ended, or never answered, and its disk is as good as full.
+    #[error(
+        "the private Postgres {what}, and the disk of {path} has {megabytes} MB left: make room there, and start again"
+    )]
+    NoRoom {
+        /// What happened.
+        what: String,
+        /// The cluster.
+        path: PathBuf,
+        /// What is left.
+        megabytes: u64,
+    },
     /// It ended, or never answered.
     #[error("the private Postgres {what}, its log {log} ends with: {said}")]
     Down {
@@ -212,7 +228,7 @@ impl PrivatePostgres {
 
     /// Where the cluster of a data directory lies.
     pub fn cluster(data_dir: &Path) -> PathBuf {
-        data_dir.join("postgres")
+        data_dir.join(CLUSTER)
     }
 
     /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
@@ -265,8 +281,18 @@ impl PrivatePostgres {
     }
 
     fn down(&self, what: String) -> PostgresError {
+        let path = self.log.with_file_name(CLUSTER);
+        if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
+            return PostgresError::NoRoom { what, path, megabytes: room >> 20 };
+        }
         PostgresError::Down { what, log: self.log.clone(), said: server::last_lines(&self.log) }
     }
+}
+
+/// Bytes that still fit on a disk; `None` where it cannot be asked.
+fn room(path: &Path) -> Option<u64> {
+    let disk = nix::sys::statvfs::statvfs(path).ok()?;
+    Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
 }
 
 fn options_for(socket: &Path, database: &str) -> PgConnectOptions {

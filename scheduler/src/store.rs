@@ -13,6 +13,7 @@ pub mod confirmations;
 pub mod constraints;
 pub mod contradictions;
 pub mod disagreements;
+mod disk;
 pub mod drains;
 pub mod embeddings;
 pub mod enrolments;
@@ -40,6 +41,7 @@ pub mod reports;
 pub mod restores;
 pub mod rounds;
 pub mod schedulers;
+pub mod schema;
 pub mod sessions;
 pub mod settings;
 pub mod sightings;
@@ -86,7 +88,10 @@ const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_trans
 pub enum Error {
     /// The database refused, failed or is away.
     #[error("query the database")]
-    Database(#[from] sqlx::Error),
+    Database(#[source] sqlx::Error),
+    /// The database has no room for more.
+    #[error("the database's disk is full: make room {}", disk::place())]
+    DiskFull(#[source] sqlx::Error),
     /// A row contradicts the domain.
     #[error("inconsistent row: {table}.{column} is {value}")]
     Inconsistent {
@@ -98,8 +103,8 @@ pub enum Error {
         value: String,
     },
     /// The schema could not be brought up to date.
-    #[error("migrate the schema")]
-    Migrate(sqlx::migrate::MigrateError),
+    #[error(transparent)]
+    Schema(#[from] schema::Obstacle),
     /// A newer program has been here.
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
@@ -110,12 +115,9 @@ pub enum Error {
     HalfRestored,
 }
 
-impl From<sqlx::migrate::MigrateError> for Error {
-    fn from(error: sqlx::migrate::MigrateError) -> Self {
-        match error {
-            sqlx::migrate::MigrateError::VersionMissing(version) => Self::NewerSchema(version),
-            other => Self::Migrate(other),
-        }
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        if disk::is_full(&error) { Self::DiskFull(error) } else { Self::Database(error) }
     }
 }
 
@@ -129,14 +131,15 @@ impl Error {
 /// Connects, and brings the schema up to date. Safe when two schedulers start at once: the migrator holds a lock.
 ///
 /// # Errors
-/// When the database cannot be reached, or its schema is newer than this program.
+/// When the database cannot be reached, its schema is newer than this program, or something stands in the schema's way.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
     let mut conn = options.connect().await?;
     if restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
     }
-    MIGRATOR.run(&mut conn).await?;
+    disk::find_place(&mut conn, &options).await?;
+    schema::migrate(&mut conn).await?;
     conn.close().await?;
     let pool = PgPoolOptions::new()
         .max_connections(MAX_CONNECTIONS)

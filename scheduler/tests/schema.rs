@@ -1,7 +1,8 @@
 //! The schema, as schedulers find it when they start: on a real and empty database.
 
 use landfall_scheduler::store;
-use sqlx::{Executor, PgPool};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, Executor, PgPool};
 
 async fn tables(pool: &PgPool) -> i64 {
     sqlx::query_scalar("select count(*) from information_schema.tables where table_schema = 'public'")
@@ -10,18 +11,28 @@ async fn tables(pool: &PgPool) -> i64 {
         .expect("count the tables")
 }
 
-const DROP: &str = "drop database if exists landfall_empty with (force)";
+/// A database of this name in which nothing was made yet, whatever new ones have where the tests run.
+async fn empty(server: &PgPool, name: &str) -> PgPool {
+    drop_database(server, name).await;
+    let create = AssertSqlSafe(format!("create database {name} template template0"));
+    server.execute(create).await.expect("create a database");
+    PgPool::connect_with((*server.connect_options()).clone().database(name)).await.expect("connect")
+}
 
-/// A database in which nothing was made yet, whatever new ones have where the tests run.
-async fn empty(server: &PgPool) -> PgPool {
-    server.execute(DROP).await.expect("drop a former run's");
-    server.execute("create database landfall_empty template template0").await.expect("create a database");
-    PgPool::connect_with((*server.connect_options()).clone().database("landfall_empty")).await.expect("connect")
+async fn drop_database(server: &PgPool, name: &str) {
+    let drop = AssertSqlSafe(format!("drop database if exists {name} with (force)"));
+    server.execute(drop).await.expect("drop the database");
+}
+
+/// How a start on this database is refused.
+async fn refused(options: PgConnectOptions) -> String {
+    let error = store::open(options).await.expect_err("something stands in the way");
+    format!("{:#}", anyhow::Error::from(error))
 }
 
 #[sqlx::test(migrations = false)]
 async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(server: PgPool) {
-    let pool = empty(&server).await;
+    let pool = empty(&server, "landfall_empty").await;
     assert_eq!(tables(&pool).await, 0);
     let options = pool.connect_options();
     let open = || store::open((*options).clone());
@@ -34,7 +45,7 @@ async fn schedulers_that_start_at_once_on_an_empty_database_migrate_it_once(serv
         sqlx::query_scalar("select count(*) from _sqlx_migrations").fetch_one(&pool).await.expect("count migrations");
     assert_eq!(usize::try_from(applied), Ok(store::MIGRATOR.iter().count()));
     pool.close().await;
-    server.execute(DROP).await.expect("drop the database");
+    drop_database(&server, "landfall_empty").await;
 }
 
 #[sqlx::test(migrator = "store::MIGRATOR")]
@@ -50,6 +61,98 @@ async fn a_schema_newer_than_the_program_is_refused_in_one_sentence(pool: PgPool
         refused.to_string(),
         "the database's schema is newer than this program (it has migration 29991231000001): run the newer landfall"
     );
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_role_that_may_not_create_tables_is_told_which_grant_it_needs(server: PgPool) {
+    let (database, role) = ("landfall_no_grant", "landfall_poor");
+    let pool = empty(&server, database).await;
+    server.execute("drop role if exists landfall_poor").await.expect("drop a former run's");
+    server.execute("create role landfall_poor").await.expect("create a role");
+    let options = (*pool.connect_options()).clone().options([("role", role)]);
+    let grant = "grant usage, create on schema public to landfall_poor";
+    let needs = format!(
+        "the role {role} may not create tables in the schema public of the database {database}: let the database's owner run `{grant}`"
+    );
+    // Postgres 14 and before let everybody.
+    pool.execute("revoke create on schema public from public").await.expect("revoke");
+    assert_eq!(refused(options.clone()).await, needs);
+    pool.execute("revoke all on schema public from public").await.expect("revoke");
+    assert_eq!(refused(options.clone()).await, needs, "it does not even see the schema");
+    pool.execute(grant).await.expect("grant");
+    store::open(options.clone()).await.expect("the grant was all that it needed").close().await;
+
+    // A table that somebody else made; and one that may not be read.
+    pool.execute(
+        "alter table embeddings owner to current_user; delete from _sqlx_migrations where version > 20261121000001",
+    )
+    .await
+    .expect("take a table away");
+    let said = refused(options).await;
+    assert!(
+        said.starts_with("the role landfall_poor may not change the tables of the database landfall_no_grant (must"),
+        "{said}"
+    );
+    pool.close().await;
+    drop_database(&server, database).await;
+    server.execute("drop role landfall_poor").await.expect("drop the role");
+}
+
+#[sqlx::test(migrations = false)]
+async fn tables_of_another_program_are_not_taken_for_a_fault_of_the_schema(server: PgPool) {
+    let database = "landfall_foreign";
+    let pool = empty(&server, database).await;
+    let options = (*pool.connect_options()).clone();
+    pool.execute("create table agents (name text)").await.expect("make their table");
+    let theirs = |said: &str| {
+        format!(
+            "the database {database} holds the tables of another program ({said}): give landfall a database of its own (`createdb`)"
+        )
+    };
+    assert_eq!(refused(options.clone()).await, theirs("relation \"agents\" already exists"));
+    // Another program that keeps its migrations as this one does.
+    pool.execute("insert into _sqlx_migrations values (7, 'theirs', now(), true, '', 0)").await.expect("pretend");
+    assert_eq!(refused(options.clone()).await, theirs("it has their migration 7"));
+    pool.execute("drop table _sqlx_migrations; create table _sqlx_migrations (version text)").await.expect("pretend");
+    assert_eq!(refused(options).await, theirs("column \"success\" does not exist"));
+    pool.close().await;
+    drop_database(&server, database).await;
+}
+
+#[sqlx::test(migrator = "store::MIGRATOR")]
+async fn a_schema_that_another_build_or_half_an_upgrade_left_is_named(pool: PgPool) {
+    let options = (*pool.connect_options()).clone();
+    let newest = store::MIGRATOR.iter().map(|migration| migration.version).max().expect("a migration");
+    let migration = async |change: &str| {
+        let change = AssertSqlSafe(format!("update _sqlx_migrations set {change} where version = {newest}"));
+        pool.execute(change).await.expect("change");
+    };
+    migration("success = false").await;
+    let said = refused(options.clone()).await;
+    assert!(said.starts_with(&format!("an upgrade of this database broke off in migration {newest}, and")), "{said}");
+    migration("success = true, checksum = '\\x00'").await;
+    let said = refused(options.clone()).await;
+    let other = |version: i64| {
+        format!(
+            "migration {version} of this database is not that of this program: the database was made by another build of landfall; \
+             run that one, or restore a backup into an empty database"
+        )
+    };
+    assert_eq!(said, other(newest));
+    migration(&format!("version = {}", newest - 1)).await;
+    assert_eq!(refused(options.clone()).await, other(newest - 1), "it is not newer");
+    // What the first migration made is there, and nobody knows of the others.
+    pool.execute("delete from _sqlx_migrations where version > 20261121000001").await.expect("forget");
+    let said = refused(options.clone()).await;
+    assert!(said.starts_with("migration 20261121000002 does not fit what this database holds ("), "{said}");
+    assert!(
+        said.ends_with(
+            "already exists): somebody has changed its tables; undo that, or restore a backup into an empty database"
+        ),
+        "{said}"
+    );
+    let standby = refused(options.options([("default_transaction_read_only", "on")])).await;
+    assert!(standby.ends_with(" can only be read: name the primary server, a standby takes no scheduler"), "{standby}");
 }
 
 #[sqlx::test(migrator = "store::MIGRATOR")]

@@ -16,7 +16,7 @@ use crate::data_dir::DataDir;
 use crate::exit::{Code, ended};
 use crate::postgres::{PrivatePostgres, Tool, tool};
 use crate::store::restores::{self, Restored};
-use crate::store::{self, MIGRATOR, snapshots};
+use crate::store::{self, schema, snapshots};
 use crate::up::{self, quoted};
 
 use super::archive::{self, Span};
@@ -212,7 +212,7 @@ impl Work {
         });
         let work = loading.await.context("restore the database")??;
         let mut conn = options.connect().await.context("reach the database")?;
-        MIGRATOR.run(&mut conn).await.map_err(store::Error::from).context("bring the schema up to date")?;
+        schema::migrate(&mut conn).await.context("bring the schema up to date")?;
         snapshots::analyze(&mut conn).await?;
         work.secrets.write(&work.data_dir)?;
         let mut tx = conn.begin().await.context("begin")?;

@@ -64,12 +64,17 @@ pub enum Unknown {
     },
 }
 
-/// `Unavailable` when the database is away or asks to try again, `Internal` otherwise.
+/// `Unavailable` when the database is away, has no room or asks to try again, `Internal` otherwise.
 pub fn from_store(error: store::Error) -> Status {
     let passing = match &error {
         store::Error::Database(cause) => passes(cause),
+        store::Error::DiskFull(_) => {
+            let said = error.to_string();
+            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
+            return Status::unavailable(said);
+        }
         store::Error::Inconsistent { .. }
-        | store::Error::Migrate(_)
+        | store::Error::Schema(_)
         | store::Error::NewerSchema(_)
         | store::Error::HalfRestored => false,
     };
@@ -166,7 +171,8 @@ pub fn from_randomness(cause: &io::Error) -> Status {
     Status::internal("the scheduler failed: its log says why")
 }
 
-/// `FailedPrecondition` for what contradicts the state, `InvalidArgument` for a key of another batch.
+/// `FailedPrecondition` for what contradicts the state, `InvalidArgument` for a key of another batch, `ResourceExhausted` for a full
+/// disk.
 pub fn from_submit(error: SubmitError) -> Status {
     match error {
         SubmitError::ShortestIsLonger { .. } => Status::invalid_argument(error.to_string()),
@@ -176,6 +182,10 @@ pub fn from_submit(error: SubmitError) -> Status {
         | SubmitError::OtherPolicy { .. }
         | SubmitError::OtherConstraints { .. } => Status::failed_precondition(error.to_string()),
         SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
+        // Trying again at once helps nobody, as it would when the database is away.
+        SubmitError::Store(error @ store::Error::DiskFull(_)) => {
+            Status::resource_exhausted(format!("{}; nothing was submitted", from_store(error).message()))
+        }
         SubmitError::Store(error) => from_store(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Small disks for the agents' outboxes, which the lab can fill: a tmpfs each.
+//! Small disks, for the agents' outboxes and for a database, which the lab can fill: a tmpfs each.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// A disk's bytes: some thousand outcomes.
-const DISK_BYTES: usize = 4 << 20;
+/// Bytes of an outbox's disk: some thousand outcomes.
+pub const OUTBOX_BYTES: usize = 4 << 20;
 /// Below this an agent takes no lease, as its configuration says.
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
@@ -20,15 +20,15 @@ pub struct SmallDisks {
 }
 
 impl SmallDisks {
-    /// Mounts a disk at each folder.
+    /// Mounts a disk of so many bytes at each folder.
     ///
     /// # Errors
     /// When the system does not let this process mount.
-    pub fn mount(folders: Vec<PathBuf>) -> anyhow::Result<Self> {
+    pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
         let mut disks = Self { folders: Vec::new() };
         for folder in folders {
             std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-            let size = format!("size={DISK_BYTES}");
+            let size = format!("size={bytes}");
             run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs"], &folder)?;
             disks.folders.push(folder);
         }

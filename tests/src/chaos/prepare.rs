@@ -75,7 +75,7 @@ pub(super) async fn tools(
     let disks = match kinds.contains(&Kind::DiskFull) {
         true => {
             let folders = (0..agents).map(|index| cluster.agent_folder(index).join("outbox")).collect();
-            Some(SmallDisks::mount(folders)?)
+            Some(SmallDisks::mount(folders, disks::OUTBOX_BYTES)?)
         }
         false => None,
     };

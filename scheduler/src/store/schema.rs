@@ -1,0 +1,169 @@
+//! The schema, brought up to date when a scheduler starts; and what may stand in the way, each with what an operator does about it.
+//!
+//! What it is, is told by Postgres' codes and by what the database holds, never by the wording of a message.
+
+use sqlx::PgConnection;
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgDatabaseError;
+
+use super::{Error, MIGRATOR};
+
+/// What stands in the way of the schema.
+#[derive(Debug, thiserror::Error)]
+pub enum Obstacle {
+    /// The role may not create anything.
+    #[error(
+        "the role {role} may not create tables in the schema {schema} of the database {database}: let the database's owner run \
+         `grant usage, create on schema {schema} to {role}`"
+    )]
+    NoCreate {
+        /// The role, as SQL quotes it.
+        role: String,
+        /// The schema, so too.
+        schema: String,
+        /// The database.
+        database: String,
+    },
+    /// The tables are another role's.
+    #[error(
+        "the role {role} may not change the tables of the database {database} ({said}): connect as the role that owns them, or \
+         give them away with `reassign owned by OWNER to {role}`"
+    )]
+    NotOwner {
+        /// The role, as SQL quotes it.
+        role: String,
+        /// The database.
+        database: String,
+        /// What Postgres said.
+        said: String,
+    },
+    /// The database belongs to something else.
+    #[error(
+        "the database {database} holds the tables of another program ({said}): give landfall a database of its own (`createdb`)"
+    )]
+    Foreign {
+        /// The database.
+        database: String,
+        /// How that was noticed.
+        said: String,
+    },
+    /// A migration was applied that differs from this program's.
+    #[error(
+        "migration {0} of this database is not that of this program: the database was made by another build of landfall; run that \
+         one, or restore a backup into an empty database"
+    )]
+    OtherBuild(i64),
+    /// A migration was begun and not ended.
+    #[error(
+        "an upgrade of this database broke off in migration {0}, and what it left is unknown: restore the backup from before the \
+         upgrade into an empty database"
+    )]
+    HalfDone(i64),
+    /// A migration cannot be applied to what is there.
+    #[error(
+        "migration {version} does not fit what this database holds ({said}): somebody has changed its tables; undo that, or restore \
+         a backup into an empty database"
+    )]
+    Unfit {
+        /// The migration.
+        version: i64,
+        /// What Postgres said.
+        said: String,
+    },
+    /// Nothing may be written.
+    #[error("the database {0} can only be read: name the primary server, a standby takes no scheduler")]
+    ReadOnly(String),
+    /// Something that no operator causes.
+    #[error("migrate the schema")]
+    Other(#[source] MigrateError),
+}
+
+/// Brings the schema up to date; safe when two do so at once, as the migrator holds a lock.
+///
+/// # Errors
+/// When something stands in the way, or the database fails.
+pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
+    let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
+    if let MigrateError::Dirty(version) = error {
+        return Err(Obstacle::HalfDone(version).into());
+    }
+    let (said, version) = match error {
+        MigrateError::Execute(error) => (error, None),
+        MigrateError::ExecuteMigration(error, version) => (error, Some(version)),
+        MigrateError::VersionMissing(version) | MigrateError::VersionMismatch(version) => {
+            return Err(other_migration(conn, version).await?);
+        }
+        other => return Err(Obstacle::Other(other).into()),
+    };
+    let Some(postgres) = said.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) else {
+        return Err(said.into());
+    };
+    match obstacle(conn, postgres, version).await? {
+        Some(obstacle) => Err(obstacle.into()),
+        None => Err(said.into()),
+    }
+}
+
+/// Who asks, and where.
+struct Place {
+    role: String,
+    database: String,
+    schema: String,
+    creates: bool,
+}
+
+async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
+    let place = sqlx::query_as!(
+        Place,
+        r#"
+        select quote_ident(current_user) as "role!", current_database()::text as "database!",
+               quote_ident(coalesce(current_schema()::text, 'public')) as "schema!",
+               coalesce(has_schema_privilege(current_schema(), 'create'), false) as "creates!"
+        "#
+    )
+    .fetch_one(conn)
+    .await?;
+    Ok(place)
+}
+
+/// What Postgres' refusal means; `None` where it says nothing of the schema, as when a disk is full.
+async fn obstacle(
+    conn: &mut PgConnection,
+    refusal: &PgDatabaseError,
+    version: Option<i64>,
+) -> Result<Option<Obstacle>, Error> {
+    let said = refusal.message().to_owned();
+    let first = MIGRATOR.iter().map(|migration| migration.version).min();
+    let Place { role, database, schema, creates } = match refusal.code() {
+        // What failed may be the connection.
+        code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
+        _ => return Ok(None),
+    };
+    Ok(match (refusal.code(), version) {
+        ("25006", _) => Some(Obstacle::ReadOnly(database)),
+        ("42501" | "3F000", _) if !creates => Some(Obstacle::NoCreate { role, schema, database }),
+        ("42501", _) => Some(Obstacle::NotOwner { role, database, said }),
+        // Something is there before anything of ours, or there is a table of migrations that is not sqlx's.
+        (_, version) if version.is_none() || version == first => Some(Obstacle::Foreign { database, said }),
+        (_, Some(version)) => Some(Obstacle::Unfit { version, said }),
+        (_, None) => None,
+    })
+}
+
+/// What it means that the database has a migration that this program does not have, or has otherwise.
+async fn other_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
+    let ours: Vec<i64> = MIGRATOR.iter().map(|migration| migration.version).collect();
+    // Not checked when it is compiled: the table is sqlx's own.
+    let known: bool = sqlx::query_scalar("select exists (select from _sqlx_migrations where version = any($1))")
+        .bind(&ours)
+        .fetch_one(&mut *conn)
+        .await?;
+    if !known {
+        let database = place(conn).await?.database;
+        return Ok(Obstacle::Foreign { database, said: format!("it has their migration {version}") }.into());
+    }
+    Ok(match ours.iter().max() {
+        Some(newest) if version > *newest => Error::NewerSchema(version),
+        _ => Obstacle::OtherBuild(version).into(),
+    })
+}
