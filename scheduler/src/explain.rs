@@ -13,6 +13,74 @@ pub const NEXT: &str = "the next candidate: ";
 /// How the note of a choice begins whose crawl was under way elsewhere.
 pub const TAKEN_BACK: &str = "was taken back from ";
 
+/// What became of a task at the agent that was chosen for it before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parting {
+    /// The agent's session ended without a word while it crawled.
+    Lost,
+    /// The agent's process began anew and did not have the crawl any more.
+    Restarted,
+    /// The agent connected anew and did not have the crawl any more.
+    Reconnected,
+    /// The agent was enrolled anew on another machine.
+    Replaced,
+    /// The agent said goodbye and handed nothing back.
+    Left,
+    /// The operator removed the agent while it crawled.
+    Removed,
+    /// The database went back to a moment in the crawl.
+    Restored,
+    /// The crawl crashed, and the agent did not.
+    Crashed,
+    /// The agent handed it back.
+    HandedBack {
+        /// Because it drains.
+        drains: bool,
+    },
+    /// The agent never had a lease of it.
+    NotBegun(Absence),
+}
+
+/// Why an agent did not begin what was assigned to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absence {
+    /// It is not connected.
+    Away,
+    /// The operator removed it.
+    Removed,
+    /// It drains.
+    Drains,
+    /// It takes no lease for a while.
+    Paused,
+    /// Its stream broke.
+    HungUp,
+    /// It takes work, but not this: the batch's constraints exclude it by now, or it was free to.
+    Excluded,
+}
+
+/// "a, chosen before, was lost with its crawl".
+pub fn parted(agent: &str, parting: Parting) -> String {
+    let how = match parting {
+        Parting::Lost => "was lost with its crawl",
+        Parting::Restarted => "began anew without its crawl",
+        Parting::Reconnected => "connected anew without its crawl",
+        Parting::Replaced => "was moved to another machine",
+        Parting::Left => "left with its crawl",
+        Parting::Removed => "was removed with its crawl",
+        Parting::Restored => "crawled it when the backup was made that was restored",
+        Parting::Crashed => "has a crawl of it that crashed",
+        Parting::HandedBack { drains: true } => "is drained and handed it back",
+        Parting::HandedBack { drains: false } => "handed it back",
+        Parting::NotBegun(Absence::Away) => "was away before it began it",
+        Parting::NotBegun(Absence::Removed) => "was removed before it began it",
+        Parting::NotBegun(Absence::Drains) => "is drained and had not begun it",
+        Parting::NotBegun(Absence::Paused) => "paused before it began it",
+        Parting::NotBegun(Absence::HungUp) => "hung up before it began it",
+        Parting::NotBegun(Absence::Excluded) => "had not begun it and may not have it any more",
+    };
+    format!("{agent}, chosen before, {how}")
+}
+
 /// How it begins what is said of a task whose lease was asked for, and came back.
 pub const CAME_BACK: &str = "taken back from ";
 
@@ -279,13 +347,11 @@ mod tests {
             because(&moved),
             "chosen because the site waited at a, which was full; begins at once here; it is 2nd of 3, 12.0 ms predicted"
         );
-        let next = Recorded {
-            note: Some(format!("{NEXT}a, chosen before, did not begin it or gave it back")),
-            ..choice(Strategy::GnpTop3)
-        };
+        let next =
+            Recorded { note: Some(format!("{NEXT}{}", parted("a", Parting::Lost))), ..choice(Strategy::GnpTop3) };
         assert_eq!(
             because(&next),
-            "chosen because it is the next candidate: a, chosen before, did not begin it or gave it back; \
+            "chosen because it is the next candidate: a, chosen before, was lost with its crawl; \
              it is 2nd of 3, 12.0 ms predicted"
         );
         let gone = Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) };

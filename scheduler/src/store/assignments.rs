@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use crate::explain::parted;
 use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
 use crate::strategy::{Candidate, Choice, Former};
 
 use super::{Error, loads};
+use parting::Found;
+
+mod parting;
 
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
@@ -26,8 +30,10 @@ pub struct Waiting {
     pub reason: Option<String>,
     /// How many assignments it had before.
     pub choices: i64,
-    /// The last of them, and the name of its agent.
-    pub former: Option<(Former, String)>,
+    /// The last of them.
+    pub former: Option<Former>,
+    /// What became of it, for people.
+    pub parted: Option<String>,
     /// Whether its site was broken off.
     pub broken_off: bool,
     /// How long it has been in its state.
@@ -90,13 +96,27 @@ pub async fn waiting(
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
-               c.measured_us as "measured_us?: Vec<Option<i64>>"
+               c.measured_us as "measured_us?: Vec<Option<i64>>",
+               held.state as "lease?", held.crashed as "crashed?", held.end_cause as "end_cause?",
+               a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.hung_up as "hung_up?"
         from tasks t
         join batches b on b.id = t.batch_id
         -- Whose turn at its address had not come is chosen for anew: its agent was not to blame.
         left join assignments c on c.id = t.assignment_id
             and not exists (select from parkings p where p.task_id = t.id and p.cause = 'address')
         left join agents a on a.id = c.agent_id
+        -- `offset 0`: looked up for each task, by index.
+        left join lateral (
+            select l.state::text as state, l.crash is not null as crashed, s.end_cause
+            from leases l join sessions s on s.id = l.session_id
+            where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
+            offset 0
+        ) held on true
+        left join lateral (
+            select s.paused is not null as paused, s.hung_up_at is not null as hung_up
+            from sessions s where s.agent_id = c.agent_id and s.state = 'active'
+            offset 0
+        ) there on true
         left join confirmations r on r.site_id = t.site_id
         where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
           and t.batch_id <> all($8)
@@ -125,17 +145,25 @@ pub async fn waiting(
     .await?;
     rows.into_iter()
         .map(|row| {
-            let former = match (row.agent_id, row.agent, row.chosen_by, row.candidates) {
-                (Some(agent), Some(name), Some(chosen_by), Some(candidates)) => {
+            let parting = Found {
+                lease: row.lease.as_deref(),
+                crashed: row.crashed == Some(true),
+                end_cause: row.end_cause.as_deref(),
+                removed: row.removed == Some(true),
+                drains: row.drains == Some(true),
+                there: row.paused.zip(row.hung_up),
+            }
+            .parting();
+            let former = match (row.agent_id, row.chosen_by, row.candidates) {
+                (Some(agent), Some(chosen_by), Some(candidates)) => {
                     let (predicted, measured) =
                         (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
-                    let former = Former {
+                    Some(Former {
                         agent: AgentId::new(agent),
                         strategy: loads::strategy(&chosen_by)?,
                         fallback: row.fallback_reason,
                         listed: loads::listed(&candidates, &predicted, &measured)?,
-                    };
-                    Some((former, name))
+                    })
                 }
                 _ => None,
             };
@@ -149,6 +177,7 @@ pub async fn waiting(
                     .map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
                 reason: row.reason,
                 choices: row.choices,
+                parted: row.agent.map(|agent| parted(&agent, parting)),
                 former,
                 broken_off: row.broken_off,
                 waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
@@ -160,11 +189,13 @@ pub async fn waiting(
 
 /// What an agent was chosen from, beside the candidates.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ground {
+pub struct Ground<'a> {
     /// Agents that took work and were not excluded.
     pub available: usize,
     /// The agents that constraints excluded, as [stored](super::constraints::remember); none where nobody was.
     pub exclusions: Option<i64>,
+    /// What became of the choice before, for the log.
+    pub parted: Option<&'a str>,
 }
 
 /// Records a choice and moves its task to `assigned`.
@@ -177,7 +208,7 @@ pub async fn insert(
     seed: u64,
     choice: &Choice,
     fallback_reason: Option<&str>,
-    ground: Ground,
+    ground: Ground<'_>,
 ) -> Result<(), Error> {
     let candidates: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
     let predicted: Vec<Option<i64>> =
@@ -192,7 +223,7 @@ pub async fn insert(
             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
             returning id
         )
-        update tasks set state = 'assigned', reason = null, assignment_id = made.id, state_since = now()
+        update tasks set state = 'assigned', reason = $12, assignment_id = made.id, state_since = now()
         from made where tasks.id = $1
         "#,
         task.get(),
@@ -206,6 +237,7 @@ pub async fn insert(
         &levels(&choice.candidates) as &[Option<i64>],
         i32::try_from(ground.available).unwrap_or(i32::MAX),
         ground.exclusions,
+        ground.parted,
     )
     .execute(conn)
     .await?;

@@ -285,11 +285,12 @@ pub async fn release(
         update tasks t
         set state = case when $4::text is not null and t.crashes + 1 >= $5 then 'failed' else 'assigned' end::task_state,
             crashes = t.crashes + case when $4::text is null then 0 else 1 end,
-            reason = case when $4::text is null then 'handed back by its agent'
+            reason = case when $4::text is null then 'handed back by ' || a.name
                           when t.crashes + 1 >= $5 then format('poison: its crawl crashed %s times, at last with: %s', $5, $4)
-                          else 'its crawl crashed: ' || $4 end,
+                          else format('its crawl at %s crashed: %s', a.name, $4) end,
             state_since = now()
-        from released r where t.id = r.task_id
+        from released r join agents a on a.id = $1
+        where t.id = r.task_id
         "#,
         agent.get(),
         task.get(),
@@ -349,14 +350,15 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             from holding h where h.session_id is not null
         ), held as (
             -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
-            select t.id, ended.token, ended.crashed, ended.cause
+            select t.id, ended.token, ended.crashed, ended.end_cause, ended.agent
             from (
                 select l.task_id, l.token,
                        -- An agent that said goodbye, was removed or only connected anew did not crash.
                        case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed,
-                       s.end_cause as cause
+                       s.end_cause, a.name as agent
                 from holding
                 join sessions s on s.id = holding.session_id and s.state <> 'active'
+                join agents a on a.id = s.agent_id
                 -- `offset 0`: else all active leases are read, and joined.
                 cross join lateral (
                     select task_id, token from leases where session_id = s.id and state = 'active' offset 0
@@ -371,17 +373,22 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               -- Meanwhile its agent may have come back and taken it into a new session.
               and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
-            returning l.task_id, held.crashed, held.cause
+            returning l.task_id, held.crashed, held.end_cause, held.agent
         )
         update tasks t
         set state = case when t.crashes + lost.crashed >= $1 then 'failed' else 'assigned' end::task_state,
             crashes = t.crashes + lost.crashed,
             reason = case when t.crashes + lost.crashed >= $1 then format('poison: its agent was lost, %s crashes in all', $1)
-                          when lost.crashed > 0 then 'its agent was lost'
-                          when lost.cause = 'restored' then 'the database was restored'
-                          when lost.cause = 'reconnected' then 'its agent connected anew without it'
-                          when lost.cause = 'replaced' then 'its agent was moved to another machine'
-                          else 'its agent left' end,
+                          else case lost.end_cause
+                              when 'restored' then 'the database was restored'
+                              when 'left' then lost.agent || ' left with its crawl'
+                              when 'removed' then lost.agent || ' was removed with its crawl'
+                              when 'superseded' then lost.agent || ' began anew without its crawl'
+                              when 'reconnected' then lost.agent || ' connected anew without its crawl'
+                              when 'replaced' then lost.agent || ' was moved to another machine'
+                              else lost.agent || ' was lost with its crawl'
+                          end
+                     end,
             state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'
         "#,
@@ -685,14 +692,14 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         let ends = [
-            (End::HandBack, 0, "handed back by its agent"),
-            (End::Panic, 1, "its crawl crashed: index out of range"),
-            (End::Loss, 2, "its agent was lost"),
-            (End::Goodbye, 2, "its agent left"),
-            (End::Restart, 3, "its agent was lost"),
-            (End::Reconnection, 3, "its agent connected anew without it"),
-            (End::HandBack, 3, "handed back by its agent"),
-            (End::Panic, 4, "its crawl crashed: index out of range"),
+            (End::HandBack, 0, "handed back by a"),
+            (End::Panic, 1, "its crawl at a crashed: index out of range"),
+            (End::Loss, 2, "a was lost with its crawl"),
+            (End::Goodbye, 2, "a left with its crawl"),
+            (End::Restart, 3, "a began anew without its crawl"),
+            (End::Reconnection, 3, "a connected anew without its crawl"),
+            (End::HandBack, 3, "handed back by a"),
+            (End::Panic, 4, "its crawl at a crashed: index out of range"),
         ];
         for (end, crashes, reason) in ends {
             let now = grant_and_end(&mut conn, agent, task, end).await;

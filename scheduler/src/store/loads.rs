@@ -290,7 +290,7 @@ pub async fn pass_on(
     to: AgentId,
     listed: &[Candidate],
     why: &str,
-    ground: Ground,
+    ground: Ground<'_>,
 ) -> Result<bool, Error> {
     let candidates: Vec<i64> = listed.iter().map(|one| one.agent.get()).collect();
     let micros = |rtt: Option<crate::model::Rtt>| rtt.map(crate::model::Rtt::as_micros);

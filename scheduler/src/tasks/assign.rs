@@ -191,7 +191,7 @@ impl Assign {
             let alarmed = alarm.as_ref().filter(|_| task.strategy.needs_distance());
             let fallback = alarmed.or(choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic)));
             let exclusions = admission.exclusions(&mut tx, task.batch).await?;
-            let ground = Ground { available: candidates.len(), exclusions };
+            let ground = Ground { available: candidates.len(), exclusions, parted: task.parted.as_deref() };
             assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str), ground)
                 .await
                 .context("record an assignment")?;
@@ -271,21 +271,27 @@ fn chosen_for(
     if alarm && task.strategy.needs_distance() {
         return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, None));
     }
-    if let Some((former, name)) = &task.former
+    let parted = task.parted.as_deref();
+    if let (Some(former), Some(parted)) = (&task.former, parted)
         && let Some(choice) = strategy::choose_next(former, candidates)
     {
-        let note = format!("{NEXT}{name}, chosen before, did not begin it or gave it back");
-        return Some((choice, seed, Some(note)));
+        return Some((choice, seed, Some(format!("{NEXT}{parted}"))));
     }
     if let Some((choice, note)) = spread(known, task, candidates, seed) {
-        return Some((choice, seed, Some(note)));
+        return Some((choice, seed, with_parted(Some(note), parted)));
     }
     let choice = strategy::choose(task.strategy, &facts.site(None), candidates, seed)?;
     if let Some(choice) = exploration(task.strategy, &choice, candidates, known.crawls(task.site), seed) {
-        return Some((choice, seed, Some(EXPLORES.to_owned())));
+        return Some((choice, seed, with_parted(Some(EXPLORES.to_owned()), parted)));
     }
-    let note = passed_over(&choice);
+    let note = with_parted(passed_over(&choice), parted);
     Some((choice, seed, note))
+}
+
+/// The note of a choice, and what became of the one before.
+pub(super) fn with_parted(note: Option<String>, parted: Option<&str>) -> Option<String> {
+    let parts: Vec<String> = note.into_iter().chain(parted.map(str::to_owned)).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// The choice of an agent that might be nearer than the chosen one, where this one explores.

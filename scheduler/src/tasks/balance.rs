@@ -131,7 +131,7 @@ impl Balance {
             let why = reason(waiting, one.why, &names);
             let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
             let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
-            let ground = Ground { available: admitted.count(), exclusions };
+            let ground = Ground { available: admitted.count(), exclusions, parted: None };
             if loads::pass_on(&mut tx, waiting, one.to, &listed, &why, ground).await.context("pass a task on")? {
                 sight.admission.gave(waiting.batch, waiting.former.agent);
                 sight.admission.took(waiting.batch, one.to);
@@ -356,7 +356,7 @@ mod tests {
         scene.assign().await;
         // Of the two others none has room: the nearer is the next.
         assert_eq!(scene.loads().await, [4, 2]);
-        let note = Some("the next candidate: a0, chosen before, did not begin it or gave it back".to_owned());
+        let note = Some("the next candidate: a0, chosen before, is drained and handed it back".to_owned());
         let mut next = 0;
         for task in tasks {
             let (place, why) = scene.at(task).await;
@@ -364,5 +364,79 @@ mod tests {
             next += usize::from((place, &why) == (1, &note));
         }
         assert_eq!(next, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_became_of_the_agent_chosen_before_is_told_by_what_is_stored(pool: PgPool) {
+        let mut scene = Scene::new(pool).await;
+        let lose = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where state = 'active' and agent_id = $1";
+        let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
+        // Whether it began the crawl and handed it back, what happened to it then, and what is said of that.
+        let cases = [
+            (true, false, lose, "was lost with its crawl"),
+            (true, true, pause, "handed it back"),
+            (true, true, "update agents set draining_since = now() where id = $1", "is drained and handed it back"),
+            (
+                true,
+                false,
+                "update sessions set state = 'closed', end_cause = 'left' where state = 'active' and agent_id = $1",
+                "left with its crawl",
+            ),
+            (false, false, lose, "was away before it began it"),
+            (false, false, pause, "paused before it began it"),
+            (
+                false,
+                false,
+                "update sessions set hung_up_at = now() - interval '1 hour' where state = 'active' and agent_id = $1",
+                "hung up before it began it",
+            ),
+            (false, false, "update agents set draining_since = now() where id = $1", "is drained and had not begun it"),
+            (
+                false,
+                false,
+                "update agents set removed_at = now(), draining_since = now() where id = $1",
+                "was removed before it began it",
+            ),
+        ];
+        for (number, (begins, hands_back, happens, said)) in cases.into_iter().enumerate() {
+            let task = scene.located(&format!("s{number}.cn")).await;
+            scene.assign().await;
+            let (place, _) = scene.at(task).await;
+            let (agent, _) = scene.agents[place];
+            if begins {
+                assert_eq!(scene.grant(place).await, 1);
+            }
+            let mut conn = scene.trial.conn().await;
+            if hands_back {
+                let token = crate::model::LeaseToken::new(1);
+                let back = leases::release(&mut conn, agent, task, token, None, fixtures::MAX_CRASHES).await;
+                assert!(back.expect("hand back"));
+            }
+            sqlx::query(happens).bind(agent.get()).execute(&mut *conn).await.expect("it happens");
+            leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
+            scene.assign().await;
+            let (next, note) = scene.at(task).await;
+            assert_ne!(next, place, "{said}");
+            let parted = format!("a{place}, chosen before, {said}");
+            assert_eq!(note, Some(format!("the next candidate: {parted}")));
+            let logged: String = sqlx::query_scalar(
+                "select cause from events where task_id = $1 and what = 'assigned' order by id desc limit 1",
+            )
+            .bind(task.get())
+            .fetch_one(&mut *conn)
+            .await
+            .expect("read");
+            assert_eq!(logged, parted, "so does the log");
+            // Everything as before, for the next.
+            sqlx::query("update tasks set state = 'cancelled' where id = $1")
+                .bind(task.get())
+                .execute(&mut *conn)
+                .await
+                .expect("cancel");
+            let back = "update agents set draining_since = null, removed_at = null where id = $1";
+            sqlx::query(back).bind(agent.get()).execute(&mut *conn).await.expect("bring it back");
+            drop(conn);
+            scene.agents[place].1 = scene.trial.session(agent).await;
+        }
     }
 }

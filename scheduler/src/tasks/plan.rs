@@ -23,7 +23,7 @@ use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{EXPLORES, draw_seed, is_to_be_confirmed, park_broken, within};
+use super::assign::{EXPLORES, draw_seed, is_to_be_confirmed, park_broken, with_parted, within};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, PLANNED, explain_nobody};
 use super::known::Known;
@@ -207,19 +207,21 @@ impl Sight {
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let admitted =
                 |all: &Vec<Candidate>| all.iter().filter(|one| admission.admits(task.batch, one.agent)).count();
-            let ground = Ground { available: self.candidates.first().map_or(0, admitted), exclusions };
+            let recalled = self.recalled.get(&task.task);
+            let parted = task.parted.as_deref().filter(|_| recalled.is_none());
+            let ground = Ground { available: self.candidates.first().map_or(0, admitted), exclusions, parted };
             assignments::insert(conn, task.task, draw_seed(task), choice, fallback.map(String::as_str), ground)
                 .await
                 .context("record an assignment")?;
             if let Some(takes) = takes {
                 assignments::expect(conn, task.task, *takes).await.context("note how long the crawl takes")?;
             }
-            if *explores {
-                assignments::annotate(conn, task.task, EXPLORES).await.context("note that it explores")?;
-            }
-            if let Some(recalled) = self.recalled.get(&task.task) {
-                let note = explain::taken_over(&recalled.name, recalled.here, *takes);
-                assignments::annotate(conn, task.task, &note).await.context("note whose crawl it was")?;
+            let note = match recalled {
+                Some(recalled) => Some(explain::taken_over(&recalled.name, recalled.here, *takes)),
+                None => with_parted(explores.then(|| EXPLORES.to_owned()), parted),
+            };
+            if let Some(note) = note {
+                assignments::annotate(conn, task.task, &note).await.context("note how it was planned")?;
             }
             admission.took(task.batch, choice.agent);
             chosen.insert(choice.agent);
@@ -464,6 +466,7 @@ mod tests {
                     reason: None,
                     choices: 0,
                     former: None,
+                    parted: None,
                     broken_off: false,
                     waited: Duration::ZERO,
                     asked: false,
