@@ -8,7 +8,7 @@ use std::time::Duration;
 mod left;
 mod lengths;
 
-pub use left::{Estimate, Recent, Remaining, estimate};
+pub use left::{Estimate, Recent, Remaining, Stalled, Standstill, estimate};
 pub use lengths::Lasted;
 
 /// The longest time that is said to be left: whatever is beyond it is beyond any plan.

@@ -97,13 +97,14 @@ pub(super) struct EstimateShown {
     left_ms: Option<f64>,
     sites: u64,
     held: u64,
+    stalled: u64,
     note: String,
 }
 
 impl From<&v1::Estimate> for EstimateShown {
     fn from(estimate: &v1::Estimate) -> Self {
-        let &v1::Estimate { ref left, sites, held, ref note } = estimate;
-        Self { left_ms: output::millis(left.as_ref()), sites, held, note: note.clone() }
+        let &v1::Estimate { ref left, sites, held, stalled, ref note } = estimate;
+        Self { left_ms: output::millis(left.as_ref()), sites, held, stalled, note: note.clone() }
     }
 }
 
@@ -402,7 +403,7 @@ mod tests {
                 crawling: duration(90),
                 ..v1::StrategyThroughput::default()
             }],
-            estimate: Some(v1::Estimate { left: duration(70), sites: 2, held: 0, note: String::new() }),
+            estimate: Some(v1::Estimate { left: duration(70), sites: 2, ..v1::Estimate::default() }),
         }
     }
 

@@ -253,8 +253,8 @@ mod tests {
         let estimate = |seconds, note: &str| Estimate {
             left: Some(prost_types::Duration { seconds, nanos: 1 }),
             sites: 20,
-            held: 0,
             note: note.to_owned(),
+            ..Estimate::default()
         };
         assert_eq!(left(&estimate(0, "")), "about 1s left for 20 sites");
         assert_eq!(left(&estimate(130, "so; and so")), "about 2m 10s left for 20 sites; so; and so");

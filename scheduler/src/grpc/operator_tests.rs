@@ -704,7 +704,7 @@ async fn throughput_is_reported_by_slice_agent_and_strategy(pool: PgPool) {
     let before = ask("autumn", None, None).await.expect("reported");
     assert_eq!((before.sites, before.begun_at, before.growth.len()), (2, None, 0));
     let said = before.estimate.expect("an estimate");
-    assert_eq!((said.left, said.sites, said.note.as_str()), (None, 2, "no estimate yet: nothing has ended"));
+    assert_eq!((said.left, said.sites, said.note.as_str()), (None, 2, "no estimate: no agent is connected"));
 
     let (near, session) = desk.agents(2).await[0];
     choose(&desk, near, session).await;

@@ -102,9 +102,8 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
-/// As [`grant`], for several agents and into slots that the caller knows to be free: an agent of thousands frees one after
-/// another, and counting them each time would be most of the work. Only its own session grants to an agent, so that what was free
-/// stays free. What is granted comes in the order of the agents that ask, each once and [locked](lock) before.
+/// As [`grant`], for several agents and into slots known to be free, as counting those of thousands would be most of the work: only
+/// its own session grants to an agent. Grants come in the order of the agents that ask, each once and [locked](lock) before.
 ///
 /// # Errors
 /// When the database fails or a stored policy is out of range.

@@ -12,6 +12,10 @@ use crate::throughput::{self, Amount, Estimate, Lasted, Recent, Remaining, Slice
 
 use super::{Error, round_trip, unsigned};
 
+pub use standing::{Standing, standing};
+
+mod standing;
+
 /// Fewer crawls than these say little: the window of late goes back to so many of them, if there are.
 const FEWEST_RECENT: i64 = 10;
 /// Crawls from which lengths are told, at most, and those under way that stand for all: any thousand tell them to some percent, in a few
@@ -36,77 +40,6 @@ impl Scope {
     fn stored(self) -> Option<i32> {
         self.round.map(|round| i32::try_from(round).unwrap_or(i32::MAX))
     }
-}
-
-/// Where the tasks stand.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Standing {
-    /// The database's clock.
-    pub now: DateTime<Utc>,
-    /// How many they are.
-    pub tasks: u64,
-    /// Of these, those that ended without an outcome.
-    pub uncrawled: u64,
-    /// What has not ended.
-    pub remaining: Remaining,
-    /// The first grant of a lease that is active; `None` where none is.
-    pub crawling_since: Option<DateTime<Utc>>,
-    /// Pages of crawls under way, as far as they have said.
-    pub crawling_pages: u64,
-}
-
-/// Counts tasks by where they stand.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
-pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
-    let row = sqlx::query!(
-        r#"
-        select now() as "now!", count(*) as "tasks!",
-               count(*) filter (where t.state in ('done', 'failed', 'cancelled') and o.task_id is null) as "uncrawled!",
-               count(*) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
-               count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!",
-               -- Nothing that passes by itself: an address or a pause does.
-               count(*) filter (
-                   where (t.state in ('submitted', 'measuring') and t.reason is not null)
-                      or (t.state = 'located' and t.parked and (u.task_id is not null or p.cause = 'breaker'))
-               ) as "held!",
-               count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,
-               coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!",
-               greatest(coalesce(extract(epoch from max(p.until) - now()), 0), 0)::float8 as "paused_for!",
-               (select max_duration_ms from batches where id = $1) as "max_duration_ms!",
-               exists (select from sessions where state = 'active') as "connected!"
-        from tasks t
-        left join outcomes o on o.task_id = t.id
-        left join leases l on l.task_id = t.id and l.state = 'active' and t.state = 'leased'
-        left join checkpoints c on c.task_id = t.id
-        left join parkings p on p.task_id = t.id and t.state = 'located'
-        left join unmet_tasks u on u.task_id = t.id
-        where t.batch_id = $1 and case when $2::integer is null then t.retried_at is null else t.round = $2 end
-        "#,
-        scope.batch.get(),
-        scope.stored(),
-    )
-    .fetch_one(conn)
-    .await?;
-    let count = |value| unsigned::<i64, u64>("tasks", "count", value);
-    let (open, held, crawling) = (count(row.open)?, count(row.held)?, count(row.crawling)?);
-    Ok(Standing {
-        now: row.now,
-        tasks: count(row.tasks)?,
-        uncrawled: count(row.uncrawled)?,
-        remaining: Remaining {
-            waiting: open.saturating_sub(held).saturating_sub(crawling),
-            unassigned: count(row.unassigned)?.saturating_sub(held),
-            held,
-            crawling,
-            paused_for: length(row.paused_for),
-            at_most: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
-            connected: row.connected,
-        },
-        crawling_since: row.crawling_since,
-        crawling_pages: unsigned("checkpoints", "pages", row.crawling_pages)?,
-    })
 }
 
 /// How long the newest rounds of a batch will still take; `None` when nothing is left of them. Reads the whole batch thrice.
@@ -305,6 +238,8 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
             where batch_id = $1 and case when $2::integer is null then newest_round else round = $2 end
         ), under_way as (
             select l.task_id, l.granted_at as begun from tasks t join leases l on l.task_id = t.id and l.state = 'active'
+            -- Those that stand still say nothing of how long a crawl takes.
+            join sessions s on s.id = l.session_id and s.state = 'active' and s.hung_up_at is null and s.paused is null
             where t.batch_id = $1 and t.state = 'leased'
               and case when $2::integer is null then t.retried_at is null else t.round = $2 end
         ), all_begun as (
@@ -379,7 +314,8 @@ impl Grown {
         let crawls = crawls(conn, scope).await?;
         let recent = recent(conn, scope).await?;
         let begun = [crawls.time.map(|(begun, _)| begun), standing.crawling_since].into_iter().flatten().min();
-        let goes_on = standing.remaining.waiting > 0 || standing.remaining.crawling > 0;
+        let Remaining { waiting, crawling, stalled, .. } = &standing.remaining;
+        let goes_on = *waiting > 0 || *crawling > 0 || !stalled.is_empty();
         let ended = crawls.time.map(|(_, ended)| ended).filter(|_| !goes_on).unwrap_or(standing.now);
         let time = begun.map(|begun| (begun, ended.max(begun)));
         let slices = match time {
@@ -406,7 +342,7 @@ mod tests {
     use super::*;
     use crate::model::{AgentId, SessionId};
     use crate::store::fixtures;
-    use crate::throughput::{estimate, growth};
+    use crate::throughput::{Stalled, Standstill, estimate, growth};
 
     /// A batch an agent crawls; `begin` is an hour ago.
     struct Scene {
@@ -608,10 +544,11 @@ mod tests {
             )
             .await;
         let grown = scene.read(5).await;
-        let Remaining { waiting, unassigned, held, crawling, paused_for, connected, .. } = grown.standing.remaining;
+        let Remaining { waiting, unassigned, held, crawling, paused_for, connected, taking, .. } =
+            grown.standing.remaining;
         assert_eq!((grown.standing.tasks, grown.standing.uncrawled, held, crawling), (6, 1, 3, 0));
         assert_eq!((waiting, unassigned), (2, 2));
-        assert!(connected && paused_for > secs(3500.0) && paused_for <= secs(3600.0), "{paused_for:?}");
+        assert!(connected && taking && paused_for > secs(3500.0) && paused_for <= secs(3600.0), "{paused_for:?}");
 
         let leased = scene.lease(a, 3000.0).await;
         sqlx::query("insert into checkpoints (task_id, token, pages, state) values ($1, 1, 42, '')")
@@ -641,6 +578,50 @@ mod tests {
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);
         assert!(left.is_some_and(|left| left > secs(3500.0)), "one site is left alone for an hour: {left:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn crawls_at_agents_that_stand_still_are_not_reckoned_with(pool: PgPool) {
+        let mut scene = Scene::new(&pool).await;
+        let (a, b, c) = (scene.agent("a").await, scene.agent("b").await, scene.agent("c").await);
+        for _ in 0..10 {
+            scene.crawled(a, crawl(3000.0, 3010.0, 1)).await;
+        }
+        for agent in [a, b, b, c] {
+            scene.lease(agent, 3100.0).await;
+        }
+        scene
+            .execute(
+                "update sessions set paused = 'the disk is full' from agents a where a.id = agent_id and name = 'b'",
+            )
+            .await;
+        scene
+            .execute("update sessions set hung_up_at = now() from agents a where a.id = agent_id and name = 'c'")
+            .await;
+        let grown = scene.read(5).await;
+        let stalled = |agent: &str, why, sites| Stalled { agent: agent.into(), why, sites };
+        let full = Standstill::Paused("the disk is full".into());
+        assert_eq!(grown.standing.remaining.stalled, [stalled("b", full, 2), stalled("c", Standstill::HungUp, 1)]);
+        assert_eq!((grown.standing.remaining.crawling, grown.standing.remaining.waiting), (1, 0));
+        assert_eq!(grown.recent.under_way.len(), 1, "the others say nothing of lengths");
+        let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
+        assert_eq!((said.left.is_some(), said.sites, said.stalled), (true, 1, 3));
+
+        scene
+            .execute("update tasks set state = 'cancelled' from leases l where l.task_id = id and l.state = 'active'")
+            .await;
+        let site = fixtures::site(&mut scene.conn, "waits.cn").await;
+        fixtures::task(&mut scene.conn, scene.batch, site, "located").await;
+        let note = async |scene: &mut Scene| {
+            let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
+            (said.left.is_some(), said.note)
+        };
+        assert_eq!(note(&mut scene).await, (true, String::new()), "a takes it");
+        scene.execute("update agents set draining_since = now() where name = 'a'").await;
+        let none = "no estimate: no agent takes new sites, each has paused, has hung up or drains";
+        assert_eq!(note(&mut scene).await, (false, none.to_owned()));
+        scene.execute("update sessions set state = 'expired'").await;
+        assert_eq!(note(&mut scene).await, (false, "no estimate: no agent is connected".to_owned()));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

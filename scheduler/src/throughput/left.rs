@@ -12,8 +12,30 @@ const HALVINGS: u32 = 10;
 /// No fewer crawls at once are reckoned with, so that nothing is divided by nothing.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
+/// Crawls under way at an agent that stands still.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stalled {
+    /// The agent's name.
+    pub agent: String,
+    /// Why it stands still.
+    pub why: Standstill,
+    /// How many crawls.
+    pub sites: u64,
+}
+
+/// Why an agent stands still. Nobody knows how long that takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standstill {
+    /// It has paused, and says why.
+    Paused(String),
+    /// Its stream broke: it is back soon, or its crawls go to others.
+    HungUp,
+    /// It is not connected any more.
+    Away,
+}
+
 /// What is left of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Remaining {
     /// Sites that will be crawled and are not yet.
     pub waiting: u64,
@@ -21,14 +43,18 @@ pub struct Remaining {
     pub unassigned: u64,
     /// Sites that wait with a reason and go on only when somebody does something about it.
     pub held: u64,
-    /// Crawls under way.
+    /// Crawls under way, but for those that stand still.
     pub crawling: u64,
+    /// Crawls that stand still, those of most agents first.
+    pub stalled: Vec<Stalled>,
     /// The longest that one of the sites asked to be left alone for, from now.
     pub paused_for: Duration,
     /// How long a crawl may last.
     pub at_most: Duration,
     /// Whether an agent is there.
     pub connected: bool,
+    /// Whether one of them takes new sites.
+    pub taking: bool,
 }
 
 /// What crawls came to of late.
@@ -53,8 +79,10 @@ pub struct Estimate {
     pub left: Option<Duration>,
     /// Sites that it is about.
     pub sites: u64,
-    /// Sites that it is not about.
+    /// Sites that wait with a reason: it is not about them.
     pub held: u64,
+    /// Sites at agents that stand still: nor about these.
+    pub stalled: u64,
     /// Why there is none, and what is not in it; empty when nothing needs saying.
     pub note: String,
 }
@@ -65,9 +93,10 @@ pub struct Estimate {
 /// evenly over the time that its crawls take with as many at once as now, or of late if those were more; or at the pace at which sites began of
 /// late, if that is slower, since what measures them may be slow.
 pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
-    let Remaining { waiting, held, crawling, .. } = *remaining;
+    let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
-    if sites == 0 && held == 0 {
+    let still = stalled.iter().fold(0_u64, |sum, one| sum.saturating_add(one.sites));
+    if sites == 0 && held == 0 && still == 0 {
         return None;
     }
     let left = left(remaining, recent);
@@ -77,19 +106,52 @@ pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
         1 => Some("1 site waits with a reason and is not in the estimate".to_owned()),
         held => Some(format!("{held} sites wait with a reason and are not in the estimate")),
     };
-    let note = none.into_iter().chain(waits).collect::<Vec<String>>().join("; ");
-    Some(Estimate { left: left.ok(), sites, held, note })
+    let note = none.into_iter().chain(stands_still(stalled, still)).chain(waits).collect::<Vec<String>>().join("; ");
+    Some(Estimate { left: left.ok(), sites, held, stalled: still, note })
+}
+
+/// Agents that are named where several stand still.
+const NAMED: usize = 3;
+
+/// "3 sites are at a, which has hung up, and are not in the estimate".
+fn stands_still(stalled: &[Stalled], sites: u64) -> Option<String> {
+    let at = match stalled {
+        [] => return None,
+        [Stalled { agent, why, .. }] => match why {
+            Standstill::Paused(reason) => format!("{agent}, which has paused ({reason}),"),
+            Standstill::HungUp => format!("{agent}, which has hung up,"),
+            Standstill::Away => format!("{agent}, which is away,"),
+        },
+        several => {
+            let named = several.iter().take(NAMED).map(|Stalled { agent, why, .. }| match why {
+                Standstill::Paused(_) => format!("{agent}: paused"),
+                Standstill::HungUp => format!("{agent}: hung up"),
+                Standstill::Away => format!("{agent}: away"),
+            });
+            let more = several.len().saturating_sub(NAMED);
+            let more = (more > 0).then(|| format!("and {more} more"));
+            let named: Vec<String> = named.chain(more).collect();
+            format!("{} agents that stand still ({})", several.len(), named.join(", "))
+        }
+    };
+    Some(match sites {
+        1 => format!("1 site is at {at} and is not in the estimate"),
+        sites => format!("{sites} sites are at {at} and are not in the estimate"),
+    })
 }
 
 fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str> {
-    let Remaining { waiting, unassigned, crawling, paused_for, at_most, connected, .. } = *remaining;
+    let &Remaining { waiting, unassigned, crawling, paused_for, at_most, connected, taking, .. } = remaining;
     if waiting == 0 && crawling == 0 {
         return Err("no estimate: nothing is left but what waits");
     }
-    let lengths = Lengths::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
-    if crawling == 0 && !connected {
+    if waiting > 0 && !connected {
         return Err("no estimate: no agent is connected");
     }
+    if waiting > 0 && !taking {
+        return Err("no estimate: no agent takes new sites, each has paused, has hung up or drains");
+    }
+    let lengths = Lengths::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
     let usual = lengths.mean_s();
     let at_once = count(crawling).max(recent.at_once).max(FEWEST_AT_ONCE);
     let measured = match recent.begun {
@@ -164,7 +226,7 @@ mod tests {
 
     /// An agent is there, and a crawl may last an hour.
     fn some_left() -> Remaining {
-        Remaining { at_most: secs(3600.0), connected: true, ..Remaining::default() }
+        Remaining { at_most: secs(3600.0), connected: true, taking: true, ..Remaining::default() }
     }
 
     fn left_s(remaining: &Remaining, recent: &Recent) -> f64 {
@@ -243,8 +305,13 @@ mod tests {
             note(&remaining, &Recent::default()),
             "no estimate yet: nothing has ended; 1 site waits with a reason and is not in the estimate"
         );
-        let away = Remaining { waiting: 3, connected: false, ..some_left() };
+        let away = Remaining { waiting: 3, connected: false, taking: false, ..some_left() };
         assert_eq!(note(&away, &steady), "no estimate: no agent is connected");
+        let still = Remaining { waiting: 3, taking: false, ..some_left() };
+        assert_eq!(
+            note(&still, &steady),
+            "no estimate: no agent takes new sites, each has paused, has hung up or drains"
+        );
         let held = Remaining { held: 3, ..some_left() };
         assert_eq!(
             note(&held, &steady),
@@ -253,6 +320,32 @@ mod tests {
         assert_eq!(estimate(&Remaining::default(), &steady), None);
         let paused = Remaining { waiting: 1, paused_for: secs(3600.0), ..some_left() };
         assert!(left_s(&paused, &steady) >= 3600.0, "a site that is left alone is waited for");
+    }
+
+    #[test]
+    fn crawls_of_agents_that_stand_still_are_told_and_not_waited_for() {
+        let steady = Recent { crawls: ended(&[1.0; 10]), at_once: 1.0, ..Recent::default() };
+        let at = |agent: &str, why, sites| Stalled { agent: agent.into(), why, sites };
+        let full = at("a", Standstill::Paused("the disk is full".into()), 14);
+        let of = |stalled: &[Stalled], crawling| {
+            estimate(&Remaining { crawling, stalled: stalled.to_vec(), ..some_left() }, &steady).unwrap()
+        };
+        let alone = of(std::slice::from_ref(&full), 0);
+        assert_eq!((alone.left, alone.sites, alone.stalled), (None, 0, 14));
+        assert_eq!(
+            alone.note,
+            "no estimate: nothing is left but what waits; 14 sites are at a, which has paused (the disk is full), and are not in \
+             the estimate"
+        );
+        let hung_up = of(&[at("b", Standstill::HungUp, 1)], 2);
+        assert!(hung_up.left.is_some());
+        assert_eq!(hung_up.note, "1 site is at b, which has hung up, and is not in the estimate");
+        let away = |name| at(name, Standstill::Away, 1);
+        let many = of(&[full, at("b", Standstill::HungUp, 2), away("c"), away("d"), away("e")], 2);
+        assert_eq!(
+            many.note,
+            "19 sites are at 5 agents that stand still (a: paused, b: hung up, c: away, and 2 more) and are not in the estimate"
+        );
     }
 
     fn times() -> impl Strategy<Value = Duration> {
@@ -275,17 +368,21 @@ mod tests {
             crawls in lasted(),
             under_way in prop::collection::vec(times(), 0..20),
             at_once in prop_oneof![Just(0.0), Just(f64::NAN), 0.0..1e9],
-            connected: bool,
+            (connected, taking) in (any::<bool>(), any::<bool>()),
+            still in counts(),
         ) {
-            let remaining = Remaining { waiting, unassigned, held, crawling, paused_for, at_most, connected };
+            let stalled = vec![Stalled { agent: "a".into(), why: Standstill::Away, sites: still }];
+            let remaining = Remaining {
+                waiting, unassigned, held, crawling, stalled, paused_for, at_most, connected, taking,
+            };
             let ended = crawls.iter().any(|one| one.ended);
             let recent = Recent { crawls, under_way, at_once, begun, begun_window };
             match estimate(&remaining, &recent) {
-                None => prop_assert!(waiting == 0 && crawling == 0 && held == 0),
+                None => prop_assert!(waiting == 0 && crawling == 0 && held == 0 && still == 0),
                 Some(Estimate { left: None, note, .. }) => {
                     prop_assert!(!note.is_empty());
                     let nothing = waiting == 0 && crawling == 0;
-                    prop_assert!(nothing || !ended || (crawling == 0 && !connected));
+                    prop_assert!(nothing || !ended || (waiting > 0 && !(connected && taking)));
                 }
                 // A length of time is neither negative nor infinite; and it is one that clocks can bear.
                 Some(Estimate { left: Some(left), .. }) => {

@@ -105,7 +105,8 @@ impl From<Growth> for v1::GrowthSlice {
 
 impl From<Estimate> for v1::Estimate {
     fn from(estimate: Estimate) -> Self {
-        Self { left: estimate.left.map(duration), sites: estimate.sites, held: estimate.held, note: estimate.note }
+        let Estimate { left, sites, held, stalled, note } = estimate;
+        Self { left: left.map(duration), sites, held, note, stalled }
     }
 }
 
