@@ -114,7 +114,14 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
         task: Some(7),
         depth: Some(3),
     };
-    assert_eq!(lines(folder.path()), [line]);
+    assert_eq!(lines(folder.path()), [line.clone()]);
+    // What does not apply is null, and there.
+    let keys = |line: &Line| match serde_json::to_value(line).unwrap() {
+        serde_json::Value::Object(fields) => fields.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
+        _ => Vec::new(),
+    };
+    assert_eq!(keys(&Line { ip: None, content_type: None, task: None, depth: None, ..line.clone() }), keys(&line));
+    assert_eq!(keys(&line).len(), 15);
 }
 
 #[tokio::test]

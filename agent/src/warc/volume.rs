@@ -23,7 +23,7 @@ const AT_ONCE: usize = 1 << 20;
 /// What is kept of a media type, in characters: a header may have kilobytes.
 const MAX_TYPE: usize = 200;
 
-/// What the file of lines says of an answer.
+/// What the file of lines says of an answer. Every line has every field, so that programs read one kind of line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// What was asked for.
@@ -42,7 +42,7 @@ pub struct Line {
     pub stored_bytes: u64,
     /// The digest of the body as it is stored.
     pub digest: String,
-    /// Why the body is not whole; absent when it is.
+    /// Why the body is not whole; null when it is.
     pub truncated: Option<String>,
     /// The WARC file.
     pub warc: String,
@@ -52,9 +52,9 @@ pub struct Line {
     pub length: u64,
     /// The site that was crawled.
     pub site: String,
-    /// The task, where a scheduler gave it.
+    /// The task; null where no scheduler gave one.
     pub task: Option<i64>,
-    /// Links from the start page; absent for what is no page.
+    /// Links from the start page; null for what is no page.
     pub depth: Option<u32>,
 }
 
