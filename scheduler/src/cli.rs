@@ -48,6 +48,7 @@ mod submit;
 mod tag;
 mod throughput;
 mod tokens;
+mod version;
 mod view;
 mod wait;
 mod watch;
@@ -212,6 +213,9 @@ Examples:
   landfall simulate --matrix rtt.csv.gz --landmarks 15 --format json
   landfall simulate --matrix rtt.csv.gz --strategy gnp-top3,gnp-confirmed --dump pairs.csv")]
     Simulate(simulate::SimulateArgs),
+    /// Say the version of this program, and of the scheduler where one answers
+    #[command(after_help = "Example:\n  landfall version --format json")]
+    Version(output::ShowFormatArgs),
 }
 
 /// What `up` and `serve` share.
@@ -273,6 +277,7 @@ impl Cli {
                 Command::Plan(args) => args.run(&connection).await,
                 Command::Report(command) => command.run(&connection).await,
                 Command::Simulate(args) => args.run(&connection),
+                Command::Version(format) => version::run(format, &connection).await,
             }
         });
         // A read of standard input that nobody waits for any more must not hold the process.

@@ -175,6 +175,7 @@ mod tests {
                 name: "a".into(),
                 city: "Harbin".into(),
                 carrier: "CERNET".into(),
+                twin_at: Some(prost_types::Timestamp::default()),
                 ..Agent::default()
             }),
             session: Some(AgentSession {
@@ -190,5 +191,6 @@ mod tests {
         assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");
+        assert!(text.contains("; a second process uses its credential, "), "{text}");
     }
 }

@@ -146,6 +146,8 @@ pub(super) struct AgentRow {
     paused: String,
     /// Separated by spaces.
     tags: String,
+    /// When a second process with its credential was last turned away, if lately.
+    twin_at: Option<Time>,
 }
 
 impl From<Agent> for AgentRow {
@@ -177,6 +179,7 @@ impl From<Agent> for AgentRow {
             removed_at: output::time(agent.removed_at.as_ref()),
             paused: agent.paused,
             tags: agent.tags.join(" "),
+            twin_at: output::time(agent.twin_at.as_ref()),
         }
     }
 }
@@ -239,7 +242,11 @@ impl AgentRow {
 
     /// Whether it takes work, in plain words.
     fn service(&self) -> String {
-        self.service.words(&self.paused)
+        let words = self.service.words(&self.paused);
+        match self.twin_at {
+            Some(_) => format!("{words}; a second process uses its credential"),
+            None => words,
+        }
     }
 }
 

@@ -127,12 +127,16 @@ impl AgentDesk {
         Ok(opened)
     }
 
-    /// What an agent is told whose session is not opened; that it flaps is counted.
+    /// What an agent is told whose session is not opened; that two processes use one credential is counted, for the operator to see.
     async fn refused(&self, agent: AgentId, error: sessions::OpenError) -> Result<Status, Status> {
-        if let sessions::OpenError::Flapping { .. } = &error {
+        let refusal = match &error {
+            sessions::OpenError::Flapping { .. } => Some(Refusal::Flapping),
+            sessions::OpenError::Taken(_) => Some(Refusal::Twin),
+            sessions::OpenError::Removed | sessions::OpenError::Store(_) => None,
+        };
+        if let Some(refusal) = refusal {
             let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-            let detail = error.to_string();
-            refusals::count(&mut conn, agent, Refusal::Flapping, &detail).await.map_err(status::from_store)?;
+            refusals::count(&mut conn, agent, refusal, &error.to_string()).await.map_err(status::from_store)?;
         }
         Ok(status::from_open(error))
     }

@@ -287,6 +287,14 @@ impl FleetService for FleetDesk {
         let contact_url = settings::contact_url(&mut conn).await.map_err(status::from_store)?.unwrap_or_default();
         Ok(Response::new(v1::ShowContactUrlResponse { contact_url }))
     }
+
+    async fn show_scheduler(
+        &self,
+        request: Request<v1::ShowSchedulerRequest>,
+    ) -> Result<Response<v1::ShowSchedulerResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        Ok(Response::new(v1::ShowSchedulerResponse { version: crate::VERSION.to_owned() }))
+    }
 }
 
 impl FleetDesk {

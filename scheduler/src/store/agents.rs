@@ -11,6 +11,7 @@ use crate::secret::SecretHash;
 use crate::strategy::LoadLevel;
 
 use super::loads::Said;
+use super::refusals::Refusal;
 use super::{Error, position, unsigned};
 
 /// One agent and how it stands.
@@ -60,6 +61,8 @@ pub struct Agent {
     pub paused: Option<String>,
     /// Whether its stream has ended while its session may still be renewed.
     pub hung_up: bool,
+    /// When a second process with its credential was last turned away; `None` where that was not lately.
+    pub twin_at: Option<DateTime<Utc>>,
 }
 
 /// Whether an agent takes work.
@@ -114,7 +117,10 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                s.hung_up_at is not null as "hung_up!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!",
-               (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at
+               (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
+               -- It asks again every few seconds.
+               (select r.last_at from refusals r
+                where r.agent_id = a.id and r.kind = $2 and r.last_at > now() - interval '2 minutes') as twin_at
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
         -- One pass over the mesh; asked per agent it would be one each.
@@ -125,6 +131,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
         order by a.name
         "#,
         name,
+        Refusal::Twin.name(),
     )
     .fetch_all(conn)
     .await?;
@@ -153,6 +160,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 removed_at: row.removed_at,
                 paused: row.paused,
                 hung_up: row.hung_up,
+                twin_at: row.twin_at,
             })
         })
         .collect()

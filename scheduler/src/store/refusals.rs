@@ -37,6 +37,9 @@ pub enum Refusal {
     /// Its sessions superseded each other too often.
     #[error("flapping: its sessions superseded each other too often")]
     Flapping,
+    /// A second process with its credential asked for a session.
+    #[error("another process with its credential is connected")]
+    Twin,
 }
 
 impl Refusal {
@@ -52,6 +55,7 @@ impl Refusal {
             Self::Contradiction => "contradiction",
             Self::FutureHeartbeat => "future-heartbeat",
             Self::Flapping => "flapping",
+            Self::Twin => "twin",
         }
     }
 }

@@ -230,6 +230,7 @@ impl From<Agent> for v1::Agent {
             outcomes_waiting: agent.said.map(|said| said.outcomes_waiting),
             tags: agent.tags,
             service: service.into(),
+            twin_at: agent.twin_at.map(timestamp),
         }
     }
 }

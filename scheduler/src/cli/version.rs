@@ -1,0 +1,72 @@
+//! `landfall version`: what this program is, and what the scheduler is that it would ask.
+
+use landfall_proto::v1::ShowSchedulerRequest;
+use serde::Serialize;
+use tonic::Code;
+
+use super::ConnectionArgs;
+use super::client::Client;
+use super::output::{self, ShowFormat, ShowFormatArgs};
+use crate::exit::{print, sentence};
+
+/// What is printed.
+#[derive(Debug, Default, Serialize)]
+struct Shown {
+    version: &'static str,
+    /// The scheduler that answered, and its version; none where no scheduler is named or answers.
+    scheduler: Option<String>,
+    scheduler_version: Option<String>,
+    /// Why there is none.
+    problem: Option<String>,
+}
+
+/// Shows the versions. That a scheduler cannot be asked is part of the answer.
+pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let own = Shown { version: crate::VERSION, ..Shown::default() };
+    let shown = match Client::connect(connection).await {
+        Err(error) => Shown { problem: Some(sentence(&error)), ..own },
+        Ok(client) => {
+            let asked = client.fleet().show_scheduler(ShowSchedulerRequest {}).await;
+            let (version, problem) = match asked {
+                Ok(answer) => (Some(answer.into_inner().version), None),
+                Err(status) if status.code() == Code::Unimplemented => {
+                    (None, Some("it does not say its version: it is older than this program".to_owned()))
+                }
+                Err(status) => (None, Some(sentence(&client.refusal(&status)))),
+            };
+            Shown { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
+        }
+    };
+    match format.format {
+        ShowFormat::Json => output::print_json(&shown),
+        ShowFormat::Table => print(&text(&shown)),
+    }
+}
+
+fn text(shown: &Shown) -> String {
+    let Shown { scheduler, scheduler_version, problem, .. } = shown;
+    let at = scheduler.as_ref().map(|url| format!(" at {url}")).unwrap_or_default();
+    let said = scheduler_version.as_ref().or(problem.as_ref()).map_or("unknown", String::as_str);
+    format!("landfall   {}\nscheduler  {said}{at}\n", crate::LONG_VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scheduler_says_its_version_or_it_is_said_why_not() {
+        let answers = Shown {
+            scheduler: Some("http://127.0.0.1:7171".to_owned()),
+            scheduler_version: Some("0.1.0+f2acb2d8".to_owned()),
+            ..Shown::default()
+        };
+        assert!(
+            text(&answers).ends_with("\nscheduler  0.1.0+f2acb2d8 at http://127.0.0.1:7171\n"),
+            "{}",
+            text(&answers)
+        );
+        let nobody = Shown { problem: Some("no scheduler answers".to_owned()), ..Shown::default() };
+        assert!(text(&nobody).ends_with("\nscheduler  no scheduler answers\n"), "{}", text(&nobody));
+    }
+}
