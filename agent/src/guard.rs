@@ -48,6 +48,29 @@ pub struct Refused {
     pub why: &'static str,
 }
 
+impl Refused {
+    /// The same, and how the operator lets it pass; for addresses that are not a site's to choose.
+    pub fn with_way_in(&self) -> String {
+        let Self { addr, why } = *self;
+        match why {
+            METADATA | LINK_LOCAL => self.to_string(),
+            _ => format!(
+                "the guard refuses {addr}: {why}; add allow_net = [\"{}\"] to agent.toml and start the agent again",
+                network(addr)
+            ),
+        }
+    }
+}
+
+/// The network by which an address is refused; where none is listed, the address alone.
+fn network(addr: IpAddr) -> IpNet {
+    let listed = match addr {
+        IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V4(*net)),
+        IpAddr::V6(addr) => V6.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V6(*net)),
+    };
+    listed.unwrap_or_else(|| addr.into())
+}
+
 /// Why a name gave no address that may be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
@@ -290,6 +313,17 @@ mod tests {
             let metadata: IpAddr = metadata.parse().unwrap();
             assert!(guard.with_enrolled(metadata).vet(metadata).is_err(), "{metadata}");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_network_that_would_let_it_pass_but_not_for_the_metadata_service() {
+        let said = |addr: &str| Guard::new(Vec::new()).vet(addr.parse().unwrap()).unwrap_err().with_way_in();
+        for (addr, net) in [("198.18.0.5", "198.18.0.0/15"), ("10.0.0.5", "10.0.0.0/8"), ("5f00::1", "5f00::1/128")] {
+            let (said, allowed) = (said(addr), format!("add allow_net = [\"{net}\"] to agent.toml"));
+            assert!(said.contains(addr) && said.contains(&allowed), "{said}");
+            assert!(Guard::new(vec![net.parse().unwrap()]).vet(addr.parse().unwrap()).is_ok());
+        }
+        assert!(!said("169.254.169.254").contains("add"), "{}", said("169.254.169.254"));
     }
 
     #[tokio::test]

@@ -209,6 +209,27 @@ pub enum Observation {
 /// Who watches.
 pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
 
+/// Why no connection came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoConnection {
+    /// Nothing listens there.
+    Refused,
+    /// Nothing came back in time.
+    TimedOut,
+    /// Something else.
+    Failed,
+}
+
+impl From<std::io::ErrorKind> for NoConnection {
+    fn from(kind: std::io::ErrorKind) -> Self {
+        match kind {
+            std::io::ErrorKind::ConnectionRefused => Self::Refused,
+            std::io::ErrorKind::TimedOut => Self::TimedOut,
+            _ => Self::Failed,
+        }
+    }
+}
+
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
@@ -227,6 +248,8 @@ pub enum ProbeError {
         address: IpAddr,
         /// What the system said.
         reason: String,
+        /// In a word.
+        cause: NoConnection,
     },
     /// No TLS session.
     #[error("TLS with {origin}: {reason}")]

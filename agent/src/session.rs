@@ -33,6 +33,7 @@ mod crawling;
 mod deadline;
 mod finished;
 pub mod means;
+mod measured;
 mod opening;
 pub mod wire;
 pub mod work;
@@ -107,8 +108,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
         schedulers.move_on();
         if welcomed {
             backoff.reset();
-            failures = 0;
-            yields = false;
+            (failures, yields) = (0, false);
         }
         match &ended {
             Ended::Stopped => return Ok(()),

@@ -37,6 +37,7 @@ mod operator;
 mod output;
 mod plan;
 mod policy;
+mod reach;
 mod remove;
 mod reports;
 mod service;

@@ -13,6 +13,7 @@ use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
 use crate::model::AgentId;
 use crate::store::agents::Agent;
 use crate::store::landmarks::{ChosenBy, Unreached};
+use crate::store::reach::{self, Trouble};
 use crate::store::{agents, landmarks, measurements, settings};
 
 /// One mesh gives one set of landmarks, whoever asks and however often.
@@ -57,8 +58,13 @@ pub enum ChoiceError {
         pairs: u64,
     },
     /// The election found no set.
-    #[error(transparent)]
-    Elect(#[from] ElectError),
+    #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
+    Elect {
+        /// What was missing.
+        error: ElectError,
+        /// Why agents do not reach each other, where that is it.
+        trouble: Option<Box<Trouble>>,
+    },
     /// The scheduler is being stopped.
     #[error("the election was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
@@ -120,7 +126,14 @@ pub async fn elect(
     let mesh = mesh(conn).await?;
     // A second's work for thirty agents: too long for a thread that serves others.
     let elected =
-        tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await??;
+        tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
+    let elected = match elected {
+        Ok(elected) => elected,
+        Err(error @ ElectError::TooFewReached { .. }) => {
+            return Err(ChoiceError::Elect { error, trouble: reach::trouble(conn).await?.map(Box::new) });
+        }
+        Err(error) => return Err(ChoiceError::Elect { error, trouble: None }),
+    };
     let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
     replace(conn, &chosen, dimensions, ChosenBy::Election).await
 }

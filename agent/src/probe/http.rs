@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::{Observation, Observer, Pace, Phases, ProbeError, Target};
+use super::{NoConnection, Observation, Observer, Pace, Phases, ProbeError, Target};
 use crate::context::Context;
 use crate::guard::Guard;
 use crate::origin::{Origin, Scheme};
@@ -138,12 +138,12 @@ impl<'a> Endpoint<'a> {
                     self.addresses = vec![address];
                     return Ok(Connected { stream, address, took });
                 }
-                Ok(Err(error)) => failure = Some((address, error.to_string())),
-                Err(_) => failure = Some((address, format!("no answer within {share:?}"))),
+                Ok(Err(error)) => failure = Some((address, error.to_string(), NoConnection::from(error.kind()))),
+                Err(_) => failure = Some((address, format!("no answer within {share:?}"), NoConnection::TimedOut)),
             }
         }
-        let (address, reason) = failure.expect("an endpoint has addresses");
-        Err(ProbeError::Connect { origin: self.origin.to_string(), address, reason })
+        let (address, reason, cause) = failure.expect("an endpoint has addresses");
+        Err(ProbeError::Connect { origin: self.origin.to_string(), address, reason, cause })
     }
 
     /// Opens a connection.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
 use super::http::Endpoint;
-use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+use super::{NoConnection, Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 
@@ -48,7 +48,8 @@ pub(crate) async fn sample(
     let phases = Phases { dns: endpoint.dns, connect: None, tls: None };
     match failure {
         Some(surge_ping::SurgeError::IOError(error)) if samples.is_empty() => {
-            Err(ProbeError::Connect { origin: endpoint.origin.to_string(), address, reason: error.to_string() })
+            let cause = NoConnection::from(error.kind());
+            Err(ProbeError::Connect { origin: endpoint.origin.to_string(), address, reason: error.to_string(), cause })
         }
         Some(_) if samples.is_empty() => Err(ProbeError::Timeout(endpoint.origin.to_string())),
         _ => Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost }),

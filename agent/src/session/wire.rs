@@ -17,7 +17,7 @@ use crate::origin::Origin;
 use crate::outbox::LeaseKey;
 use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
-use crate::probe::{Metric, Order, ProbeError, Probed, Target, Turn};
+use crate::probe::{Metric, NoConnection, Order, ProbeError, Probed, Target, Turn};
 use crate::user_agent::{Product, UserAgent};
 
 /// Samples of one order at most.
@@ -117,6 +117,9 @@ pub(super) fn measured(order_id: i64, target: &Target, visit: Visit) -> Measurem
             address: address.to_string(),
             ..MeasurementReport::default()
         },
+        Err(ProbeError::Guard(refused)) if target.is_beacon() => {
+            failed(order_id, Reason::Guard, &refused.with_way_in())
+        }
         Err(error) => failed(order_id, reason(&error), &error.to_string()),
     };
     MeasurementReport { requests: visit.requests, ..report }
@@ -169,7 +172,9 @@ const fn reason(error: &ProbeError) -> Reason {
     match error {
         ProbeError::Dns(_) => Reason::Dns,
         ProbeError::Guard(_) => Reason::Guard,
-        ProbeError::Connect { .. } => Reason::Connect,
+        ProbeError::Connect { cause: NoConnection::Refused, .. } => Reason::Refused,
+        ProbeError::Connect { cause: NoConnection::TimedOut, .. } => Reason::ConnectTimeout,
+        ProbeError::Connect { cause: NoConnection::Failed, .. } => Reason::Connect,
         ProbeError::Tls { .. } => Reason::Tls,
         ProbeError::Timeout(_) => Reason::Timeout,
         ProbeError::Protocol { .. } => Reason::Protocol,

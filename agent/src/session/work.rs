@@ -20,6 +20,7 @@ use super::crawling::{CrawlEnd, Crawling, panic_message};
 use super::deadline::Deadline;
 use super::finished::Finished;
 use super::means::Means;
+use super::measured::Measured;
 use super::wire::{self, Failure};
 use crate::clock::BootTime;
 use crate::context::Context;
@@ -52,11 +53,13 @@ pub struct Work {
     crawls: JoinSet<CrawlEnd>,
     /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
     keys: HashMap<tokio::task::Id, LeaseKey>,
-    measures: JoinSet<MeasurementReport>,
+    measures: JoinSet<Measured>,
     /// Which order a measurement's task is for, as with crawls.
     orders: HashMap<tokio::task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
+    /// Kinds of addresses of refused beacons that were warned of.
+    warned: HashSet<&'static str>,
     /// What was measured where; the next session's orders are answered from it too.
     addresses: Arc<Addresses>,
     outbox: Outbox,
@@ -90,6 +93,7 @@ impl Work {
             orders: HashMap::new(),
             site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
             beacon_places: Arc::new(Semaphore::new(BEACON_ORDERS)),
+            warned: HashSet::new(),
             addresses: Arc::default(),
             outbox,
             kept,
@@ -139,12 +143,12 @@ impl Work {
 
     fn measurement_ended(
         &mut self,
-        joined: Result<(tokio::task::Id, MeasurementReport), tokio::task::JoinError>,
+        joined: Result<(tokio::task::Id, Measured), tokio::task::JoinError>,
     ) -> Option<MeasurementReport> {
         match joined {
-            Ok((id, report)) => {
+            Ok((id, measured)) => {
                 self.orders.remove(&id);
-                Some(report)
+                Some(measured.report(&mut self.warned))
             }
             Err(error) => {
                 let order_id = self.orders.remove(&error.id())?;
@@ -346,7 +350,7 @@ impl Work {
         let measuring = self.measures.spawn(async move {
             let _place = places.acquire().await.expect("the semaphore is never closed");
             let visit = addresses.visit(&context, &target, &order, order_id).await;
-            wire::measured(order_id, &target, visit)
+            Measured::new(order_id, &target, visit)
         });
         self.orders.insert(measuring.id(), order_id);
         None
@@ -397,6 +401,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use landfall_proto::v1::measurement_report::Result as Reported;
+    use landfall_proto::v1::{BeaconTarget, measure_order};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -490,6 +495,25 @@ mod tests {
         }
         work.stop_all();
         assert_eq!(keeping.await, None);
+    }
+
+    #[tokio::test]
+    async fn a_beacon_that_the_guard_refuses_says_what_lets_it_pass_and_is_warned_of_once() {
+        let (mut work, _folder) = work();
+        work.context = Some(Arc::new(work.means.context(UserAgent::new("https://example.org/bot").unwrap())));
+        for (order_id, address) in [(1, "198.18.0.5"), (2, "198.19.0.5")] {
+            let beacon = BeaconTarget { agent_id: 9, url: format!("http://{address}:7180/") };
+            let interval = Some(prost_types::Duration::default());
+            let target = Some(measure_order::Target::Beacon(beacon));
+            let order = MeasureOrder { order_id, target, samples: 1, interval, metric: 1, ..MeasureOrder::default() };
+            assert_eq!(work.measure(order), None);
+            let Finished::Measured(report) = work.next().await else { panic!("no report") };
+            let Some(Reported::Failure(failure)) = report.result else { panic!("{report:?}") };
+            assert_eq!(failure.reason(), Reason::Guard, "{failure:?}");
+            let message = &failure.message;
+            assert!(message.contains(address) && message.contains("allow_net = [\"198.18.0.0/15\"]"), "{message}");
+        }
+        assert_eq!(work.warned.len(), 1);
     }
 
     #[tokio::test]

@@ -4,12 +4,14 @@ use std::fmt::Write;
 
 use landfall_proto::v1::{AgentLease, AgentRefusal, AgentSession, ShowAgentRequest, ShowAgentResponse};
 use serde::Serialize;
+use tonic::Code;
 
 use super::ConnectionArgs;
 use super::agents::AgentRow;
 use super::client::Client;
 use super::events::{self, EventRow};
 use super::output::{self, Row, ShowFormat, Time, View};
+use super::reach::{self, WayRow};
 use crate::exit::print;
 
 /// Shows one agent.
@@ -20,11 +22,16 @@ pub(super) async fn show(
     connection: &ConnectionArgs,
 ) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let asked = client.fleet().show_agent(ShowAgentRequest { name }).await;
+    let asked = client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await;
     let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
+    let ways = match reach::rows(&client, name, String::new()).await {
+        // One that was removed reaches nobody; and a scheduler may be older than the question.
+        Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
+        asked => asked.map_err(|status| client.refusal(&status))?,
+    };
     match format {
-        ShowFormat::Table => print(&text(shown, view)?),
-        ShowFormat::Json => output::print_json(&Shown::from(shown)),
+        ShowFormat::Table => print(&text(shown, ways, view)?),
+        ShowFormat::Json => output::print_json(&Shown { ways, ..Shown::from(shown) }),
     }
 }
 
@@ -36,6 +43,7 @@ struct Shown {
     session: Option<Session>,
     leases: Vec<LeaseRow>,
     refusals: Vec<RefusalRow>,
+    ways: Vec<WayRow>,
     events: Vec<EventRow>,
 }
 
@@ -74,6 +82,7 @@ impl From<ShowAgentResponse> for Shown {
             session: shown.session.map(Session::from),
             leases: shown.leases.into_iter().map(LeaseRow::from).collect(),
             refusals: shown.refusals.into_iter().map(RefusalRow::from).collect(),
+            ways: Vec::new(),
             events: shown.events.into_iter().map(EventRow::from).collect(),
         }
     }
@@ -132,7 +141,7 @@ impl Row for RefusalRow {
     }
 }
 
-pub(super) fn text(shown: ShowAgentResponse, view: &View) -> anyhow::Result<String> {
+pub(super) fn text(shown: ShowAgentResponse, ways: Vec<WayRow>, view: &View) -> anyhow::Result<String> {
     let history: Vec<String> = shown.events.iter().map(|event| events::line(event, view)).collect();
     let Shown { agent, session, leases, refusals, .. } = Shown::from(shown);
     let mut text = agent.lines()?;
@@ -150,8 +159,18 @@ pub(super) fn text(shown: ShowAgentResponse, view: &View) -> anyhow::Result<Stri
         }
         None => writeln!(text, "  session    none yet")?,
     }
+    let unreached = if ways.is_empty() {
+        String::new()
+    } else {
+        let (counts, unreached) = reach::section(agent.name(), ways, view);
+        writeln!(text, "  beacon     {counts}")?;
+        unreached
+    };
     if !leases.is_empty() {
         write!(text, "\n{}", output::table(&leases, view))?;
+    }
+    if !unreached.is_empty() {
+        write!(text, "\n{unreached}")?;
     }
     if !refusals.is_empty() {
         write!(text, "\n{}", output::table(&refusals, view))?;
@@ -187,7 +206,7 @@ mod tests {
             refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
             ..ShowAgentResponse::default()
         };
-        let text = text(shown, &View::plain()).unwrap();
+        let text = text(shown, Vec::new(), &View::plain()).unwrap();
         assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");

@@ -12,6 +12,7 @@ use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
 use super::enrol::EnrolArgs;
 use super::output::{self, Format, FormatArgs, Row, ShowFormatArgs, Time, View};
+use super::reach::{self, WayRow};
 use super::service::Service;
 use super::tag::TagArgs;
 use super::tokens::{self, TokensArgs};
@@ -57,6 +58,18 @@ The first line of a file names its columns: city and isp, and country, latitude,
         #[command(flatten)]
         format: ShowFormatArgs<LeaseRow>,
     },
+    /// Tell which agents reach an agent's beacon and whose it reaches; of two, why not, and what to do about it
+    #[command(after_help = "Example:\n  landfall agents reach harbin-cernet tokyo-iij")]
+    Reach {
+        /// The agent
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Another one: both directions between the two, in full
+        #[arg(value_name = "OTHER")]
+        other: Option<String>,
+        #[command(flatten)]
+        format: ShowFormatArgs<WayRow>,
+    },
     /// Give an agent no more work; it finishes what it has begun, the rest goes to others
     #[command(after_help = "\
 Example:
@@ -83,6 +96,9 @@ impl AgentsCommand {
             Self::Revoke { name } => tokens::revoke(name, connection).await,
             Self::Show { name, format: ShowFormatArgs { format, wide } } => {
                 agent::show(name, format, &wide.view(), connection).await
+            }
+            Self::Reach { name, other, format: ShowFormatArgs { format, wide } } => {
+                reach::show(name, other, format, &wide.view(), connection).await
             }
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
@@ -185,6 +201,10 @@ impl From<Agent> for AgentRow {
 }
 
 impl AgentRow {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// How it stands, a line each.
     pub(super) fn lines(&self) -> anyhow::Result<String> {
         let mut text = String::new();

@@ -1,10 +1,11 @@
 //! No line of any answer is wider than it may be, whatever the names and figures.
 
 use landfall_proto::v1;
+use landfall_proto::v1::measurement_failure::Reason;
 use prost_types::{Duration, Timestamp};
 
 use super::output::{self, Row, View};
-use super::{agent, agents, alarms, batches, election, embedding, events, explain, landmarks, plan, reports};
+use super::{agent, agents, alarms, batches, election, embedding, events, explain, landmarks, plan, reach, reports};
 use super::{sites, throughput, tokens};
 
 const AGENT: &str = "hohhot-xincheng-china-telecom-inner-mongolia-branch-0001-backup";
@@ -107,7 +108,21 @@ fn tables_of_the_fleet_fit() {
         }],
         events: vec![event()],
     };
-    narrow(&agent::text(shown, &View::plain()).unwrap());
+    let way = v1::Way {
+        prober: AGENT.into(),
+        target: AGENT.into(),
+        beacon_url: SITE.into(),
+        state: v1::WayState::Failed.into(),
+        failure: Some(v1::MeasurementFailure { reason: Reason::ConnectTimeout.into(), message: text() }),
+        failed_at: AT,
+        next_at: AT,
+        rtt: LONG,
+        reached_at: AT,
+    };
+    table::<reach::WayRow>(way.clone());
+    let view = View::plain();
+    narrow(&view.fold(&reach::both(&[way.clone().into()], &view).unwrap()));
+    narrow(&agent::text(shown, vec![way.into()], &view).unwrap());
 }
 
 fn event() -> v1::Event {

@@ -15,6 +15,7 @@ use crate::explain;
 use crate::model::{AgentId, LeaseToken, OrderId, Rtt, TaskId};
 use crate::naming;
 use crate::store::enrolments::Redeemed;
+use crate::store::failures::Failure;
 use crate::store::leases::Grant;
 use crate::store::loads::Said;
 use crate::store::measurement_orders::{Order, OrderTarget};
@@ -24,7 +25,7 @@ use crate::store::recalls::Order as Recall;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
-use super::convert::policies;
+use super::convert::{policies, reach};
 
 mod crawls;
 
@@ -197,10 +198,13 @@ pub(super) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAn
     let finding = match report.result {
         None => return Err(Status::invalid_argument("result: missing")),
         Some(Reported::Postponed(v1::Postponed {})) => Finding::Postponed,
-        Some(Reported::Failure(failure)) => Finding::Measured { result: Err(failure_text(&failure)), agreed: None },
+        Some(Reported::Failure(said)) => Finding::Measured { result: Err(failure(said)), agreed: None },
         Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
             // A round trip nobody can believe is a failed measurement, not a reason to end the session.
-            (Err(field), _) => Finding::Measured { result: Err(format!("the prober's report: {field}")), agreed: None },
+            (Err(field), _) => {
+                let failure = Failure::from(format!("the prober's report: {field}").as_str());
+                Finding::Measured { result: Err(failure), agreed: None }
+            }
             (Ok(measured), from) if from.is_empty() => {
                 Finding::Measured { result: Ok(measured), agreed: report.agreed }
             }
@@ -242,12 +246,8 @@ fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
     })
 }
 
-fn failure_text(failure: &v1::MeasurementFailure) -> String {
-    let class = failure.reason().as_str_name().trim_start_matches("REASON_").to_lowercase().replace('_', " ");
-    match failure.message.is_empty() {
-        true => class,
-        false => clip(format!("{class}: {}", failure.message)),
-    }
+fn failure(failure: v1::MeasurementFailure) -> Failure {
+    Failure { cause: reach::cause(failure.reason()), said: clip(failure.message) }
 }
 
 pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Option<String>), Status> {
@@ -412,7 +412,7 @@ mod tests {
             (v1::Measurement { spread: seconds(0, -5), ..honest }, "spread: missing or negative"),
         ] {
             let failure = result(broken).expect_err("refused");
-            assert!(failure.starts_with(&format!("the prober's report: {said}")), "{failure}");
+            assert!(failure.to_string().starts_with(&format!("the prober's report: {said}")), "{failure}");
         }
     }
 

@@ -18,6 +18,7 @@ pub(super) mod explain;
 pub(super) mod fleet;
 pub(super) mod plan;
 pub(super) mod policies;
+pub(super) mod reach;
 pub(super) mod reports;
 pub(super) mod sites;
 pub(super) mod throughput;

@@ -7,8 +7,10 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::landmark_choice::{self, ChoiceError};
+use crate::model::AgentId;
 use crate::store::enrolments::{CreateError, Enrolment};
 use crate::store::events::{self, Filter};
+use crate::store::reach::{self, Asked};
 use crate::store::{
     self, agents, constraints, drains, embeddings, enrolments, landmarks, leases, quarantines, refusals, sessions,
     settings,
@@ -133,6 +135,30 @@ impl FleetService for FleetDesk {
         let filter = Filter { agent: Some(agent.id), ..Filter::default() };
         let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await.map_err(status::from_store)?;
         Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
+    }
+
+    async fn show_reach(
+        &self,
+        request: Request<v1::ShowReachRequest>,
+    ) -> Result<Response<v1::ShowReachResponse>, Status> {
+        auth::operator(&self.scheduler, request.metadata()).await?;
+        let v1::ShowReachRequest { agent, other } = request.into_inner();
+        if agent == other {
+            return Err(status::from_field(convert::itself("other", &agent)));
+        }
+        let config = &self.scheduler.config.measure;
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let asked = Asked {
+            agent: named(&mut conn, agent.clone()).await?,
+            other: if other.is_empty() { None } else { Some(named(&mut conn, other).await?) },
+            max_age: config.mesh_max_age,
+            max_peers: config.max_mesh_peers,
+        };
+        let mut ways = reach::ways(&mut conn, &asked).await.map_err(status::from_store)?;
+        if asked.other.is_some() {
+            ways.sort_by_key(|way| way.prober != agent);
+        }
+        Ok(Response::new(v1::ShowReachResponse { ways: ways.into_iter().map(Into::into).collect() }))
     }
 
     async fn drain_agent(
@@ -324,6 +350,13 @@ async fn unknown(conn: &mut PgConnection, name: String) -> Status {
         Ok(true) => status::from_unknown(status::Unknown::NotYet(name)),
         Ok(false) => status::from_unknown(status::Unknown::Agent(name)),
         Err(error) => status::from_store(error),
+    }
+}
+
+async fn named(conn: &mut PgConnection, name: String) -> Result<AgentId, Status> {
+    match agents::by_name(conn, &name).await.map_err(status::from_store)? {
+        Some(agent) => Ok(agent),
+        None => Err(unknown(conn, name).await),
     }
 }
 

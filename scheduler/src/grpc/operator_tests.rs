@@ -538,6 +538,27 @@ async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_do_not(pool: PgPool) {
+    let desk = Desk::open(pool).await;
+    desk.agents(12).await;
+    desk.run(
+        "insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
+         select a.id, b.id, 0, 0, 'guard', 'guard', 'the guard refuses 198.18.0.5', now()
+         from agents a, agents b where a.id <> b.id",
+    )
+    .await;
+    let why = "the guard refused an address at 12 agents, as at agent0 of agent1: the guard refuses 198.18.0.5; \
+               `landfall agents reach agent0 agent1` says more";
+    let request = v1::ElectLandmarksRequest { count: 9, dimensions: 0 };
+    let refused = desk.fleet().elect_landmarks(request).await.expect_err("refused");
+    let few = "9 landmarks were asked for, only 0 of 12 agents were reached by two others";
+    assert_eq!(refused.message(), format!("{few}: {why}"));
+    desk.fits().await;
+    let refused = desk.embeddings().fit_embedding(v1::FitEmbeddingRequest::default()).await.expect_err("refused");
+    assert_eq!(refused.message(), format!("no agent has reached the beacon of another: {why}"));
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn landmarks_are_set_by_name_or_not_at_all(pool: PgPool) {
     let desk = Desk::open(pool).await;
     desk.agents(3).await;

@@ -222,7 +222,7 @@ pub fn from_choice(error: ChoiceError) -> Status {
         ChoiceError::Repeated(_) | ChoiceError::TooManyDimensions { .. } | ChoiceError::TooFewAsked(_) => {
             Status::invalid_argument(error.to_string())
         }
-        ChoiceError::TooFewBeacons { .. } | ChoiceError::MeshIncomplete { .. } | ChoiceError::Elect(_) => {
+        ChoiceError::TooFewBeacons { .. } | ChoiceError::MeshIncomplete { .. } | ChoiceError::Elect { .. } => {
             Status::failed_precondition(error.to_string())
         }
         ChoiceError::Interrupted(_) => Status::unavailable(error.to_string()),

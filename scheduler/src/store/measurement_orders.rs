@@ -16,11 +16,10 @@ use crate::model::{AgentId, OrderId, SessionId, SiteId};
 
 use super::Error;
 use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
+use super::failures::{Cause, NO_REPORT};
 use super::measurements::raw_agents;
+use super::reach::MESH_RETRY;
 use super::sites::Site;
-
-/// What a site's measurement says when its prober kept silent.
-const NO_REPORT: &str = "no report from the prober in time";
 
 /// An order as the prober's session sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,8 +104,6 @@ pub struct Awaited {
 pub struct MeshPlan {
     /// After this a round trip is taken again.
     pub max_age: Duration,
-    /// After this a failure is tried again.
-    pub retry_after: Duration,
     /// Other agents each agent measures at most, beside the landmarks.
     pub max_peers: u32,
     /// Open beacon orders an agent may hold.
@@ -194,15 +191,17 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
                 failure = excluded.failure, address = null, dns_us = null, connect_us = null, tls_us = null,
                 shared_from = null, measured_at = excluded.measured_at
         ), beacons_failed as (
-            insert into mesh_measurements (prober_id, agent_id, answered, lost, failure)
-            select prober_id, agent_id, 0, 0, $1 from expired where agent_id is not null
+            insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
+            select prober_id, agent_id, 0, 0, $1, $2, $1, now() from expired where agent_id is not null
             on conflict (prober_id, agent_id) do update
             set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
-                failure = excluded.failure, measured_at = excluded.measured_at
+                failure = excluded.failure, measured_at = excluded.measured_at, cause = excluded.cause, said = excluded.said,
+                failed_at = excluded.failed_at
         )
         select count(*) as "count!" from expired
         "#,
         NO_REPORT,
+        Cause::NoReport.name(),
     )
     .fetch_one(conn)
     .await?;
@@ -217,12 +216,14 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
     let probers = sqlx::query_scalar!(
         r#"
         with connected as (
-            select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark
+            select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark,
+                   sessions.opened_at
             from agents
             join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
             left join landmarks on landmarks.agent_id = agents.id
         ), pairs as (
             select prober.id as prober_id, target.id as agent_id, target.is_landmark,
+                   greatest(prober.opened_at, target.opened_at) as both_there_at,
                    -- The same peers at every pass, and other ones for every prober.
                    row_number() over (
                        partition by prober.id, target.is_landmark
@@ -237,7 +238,9 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
             where (pairs.is_landmark or pairs.peer <= $3)
               and (known.measured_at is null
                    or known.measured_at < now() - make_interval(
-                       secs => case when known.rtt_us is null then $2::double precision else $1 end))
+                       secs => case when known.rtt_us is null then $2::double precision else $1 end)
+                   -- Whoever mended one of the two has started it again.
+                   or known.rtt_us is null and known.measured_at < pairs.both_there_at)
               and not exists (
                   select from measurement_orders open
                   where open.prober_id = pairs.prober_id and open.agent_id = pairs.agent_id
@@ -254,7 +257,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
         returning prober_id
         "#,
         plan.max_age.as_secs_f64(),
-        plan.retry_after.as_secs_f64(),
+        MESH_RETRY.as_secs_f64(),
         i64::from(plan.max_peers),
         i64::from(plan.max_orders),
         plan.lifetime.as_secs_f64(),

@@ -10,6 +10,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
+use super::failures::Failure;
 use super::{Error, known_round_trip, site_measurements, sites_origin, unsigned};
 
 /// One target's samples from one prober, summed up.
@@ -36,7 +37,7 @@ pub struct Measured {
 }
 
 /// What a prober found: a measurement, or why there is none.
-pub type MeasurementResult = Result<Measured, String>;
+pub type MeasurementResult = Result<Measured, Failure>;
 
 /// A prober's answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,18 +155,18 @@ pub async fn record(
 }
 
 /// The columns a result becomes.
-pub(super) struct Columns<'a> {
+pub(super) struct Columns {
     pub(super) rtt: Option<i64>,
     pub(super) min: Option<i64>,
     pub(super) median: Option<i64>,
     pub(super) spread: Option<i64>,
     pub(super) answered: i32,
     pub(super) lost: i32,
-    pub(super) failure: Option<&'a str>,
+    pub(super) failure: Option<String>,
 }
 
-impl<'a> From<&'a MeasurementResult> for Columns<'a> {
-    fn from(result: &'a MeasurementResult) -> Self {
+impl From<&MeasurementResult> for Columns {
+    fn from(result: &MeasurementResult) -> Self {
         match result {
             Ok(measured) => Self {
                 rtt: Some(measured.rtt.as_micros()),
@@ -177,7 +178,8 @@ impl<'a> From<&'a MeasurementResult> for Columns<'a> {
                 failure: None,
             },
             Err(failure) => {
-                Self { rtt: None, min: None, median: None, spread: None, answered: 0, lost: 0, failure: Some(failure) }
+                let failure = Some(failure.to_string());
+                Self { rtt: None, min: None, median: None, spread: None, answered: 0, lost: 0, failure }
             }
         }
     }
@@ -190,14 +192,23 @@ async fn upsert_beacon(
     result: &MeasurementResult,
 ) -> Result<(), Error> {
     let columns = Columns::from(result);
+    let failure = result.as_ref().err();
     sqlx::query!(
         r#"
-        insert into mesh_measurements (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+        insert into mesh_measurements (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+                                       cause, said, failed_at, reached_us, reached_at)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, case when $10::text is not null then now() end,
+                $3, case when $3::bigint is not null then now() end)
         on conflict (prober_id, agent_id) do update
         set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
             spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
-            failure = excluded.failure, measured_at = excluded.measured_at
+            failure = excluded.failure, measured_at = excluded.measured_at,
+            -- What went before the newest is kept beside it: the last success of a failure, the last failure of a success.
+            cause = coalesce(excluded.cause, mesh_measurements.cause),
+            said = coalesce(excluded.said, mesh_measurements.said),
+            failed_at = coalesce(excluded.failed_at, mesh_measurements.failed_at),
+            reached_us = coalesce(excluded.reached_us, mesh_measurements.reached_us),
+            reached_at = coalesce(excluded.reached_at, mesh_measurements.reached_at)
         "#,
         prober.get(),
         target.get(),
@@ -208,6 +219,8 @@ async fn upsert_beacon(
         columns.answered,
         columns.lost,
         columns.failure,
+        failure.map(|failure| failure.cause.name()),
+        failure.map(|failure| failure.said.as_str()),
     )
     .execute(conn)
     .await?;
@@ -413,7 +426,7 @@ mod tests {
         let known = of_sites(&mut conn, &[site]).await.expect("read");
         assert_eq!(known[&site], [(ours, Rtt::try_from_micros(12_345).expect("a round trip"))]);
 
-        let repeat = record(&mut conn, ours, order, &Err("late".to_owned()).into()).await.expect("record");
+        let repeat = record(&mut conn, ours, order, &Err("late".into()).into()).await.expect("record");
         assert_eq!(repeat, Recorded::Unknown, "the order was answered");
         assert_eq!(of_sites(&mut conn, &[site]).await.expect("read"), known);
         let stored: (String, String) =

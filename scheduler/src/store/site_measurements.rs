@@ -56,7 +56,7 @@ pub(super) async fn upsert(
                 }
             };
             let requests = sightings::forget(conn, site, prober).await?;
-            upsert_result(conn, site, prober, &Err(failure.to_owned()), None, report.address, requests).await
+            upsert_result(conn, site, prober, &Err(failure.into()), None, report.address, requests).await
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{Fitted, Newest};
 use crate::store::fit_requests::FitRequest;
 use crate::store::measurements::MeshMeasurement;
+use crate::store::reach::{self, Trouble};
 use crate::store::{embeddings, fit_requests, settings};
 
 use super::due::{self, Drift};
@@ -57,7 +58,11 @@ impl Fit {
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         if ground.landmarks.len() < FEWEST_LANDMARKS {
-            return refuse(tx, &too_few(&fleet, &ground)).await;
+            if !asked {
+                return Ok(());
+            }
+            let trouble = reach::trouble(&mut tx).await.context("read who does not reach whom")?;
+            return refuse(tx, &too_few(&fleet, &ground, trouble.as_ref())).await;
         }
         let max_age = self.scheduler.config.measure.mesh_max_age;
         let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
@@ -221,13 +226,17 @@ async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Re
 }
 
 /// Why there is no ground for a map.
-fn too_few(fleet: &Fleet, ground: &Ground) -> String {
-    match fleet.probers() {
-        Err(reason) => reason.to_owned(),
-        Ok(_) => format!(
-            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: \
-             `landfall agents list` shows whose beacon is reached",
-            ground.landmarks.len()
+fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String {
+    match (fleet.probers(), trouble) {
+        // Nobody could be elected either.
+        (_, Some(trouble)) if ground.mesh.is_empty() => {
+            format!("no agent has reached the beacon of another: {trouble}")
+        }
+        (Err(reason), _) => reason.to_owned(),
+        (Ok(_), trouble) => format!(
+            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: {}",
+            ground.landmarks.len(),
+            trouble.map_or("`landfall agents list` shows whose beacon is reached".to_owned(), Trouble::to_string)
         ),
     }
 }

@@ -23,8 +23,6 @@ const BATCH: i64 = 1000;
 const MEASURING_AT_ONCE: i64 = 4096;
 /// Aliases followed in one pass; they are rare.
 const ALIASES: i64 = 100;
-/// After this a beacon that could not be measured is tried again.
-const MESH_RETRY: Duration = Duration::from_secs(60);
 /// What an order may take beside its samples: the way there and back, and an agent that is busy.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
@@ -144,7 +142,6 @@ impl Measure {
 fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     MeshPlan {
         max_age: config.mesh_max_age,
-        retry_after: MESH_RETRY,
         max_peers: config.max_mesh_peers,
         max_orders: config.max_mesh_orders,
         lifetime: order_lifetime(config.mesh_samples, config.mesh_interval, config.sample_timeout),
@@ -330,6 +327,23 @@ mod tests {
         pass(&trial).await;
         let again = "select prober_id from measurement_orders";
         assert_eq!(trial.count(again).await, agents[0].0.get(), "the failure, not the round trip");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_beacon_that_failed_is_tried_at_once_when_either_agent_has_started_again(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let mut agents = trial.connect(2).await;
+        pass(&trial).await;
+        trial.answer(agents[1], |_| Some(took(10))).await;
+        for restarted in 0..2 {
+            trial.answer(agents[0], |_| Some(Err("connect: refused".into()))).await;
+            pass(&trial).await;
+            assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
+            agents[restarted].1 = trial.session(agents[restarted].0).await;
+            pass(&trial).await;
+            let again = "select prober_id from measurement_orders";
+            assert_eq!(trial.count(again).await, agents[0].0.get(), "the failure, not the round trip");
+        }
     }
 
     #[test]

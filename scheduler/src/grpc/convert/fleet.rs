@@ -113,6 +113,11 @@ impl From<v1::ElectLandmarksRequest> for Election {
     }
 }
 
+/// An agent that is named where another is asked for.
+pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
+    InvalidField::new(field, format!("{name} is named twice: name two agents"))
+}
+
 /// On the wire 0 leaves the dimensions to the scheduler.
 pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)

@@ -1,0 +1,78 @@
+//! Who reaches whose beacon, on the wire.
+
+use landfall_proto::v1;
+use landfall_proto::v1::measurement_failure::Reason;
+
+use super::{rtt, timestamp};
+use crate::store::failures::{Cause, Failure};
+use crate::store::reach::{Standing, Way};
+
+/// The cause that an agent says.
+pub(in crate::grpc) const fn cause(reason: Reason) -> Cause {
+    match reason {
+        Reason::Unspecified => Cause::Unknown,
+        Reason::Dns => Cause::Dns,
+        Reason::Connect => Cause::Connect,
+        Reason::Tls => Cause::Tls,
+        Reason::Timeout => Cause::Timeout,
+        Reason::Protocol => Cause::Protocol,
+        Reason::Guard => Cause::Guard,
+        Reason::NoContactUrl => Cause::NoContactUrl,
+        Reason::Metric => Cause::Metric,
+        Reason::Order => Cause::Order,
+        Reason::Refused => Cause::Refused,
+        Reason::ConnectTimeout => Cause::ConnectTimeout,
+        Reason::NoReport => Cause::NoReport,
+    }
+}
+
+const fn reason(cause: Cause) -> Reason {
+    match cause {
+        Cause::Unknown => Reason::Unspecified,
+        Cause::Dns => Reason::Dns,
+        Cause::Connect => Reason::Connect,
+        Cause::Tls => Reason::Tls,
+        Cause::Timeout => Reason::Timeout,
+        Cause::Protocol => Reason::Protocol,
+        Cause::Guard => Reason::Guard,
+        Cause::NoContactUrl => Reason::NoContactUrl,
+        Cause::Metric => Reason::Metric,
+        Cause::Order => Reason::Order,
+        Cause::Refused => Reason::Refused,
+        Cause::ConnectTimeout => Reason::ConnectTimeout,
+        Cause::NoReport => Reason::NoReport,
+    }
+}
+
+impl From<Standing> for v1::WayState {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Failed => Self::Failed,
+            Standing::Untried => Self::Untried,
+            Standing::NotAsked => Self::NotAsked,
+            Standing::NoBeacon => Self::NoBeacon,
+            Standing::Away => Self::Away,
+            Standing::Reached => Self::Reached,
+        }
+    }
+}
+
+impl From<Way> for v1::Way {
+    fn from(way: Way) -> Self {
+        let (trip, reached_at) = way.reached.unzip();
+        let (failure, failed_at) = way.failed.unzip();
+        let said =
+            |failure: Failure| v1::MeasurementFailure { reason: reason(failure.cause).into(), message: failure.said };
+        Self {
+            prober: way.prober,
+            target: way.target,
+            beacon_url: way.beacon_url.unwrap_or_default(),
+            state: v1::WayState::from(way.standing).into(),
+            rtt: rtt(trip),
+            reached_at: reached_at.map(timestamp),
+            failure: failure.map(said),
+            failed_at: failed_at.map(timestamp),
+            next_at: way.next_at.map(timestamp),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Why nothing could be measured: a cause that programs tell apart, and a sentence for people.
+
+use super::Error;
+
+/// What a measurement says when its prober kept silent.
+pub(super) const NO_REPORT: &str = "no report from the prober in time";
+
+/// Why a prober has no round trip.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The cause.
+    pub cause: Cause,
+    /// What the prober said of it; empty when it said nothing.
+    pub said: String,
+}
+
+/// The causes that are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// One that this scheduler does not know, or a report that cannot be.
+    Unknown,
+    /// The name did not resolve.
+    Dns,
+    /// The system refused the connection: nothing listens there.
+    Refused,
+    /// No connection came about in time.
+    ConnectTimeout,
+    /// No connection, for another reason.
+    Connect,
+    /// No TLS session.
+    Tls,
+    /// Connected, and no answer in time.
+    Timeout,
+    /// Something other than HTTP answered, or the connection broke.
+    Protocol,
+    /// The prober's guard refused the address.
+    Guard,
+    /// The prober has no contact URL, so it sends nothing.
+    NoContactUrl,
+    /// The metric is not permitted there.
+    Metric,
+    /// The prober did not understand the order.
+    Order,
+    /// The prober did not report in time.
+    NoReport,
+}
+
+impl Cause {
+    const ALL: [Self; 13] = [
+        Self::Unknown,
+        Self::Dns,
+        Self::Refused,
+        Self::ConnectTimeout,
+        Self::Connect,
+        Self::Tls,
+        Self::Timeout,
+        Self::Protocol,
+        Self::Guard,
+        Self::NoContactUrl,
+        Self::Metric,
+        Self::Order,
+        Self::NoReport,
+    ];
+
+    /// The word in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Dns => "dns",
+            Self::Refused => "refused",
+            Self::ConnectTimeout => "connect-timeout",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::Guard => "guard",
+            Self::NoContactUrl => "no-contact-url",
+            Self::Metric => "metric",
+            Self::Order => "order",
+            Self::NoReport => "no-report",
+        }
+    }
+
+    pub(super) fn read(name: &str) -> Result<Self, Error> {
+        let cause = Self::ALL.into_iter().find(|cause| cause.name() == name);
+        cause.ok_or_else(|| Error::inconsistent("mesh_measurements", "cause", &name))
+    }
+
+    /// What happened, before "at 12 agents".
+    pub(super) const fn happened(self) -> &'static str {
+        match self {
+            Self::Dns => "the name of a beacon did not resolve",
+            Self::Refused => "a connection was refused",
+            Self::ConnectTimeout => "no connection came about in time",
+            Self::Connect | Self::Tls => "no connection came about",
+            Self::Timeout => "no answer came in time",
+            Self::Protocol => "something answered that is no beacon",
+            Self::Guard => "the guard refused an address",
+            Self::NoContactUrl => "no contact URL was known",
+            Self::NoReport => "no report came in time",
+            Self::Unknown | Self::Metric | Self::Order => "a beacon could not be measured",
+        }
+    }
+}
+
+impl From<&str> for Failure {
+    /// A sentence that says it all.
+    fn from(said: &str) -> Self {
+        Self { cause: Cause::Unknown, said: said.to_owned() }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let class = match self.cause {
+            Cause::Unknown if !self.said.is_empty() => return f.write_str(&self.said),
+            // Of a connection that failed the sentence says how.
+            Cause::Refused | Cause::ConnectTimeout => Cause::Connect.name(),
+            Cause::NoContactUrl => "no contact url",
+            other => other.name(),
+        };
+        match self.said.is_empty() {
+            true => f.write_str(class),
+            false => write!(f, "{class}: {}", self.said),
+        }
+    }
+}
