@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::FutureExt;
 use landfall_proto::v1::agent_service_server::AgentServiceServer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Server, ServerTlsConfig};
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
@@ -26,6 +27,7 @@ pub mod convert;
 pub mod embeddings;
 pub mod events;
 pub mod fleet;
+pub mod incoming;
 mod removal;
 pub mod reports;
 pub mod sites;
@@ -55,11 +57,11 @@ pub struct Identity {
 /// Serves until `shutdown`, then lets streams end for a few seconds.
 ///
 /// # Errors
-/// When TLS is misconfigured or the listener fails.
+/// When the listener fails.
 pub async fn serve(
     scheduler: Scheduler,
     listener: TcpListener,
-    tls: Option<ServerTlsConfig>,
+    tls: Option<Arc<rustls::ServerConfig>>,
     identity: Identity,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -77,22 +79,22 @@ pub async fn serve(
     // until the agent's kernel has confirmed that, 40 ms.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let wakes = Arc::clone(&scheduler.wakes);
-    let mut server = Server::builder()
+    let served = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))));
-    if let Some(tls) = tls {
-        server = server.tls_config(tls).context("configure TLS")?;
-    }
-    let served = server
+        .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))))
         .add_service(health_service)
         .add_service(agents)
         .add_service(sites::server(scheduler.clone(), shutdown.child_token()))
         .add_service(fleet::server(scheduler.clone(), identity))
         .add_service(embeddings::server(scheduler.clone()))
         .add_service(events::server(scheduler.clone(), shutdown.child_token()))
-        .add_service(reports::server(scheduler))
-        .serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+        .add_service(reports::server(scheduler));
+    let stopped = shutdown.clone().cancelled_owned();
+    let served = match tls {
+        Some(tls) => served.serve_with_incoming_shutdown(incoming::over_tls(incoming, tls), stopped).boxed(),
+        None => served.serve_with_incoming_shutdown(incoming, stopped).boxed(),
+    };
     let drained = async {
         shutdown.cancelled().await;
         tokio::time::sleep(DRAIN).await;

@@ -11,7 +11,6 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::ServerTlsConfig;
 
 use crate::Scheduler;
 use crate::grpc::{self, Identity};
@@ -21,6 +20,7 @@ use crate::tasks::{
     assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks, locate::Locate,
     measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust,
 };
+use crate::tls::{self, ServerTls};
 
 /// How often each task looks without being woken.
 const MEASURE_PERIOD: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ const REAPS_PER_GRACE: u32 = 5;
 pub async fn run(
     scheduler: Scheduler,
     listener: TcpListener,
-    tls: Option<ServerTlsConfig>,
+    tls: Option<ServerTls>,
     identity: Identity,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -54,7 +54,15 @@ pub async fn run(
     let mut parts = Parts::new();
     let terms = Terms::new(&scheduler, &identity.scheduler_url);
     spawn_tasks(&mut parts, &scheduler, &terms, &stop);
-    let server = grpc::serve(scheduler, listener, tls, identity, stop.clone());
+    let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
+    if let Some(ServerTls { leaf, .. }) = tls {
+        let leaf = leaf.keep(crate::up::now, tls::RENEWAL_PERIOD, stop.clone());
+        parts.spawn(async move {
+            leaf.await;
+            ("certificate", Ok(()))
+        });
+    }
+    let server = grpc::serve(scheduler, listener, config, identity, stop.clone());
     parts.spawn(async move { ("grpc", server.await) });
 
     let mut outcome = Ok(());

@@ -1,31 +1,50 @@
 //! The scheduler's own certificate authority, for listeners off loopback.
 //!
 //! The authority is made once, in `DIR/tls`; agents pin the SHA-256 of its certificate, so it stays for ten years. The
-//! server's certificate is issued anew at each start, for [`DOMAIN`] and whatever names the scheduler is reached by. The
-//! chain that is sent holds the authority too, so that an agent that knows only the fingerprint can check it.
+//! server's certificate is issued anew at each start and long before it ends, for [`DOMAIN`] and whatever names the scheduler is
+//! reached by; connections that are there keep the one they began with. The chain that is sent holds the authority too, so that an
+//! agent that knows only the fingerprint can check it.
 
 use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
-use chrono::{DateTime, Datelike, Days, Months, Utc};
+use chrono::{DateTime, Datelike, Days, Months, TimeDelta, Utc};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
-use tonic::transport::{Identity, ServerTlsConfig};
+use tokio_util::sync::CancellationToken;
 
 use crate::data_dir::{DataDirError, write_atomically};
 use crate::secret::hex;
 
+mod validity;
+
 /// The name every server certificate carries, whatever address it is reached at; clients verify this one.
 pub const DOMAIN: &str = "landfall-scheduler";
+/// The authority's certificate and key, in its folder.
+const CA: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
 /// How long the authority is valid.
 const CA_YEARS: u32 = 10;
 /// How long a server certificate is valid.
 const SERVER_YEARS: u32 = 1;
+/// A server certificate that is valid for less than this is issued anew: a third of its life, in which to mend what hinders it.
+const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
+/// How often it is looked at.
+pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
+/// From when on the end of the authority is worth a warning.
+const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +60,9 @@ pub enum TlsError {
     /// A stored file is not what it should be.
     #[error("{0} holds no certificate")]
     NoCertificate(PathBuf),
+    /// A certificate or its key cannot be served.
+    #[error("serve the certificate")]
+    Serve(#[from] rustls::Error),
     /// A file could not be read or made.
     #[error("{what} {path}")]
     Io {
@@ -59,12 +81,93 @@ pub enum TlsError {
 /// What a server needs to speak TLS, and a client to know it by.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// For tonic.
-    pub config: ServerTlsConfig,
+    /// For the listener.
+    pub config: Arc<ServerConfig>,
+    /// The certificate that it serves.
+    pub leaf: Arc<Leaf>,
     /// SHA-256 of the authority's certificate, in lower-case hexadecimal.
     pub ca_fingerprint: String,
     /// The authority's certificate, PEM.
     pub ca_path: PathBuf,
+    /// When the authority ends, where that is soon.
+    ca_ends: Option<DateTime<Utc>>,
+}
+
+impl ServerTls {
+    /// What the operator is told in the last year of the authority.
+    pub fn warning(&self) -> Option<String> {
+        let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
+        Some(format!(
+            "the authority in {tls}, which agents trust, ends on {day}: before that day move the folder away, start again (on a \
+             database of your own with --replace-secrets; give the new folder to your other schedulers), and enrol every agent anew"
+        ))
+    }
+}
+
+/// The server's certificate: whichever was issued last.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The folder of the authority.
+    dir: PathBuf,
+    names: Vec<String>,
+    /// Never held across an await.
+    served: RwLock<Served>,
+}
+
+#[derive(Debug, Clone)]
+struct Served {
+    key: Arc<CertifiedKey>,
+    until: DateTime<Utc>,
+}
+
+impl ResolvesServerCert for Leaf {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.served().key)
+    }
+}
+
+impl Leaf {
+    fn served(&self) -> Served {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Issues the certificate anew whenever it is due, until `shutdown`; what hinders it is logged, and tried again at the next look.
+    pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
+        let mut looks = tokio::time::interval(every);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = looks.tick() => {}
+            }
+            let leaf = Arc::clone(&self);
+            let renewed = tokio::task::spawn_blocking(move || leaf.renew_if_due(now())).await;
+            let until = self.served().until;
+            match renewed {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => tracing::info!(%until, "the server's certificate was issued anew"),
+                Ok(Err(error)) => tracing::error!(
+                    error = format!("{:#}", anyhow::Error::new(error)),
+                    %until,
+                    "the server's certificate is not issued anew; when it ends no agent can connect: tried again in an hour"
+                ),
+                Err(error) => {
+                    tracing::error!(%error, "issuing the server's certificate broke off; tried again in an hour");
+                }
+            }
+        }
+    }
+
+    /// Issues the certificate anew if it ends soon, for whoever connects from now on.
+    fn renew_if_due(&self, now: DateTime<Utc>) -> Result<bool, TlsError> {
+        if self.served().until - now > RENEWED_BEFORE {
+            return Ok(false);
+        }
+        let issued = Issued::new(&self.dir, &self.names, now)?;
+        // Served even where the disk is full: the files are for the operator's eyes.
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
+        issued.write(&self.dir)?;
+        Ok(true)
+    }
 }
 
 /// Chooses the provider of cryptography, once for the process.
@@ -80,8 +183,7 @@ pub fn install_crypto() {
 pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<ServerTls, TlsError> {
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;
-    let ca_path = dir.join("ca.pem");
-    let key_path = dir.join("ca.key");
+    let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
     // The key is written first: a certificate without its key would be pinned and lost.
     if !ca_path.exists() {
         let key = KeyPair::generate().map_err(certificate("make the authority's key"))?;
@@ -89,23 +191,56 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<
         write_atomically(&key_path, 0o600, key.serialize_pem().as_bytes())?;
         write_atomically(&ca_path, 0o644, ca.pem().as_bytes())?;
     }
-    let ca_pem = read(&ca_path)?;
-    let key = KeyPair::from_pem(&read(&key_path)?).map_err(certificate("read the authority's key"))?;
-    let (leaf_pem, leaf_key) = issue(names, &Issuer::new(authority(now)?, key), now)?;
-    write_atomically(&dir.join("server.key"), 0o600, leaf_key.as_bytes())?;
-    write_atomically(&dir.join("server.pem"), 0o644, leaf_pem.as_bytes())?;
-    Ok(ServerTls {
-        config: ServerTlsConfig::new().identity(Identity::from_pem(format!("{leaf_pem}{ca_pem}"), leaf_key)),
-        ca_fingerprint: fingerprint(&ca_pem).ok_or_else(|| TlsError::NoCertificate(ca_path.clone()))?,
-        ca_path,
-    })
+    let issued = Issued::new(&dir, names, now)?;
+    issued.write(&dir)?;
+    let ca_ends = validity::not_after(&issued.ca).filter(|until| *until - now < AUTHORITY_WARNED_BEFORE);
+    let ca_fingerprint = hex(&Sha256::digest(&issued.ca));
+    let served = RwLock::new(issued.served()?);
+    let leaf = Arc::new(Leaf { dir, names: names.to_owned(), served });
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::clone(&leaf) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(ServerTls { config: Arc::new(config), leaf, ca_fingerprint, ca_path, ca_ends })
+}
+
+/// A server certificate just issued.
+struct Issued {
+    leaf: Certificate,
+    key: KeyPair,
+    ca: CertificateDer<'static>,
+    until: DateTime<Utc>,
+}
+
+impl Issued {
+    /// By the authority in `dir`.
+    fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<Self, TlsError> {
+        let ca_path = dir.join(CA);
+        let ca =
+            CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes()).map_err(|_| TlsError::NoCertificate(ca_path))?;
+        let key = KeyPair::from_pem(&read(&dir.join(CA_KEY))?).map_err(certificate("read the authority's key"))?;
+        let (leaf, key) = issue(names, &Issuer::new(authority(now)?, key), now)?;
+        let until = validity::not_after(leaf.der()).unwrap_or(now);
+        Ok(Self { leaf, key, ca, until })
+    }
+
+    fn served(&self) -> Result<Served, TlsError> {
+        let chain = vec![self.leaf.der().clone(), self.ca.clone()];
+        let key = PrivatePkcs8KeyDer::from(self.key.serialize_der()).into();
+        let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
+        Ok(Served { key: Arc::new(key), until: self.until })
+    }
+
+    fn write(&self, dir: &Path) -> Result<(), TlsError> {
+        write_atomically(&dir.join("server.key"), 0o600, self.key.serialize_pem().as_bytes())?;
+        write_atomically(&dir.join("server.pem"), 0o644, self.leaf.pem().as_bytes())?;
+        Ok(())
+    }
 }
 
 /// SHA-256 of the first certificate in a PEM text, in lower-case hexadecimal.
 pub fn fingerprint(pem: &str) -> Option<String> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     Some(hex(&Sha256::digest(&der)))
 }
@@ -118,8 +253,12 @@ fn authority(now: DateTime<Utc>) -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// A server certificate and its key, PEM.
-fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> Result<(String, String), TlsError> {
+/// A server certificate and its key.
+fn issue(
+    names: &[String],
+    issuer: &Issuer<'_, KeyPair>,
+    now: DateTime<Utc>,
+) -> Result<(Certificate, KeyPair), TlsError> {
     let mut sans = vec![DOMAIN.to_owned()];
     sans.extend(names.iter().filter(|name| name.as_str() != DOMAIN).cloned());
     let mut params = params(sans, DOMAIN, now, SERVER_YEARS)?;
@@ -127,7 +266,7 @@ fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> 
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate().map_err(certificate("make the server's key"))?;
     let leaf = params.signed_by(&key, issuer).map_err(certificate("sign the server's certificate"))?;
-    Ok((leaf.pem(), key.serialize_pem()))
+    Ok((leaf, key))
 }
 
 fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) -> Result<CertificateParams, TlsError> {
@@ -173,10 +312,8 @@ fn certificate(what: &'static str) -> impl FnOnce(rcgen::Error) -> TlsError {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
-    use std::sync::Arc;
 
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::pki_types::{ServerName, UnixTime};
 
     use super::*;
 
@@ -196,6 +333,32 @@ mod tests {
         for secret in ["tls/ca.key", "tls/server.key"] {
             assert_eq!(fs::metadata(base.path().join(secret)).unwrap().permissions().mode() & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn a_certificate_is_issued_anew_in_its_last_third_and_a_failure_leaves_the_old_one() {
+        let base = tempfile::tempdir().unwrap();
+        let leaf = prepare(base.path(), &[], noon()).unwrap().leaf;
+        let served = |leaf: &Leaf| leaf.served().key.cert[0].clone();
+        let first = served(&leaf);
+        assert_eq!(leaf.served().until, "2027-11-21T00:00:00Z".parse::<DateTime<Utc>>().unwrap());
+        assert!(!leaf.renew_if_due(noon() + TimeDelta::days(200)).unwrap());
+        let late = noon() + TimeDelta::days(250);
+        let (key, away) = (base.path().join("tls/ca.key"), base.path().join("away"));
+        fs::rename(&key, &away).unwrap();
+        assert!(leaf.renew_if_due(late).is_err() && served(&leaf) == first);
+        fs::rename(&away, &key).unwrap();
+        assert!(leaf.renew_if_due(late).unwrap() && served(&leaf) != first);
+        assert!(!leaf.renew_if_due(late).unwrap(), "it is new");
+    }
+
+    #[test]
+    fn the_end_of_the_authority_is_told_in_its_last_year() {
+        let base = tempfile::tempdir().unwrap();
+        let ends = |now: &str| prepare(base.path(), &[], now.parse().unwrap()).unwrap().ca_ends;
+        assert_eq!(ends("2026-11-21T12:00:00Z"), None);
+        assert_eq!(ends("2035-11-01T12:00:00Z"), None);
+        assert_eq!(ends("2035-12-01T12:00:00Z"), Some("2036-11-21T00:00:00Z".parse().unwrap()));
     }
 
     #[test]

@@ -155,6 +155,7 @@ async fn serve(
         );
     }
     if let Some(tls) = &tls {
+        tls.warning().iter().for_each(|warning| eprintln!("warning: {warning}"));
         operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
     }
     let client = client_file(address, tls.as_ref(), token);
@@ -175,7 +176,7 @@ async fn serve(
     };
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
-        served = crate::run(scheduler, listener, tls.map(|tls| tls.config), identity, shutdown) => served,
+        served = crate::run(scheduler, listener, tls, identity, shutdown) => served,
         never = operator::keep_client_file(&wakes, &client, data_dir) => match never {},
     };
     pool.close().await;
@@ -379,8 +380,8 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "certificates are dated once, here at the outermost edge")]
-fn now() -> DateTime<Utc> {
+#[expect(clippy::disallowed_methods, reason = "certificates are dated by it, here at the outermost edge")]
+pub(crate) fn now() -> DateTime<Utc> {
     Utc::now()
 }
 

@@ -3,12 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use landfall_scheduler::tls::{self, DOMAIN};
+use chrono::{DateTime, TimeDelta, Utc};
+use landfall_scheduler::grpc::incoming::over_tls;
+use landfall_scheduler::tls::{self, DOMAIN, Leaf};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Server};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
@@ -17,24 +21,64 @@ fn today() -> DateTime<Utc> {
     std::fs::metadata("/proc/self").unwrap().modified().unwrap().into()
 }
 
-/// Serves health over TLS; returns the URL and what was prepared.
-async fn serve(dir: &Path) -> (String, String) {
+/// Serves health over TLS with a certificate of that day; returns the URL and what was prepared.
+async fn serve_since(dir: &Path, day: DateTime<Utc>) -> (String, String, Arc<Leaf>) {
     tls::install_crypto();
-    let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], today()).unwrap();
+    let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], day).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (_, health) = tonic_health::server::health_reporter();
-    let server = Server::builder().tls_config(prepared.config).unwrap().add_service(health);
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-    (url, prepared.ca_fingerprint)
+    let incoming = over_tls(TcpListenerStream::new(listener), prepared.config);
+    tokio::spawn(Server::builder().add_service(health).serve_with_incoming(incoming));
+    (url, prepared.ca_fingerprint, prepared.leaf)
+}
+
+async fn serve(dir: &Path) -> (String, String) {
+    let (url, fingerprint, _) = serve_since(dir, today()).await;
+    (url, fingerprint)
 }
 
 async fn ask(url: &str, ca: &Path, domain: &str) -> Result<(), tonic::transport::Error> {
+    check(&mut connect(url, ca, domain).await?).await;
+    Ok(())
+}
+
+async fn connect(url: &str, ca: &Path, domain: &str) -> Result<HealthClient<Channel>, tonic::transport::Error> {
     let pem = std::fs::read(ca).unwrap();
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)).domain_name(domain);
     let channel = Endpoint::from_shared(url.to_owned()).unwrap().tls_config(tls).unwrap().connect().await?;
-    HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
-    Ok(())
+    Ok(HealthClient::new(channel))
+}
+
+async fn check(client: &mut HealthClient<Channel>) {
+    client.check(HealthCheckRequest::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_that_ends_soon_is_issued_anew_for_new_connections_while_old_ones_live_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (url, _, leaf) = serve_since(dir.path(), today() - TimeDelta::days(300)).await;
+    let ca = dir.path().join("tls/ca.pem");
+    let mut old = connect(&url, &ca, DOMAIN).await.unwrap();
+    let address = url.strip_prefix("https://").unwrap();
+    let first = chain(address, &ca).await;
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(leaf.keep(today, Duration::from_millis(10), stop.clone()));
+    let anew = async {
+        loop {
+            let served = chain(address, &ca).await;
+            if served[0] != first[0] {
+                return served;
+            }
+        }
+    };
+    let anew = tokio::time::timeout(Duration::from_secs(30), anew).await.unwrap();
+    assert_eq!(anew[1], first[1], "of the same authority");
+    ask(&url, &ca, DOMAIN).await.unwrap();
+    check(&mut old).await;
+    assert_eq!(chain(address, &ca).await[0], anew[0], "once");
+    stop.cancel();
+    keeping.await.unwrap();
 }
 
 #[tokio::test]

@@ -1,0 +1,42 @@
+//! Connections over TLS, as the server takes them: shaken hands with on tasks of their own, so that none keeps others waiting.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// Handshakes at once; whoever comes then waits in the system's queue.
+const HANDSHAKES: usize = 1024;
+/// How long one may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The connections of `accepted` that speak TLS; others are dropped. What the listener says is passed on.
+pub fn over_tls(
+    accepted: impl Stream<Item = io::Result<TcpStream>>,
+    config: Arc<ServerConfig>,
+) -> impl Stream<Item = io::Result<TlsStream<TcpStream>>> {
+    let acceptor = TlsAcceptor::from(config);
+    let shaken = accepted.map(move |accepted| {
+        let acceptor = acceptor.clone();
+        tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
+    });
+    // A task that was dropped or panicked concerns nobody else.
+    shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
+}
+
+/// `None` where it did not come about.
+async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a TLS handshake failed");
+            None
+        }
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,88 @@
+//! Until when a certificate is valid: the one field of it that is read here.
+
+use chrono::{DateTime, NaiveDateTime, Utc};
+
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+/// The end of a certificate (DER); `None` where it is none.
+pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
+    let (_, certificate, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, mut rest, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    if let Some((VERSION, _, after)) = element(rest) {
+        rest = after;
+    }
+    // Before it come the serial number, the algorithm and the issuer.
+    for _ in 0..3 {
+        rest = element(rest)?.2;
+    }
+    let (_, validity, _) = element(rest).filter(|(tag, ..)| *tag == SEQUENCE)?;
+    let (_, _, until) = element(validity)?;
+    let (tag, text, _) = element(until)?;
+    let text = std::str::from_utf8(text).ok()?;
+    let text = match tag {
+        // By RFC 5280 years of two digits are those from 1950 to 2049.
+        UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
+        GENERALIZED_TIME => text.to_owned(),
+        _ => return None,
+    };
+    Some(NaiveDateTime::parse_from_str(&text, "%Y%m%d%H%M%SZ").ok()?.and_utc())
+}
+
+/// The first element of a DER text: its tag, what it holds, and what comes after it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = der.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (length, rest) = match usize::from(*first) {
+        short @ 0..0x80 => (short, rest),
+        long => {
+            let (bytes, rest) = rest.split_at_checked(long - 0x80)?;
+            let length = bytes
+                .iter()
+                .try_fold(0_usize, |length, byte| length.checked_mul(0x100)?.checked_add(usize::from(*byte)))?;
+            (length, rest)
+        }
+    };
+    let (held, after) = rest.split_at_checked(length)?;
+    Some((*tag, held, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(until: (i32, u8, u8)) -> Vec<u8> {
+        let mut params = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
+        let key = rcgen::KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn the_end_of_a_certificate_is_read_in_both_spellings() {
+        for (until, read) in [((2027, 3, 1), "2027-03-01T00:00:00Z"), ((2051, 12, 31), "2051-12-31T00:00:00Z")] {
+            assert_eq!(not_after(&made(until)), Some(read.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_certificate_has_no_end() {
+        let whole = made((2027, 3, 1));
+        // The end is in the first half; the key and the signature come after it.
+        for length in 0..whole.len() / 4 {
+            assert_eq!(not_after(&whole[..length]), None);
+        }
+        for text in [
+            &b""[..],
+            b"\x30",
+            b"\x30\x80",
+            b"\x30\xff\xff",
+            b"\x30\x88\xff\xff\xff\xff\xff\xff\xff\xff",
+            b"-----BEGIN",
+        ] {
+            assert_eq!(not_after(text), None);
+        }
+    }
+}
