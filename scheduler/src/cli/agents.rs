@@ -143,7 +143,8 @@ pub(super) struct AgentRow {
     connected: bool,
     service: Service,
     landmark: bool,
-    capacity: u32,
+    /// Known from its first session on.
+    capacity: Option<u32>,
     leased: u32,
     waiting: u32,
     load_level: Option<i64>,
@@ -177,7 +178,7 @@ impl From<Agent> for AgentRow {
             country: agent.country,
             connected: agent.connected,
             landmark: agent.landmark,
-            capacity: agent.capacity,
+            capacity: agent.seen_at.map(|_| agent.capacity),
             leased: agent.leased,
             waiting: agent.waiting,
             load_level: agent.load_level,
@@ -216,13 +217,9 @@ impl AgentRow {
         }
         let landmark = if self.landmark { ", landmark" } else { "" };
         let version = if self.version.is_empty() { "unknown" } else { &self.version };
-        writeln!(
-            text,
-            "  service    {}, {} of {} slots taken{landmark}, version {version}",
-            self.service(),
-            self.leased,
-            self.capacity
-        )?;
+        let slots = self.capacity.map(|capacity| format!(", {} of {capacity} slots taken", self.leased));
+        let slots = slots.unwrap_or_default();
+        writeln!(text, "  service    {}{slots}{landmark}, version {version}", self.service())?;
         if let Some(level) = self.load_level {
             writeln!(text, "  load       level {level:+}: {}{}", self.in_words(level), self.said())?;
         }
@@ -294,8 +291,7 @@ impl Row for AgentRow {
             self.city.clone(),
             self.carrier.clone(),
             self.service(),
-            // Its capacity is known only from its first session on.
-            self.seen_at.map_or_else(|| "-".to_owned(), |_| format!("{}/{}", self.leased, self.capacity)),
+            self.capacity.map_or_else(|| "-".to_owned(), |capacity| format!("{}/{capacity}", self.leased)),
             level_cell(self.load_level),
             output::yes_cell(self.landmark),
             view.when(self.seen_at),
@@ -326,5 +322,13 @@ mod tests {
         let rows = [AgentRow::default()];
         assert_eq!(text(&rows, 0, &view), output::table(&rows, &view));
         assert!(text(&rows, 2, &view).ends_with("\n2 enrolment tokens are open: landfall agents tokens\n"));
+    }
+
+    #[test]
+    fn the_slots_of_an_agent_that_never_connected_are_unknown() {
+        let printed = |agent: Agent| serde_json::to_value(AgentRow::from(agent)).unwrap()["capacity"].as_u64();
+        assert_eq!(printed(Agent { capacity: 1, ..Agent::default() }), None);
+        let seen_at = Some(prost_types::Timestamp::default());
+        assert_eq!(printed(Agent { capacity: 4, seen_at, ..Agent::default() }), Some(4));
     }
 }

@@ -23,6 +23,7 @@ use stream::{Recordings, Session};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, auth, status};
 use crate::model::AgentId;
+use crate::store::agents::Holder;
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, enrolments, sessions};
 
@@ -57,12 +58,12 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         let (agent, name) = (redeemed.agent, &redeemed.name);
         if redeemed.replaced {
-            tracing::info!(agent.id = %agent, agent.name = name, "an agent enrolled in the place of another machine");
+            tracing::info!(agent.name = name, "an agent enrolled in the place of another machine");
             // The other machine learns it now.
             self.scheduler.wakes.wake_agents([agent]);
             self.scheduler.wakes.assign.notify_one();
         } else {
-            tracing::info!(agent.id = %agent, agent.name = name, "an agent enrolled");
+            tracing::info!(agent.name = name, "an agent enrolled");
         }
         Ok(Response::new(convert::enrolled(redeemed)))
     }
@@ -73,17 +74,18 @@ impl v1::agent_service_server::AgentService for AgentDesk {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let credential = auth::Credential::presented(request.metadata())?;
-        let agent = credential.agent(&mut conn).await?;
+        let holder = credential.agent(&mut conn).await?;
         drop(conn);
         let peer = request.remote_addr().map(|address| address.ip());
         let mut inbound = request.into_inner();
         let register = manners::first_message(&mut inbound).await?;
-        let opened = self.open((agent, credential), peer, register).await?;
+        let opened = self.open((&holder, credential), peer, register).await?;
         let contact_url = self.contact_url().await?;
         let (outbound, responses) = mpsc::channel(OUTBOUND_MESSAGES);
-        let session =
-            Session::new(&self.scheduler, &self.recordings, agent, opened.session, outbound, contact_url.clone());
         let others = self.scheduler.wakes.others();
+        let agent = holder.agent;
+        let session =
+            Session::new(&self.scheduler, &self.recordings, holder, opened.session, outbound, contact_url.clone());
         session.send(convert::welcome(agent, &opened, &self.scheduler.config.lease, contact_url, others)).await?;
         let shutdown = self.shutdown.clone();
         self.sessions.spawn(session.run(inbound, shutdown));
@@ -94,10 +96,11 @@ impl v1::agent_service_server::AgentService for AgentDesk {
 impl AgentDesk {
     async fn open(
         &self,
-        (agent, credential): (AgentId, auth::Credential),
+        (Holder { agent, name, .. }, credential): (&Holder, auth::Credential),
         peer: Option<IpAddr>,
         register: v1::Register,
     ) -> Result<sessions::Opened, Status> {
+        let agent = *agent;
         let registration = convert::registration(register, peer)?;
         let terms = convert::terms(&self.scheduler.config.lease);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -112,7 +115,7 @@ impl AgentDesk {
         credential.agent(&mut tx).await?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         tracing::info!(
-            agent.id = %agent,
+            agent.name = name,
             session.id = %opened.session,
             incarnation = %opened.incarnation,
             kept = opened.kept.len(),

@@ -8,9 +8,9 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use crate::Scheduler;
-use crate::model::AgentId;
 use crate::secret::SecretHash;
-use crate::store::{self, agents, settings};
+use crate::store::agents::{self, Holder};
+use crate::store::{self, settings};
 
 use super::status;
 
@@ -80,7 +80,7 @@ impl Credential {
     /// # Errors
     /// `Unauthenticated` when it is nobody's, or that of an agent that was removed; `PermissionDenied` when another machine was
     /// enrolled in that agent's place.
-    pub async fn agent(&self, conn: &mut PgConnection) -> Result<AgentId, Status> {
+    pub async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
         let holder = agents::by_credential(conn, &self.0).await.map_err(status::from_store)?;
         let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
         if let Some(at) = holder.replaced_at {
@@ -89,7 +89,7 @@ impl Credential {
         if holder.removed_at.is_some() {
             return Err(status::from_auth(AuthError::Removed(holder.name)));
         }
-        Ok(holder.agent)
+        Ok(holder)
     }
 }
 

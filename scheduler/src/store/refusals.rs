@@ -80,12 +80,12 @@ pub struct Count {
 /// # Errors
 /// When the database fails.
 pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
-    let times = sqlx::query_scalar!(
+    let counted = sqlx::query!(
         r#"
         insert into refusals (agent_id, kind, detail) values ($1, $2, $3)
         on conflict (agent_id, kind) do update
         set times = refusals.times + 1, last_at = now(), detail = excluded.detail
-        returning times
+        returning times, (select name from agents where id = agent_id) as "name!"
         "#,
         agent.get(),
         refusal.name(),
@@ -93,7 +93,8 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
     )
     .fetch_one(conn)
     .await?;
-    tracing::warn!(agent.id = %agent, refusal = refusal.name(), times, detail, "refused what an agent said");
+    let (name, times) = (counted.name, counted.times);
+    tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused what an agent said");
     Ok(())
 }
 

@@ -42,7 +42,7 @@ pub(super) fn believed(
     };
     let (true_claims, refused): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_believed);
     for (agent, claim) in refused {
-        tracing::info!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site is not believed");
+        tracing::debug!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site is not believed");
     }
     kept.extend(true_claims);
     kept

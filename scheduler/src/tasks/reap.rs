@@ -7,7 +7,7 @@
 
 use anyhow::Context;
 
-use crate::store::{leases, sessions};
+use crate::store::{agents, leases, sessions};
 
 use super::duty::OnDuty;
 
@@ -31,10 +31,13 @@ impl Reap {
         let mut tx = self.scheduler.begin().await?;
         let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
         tx.commit().await.context("commit expired sessions")?;
-        for agent in &lost {
-            tracing::warn!(agent.id = %agent, "an agent's session expired");
-        }
         let mut tx = self.scheduler.begin().await?;
+        if !lost.is_empty() {
+            let names = agents::names(&mut tx).await.context("read the agents' names")?;
+            for name in lost.iter().filter_map(|agent| names.get(agent)) {
+                tracing::warn!(agent.name = name, "an agent's session expired");
+            }
+        }
         let released = leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes)
             .await
             .context("release leases of ended sessions")?;

@@ -13,7 +13,7 @@ use sqlx::{Postgres, Transaction};
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available};
-use crate::store::{quarantines, recalls};
+use crate::store::{agents, quarantines, recalls};
 use crate::strategy::straggler::{self, UnderWay};
 
 use super::admission::Admission;
@@ -49,17 +49,24 @@ pub(super) async fn run(
     }
     let lasting = lasting(&mut tx, scheduler, &crawls, &agents, map).await?;
     let under_way: Vec<UnderWay> = lasting.iter().map(|(_, under_way)| under_way.clone()).collect();
-    let mut told = BTreeSet::new();
+    let mut told = Vec::new();
     for one in straggler::moves(&under_way, &free) {
         let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
         if recalls::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
-            let (task, token, agent) = (crawl.task, crawl.token, crawl.agent);
-            tracing::info!(task.id = %task, %token, agent.id = %agent, to = %one.to, here = ?one.here, there = ?one.there, "a straggler is asked for");
-            told.insert(agent);
+            told.push((crawl, one));
+        }
+    }
+    if !told.is_empty() {
+        let names = agents::names(&mut tx).await.context("read the agents' names")?;
+        let named = |agent| names.get(&agent).map(String::as_str);
+        for (crawl, one) in &told {
+            let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
+            let (agent, to) = (named(crawl.agent), named(one.to));
+            tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there, "a straggler is asked for");
         }
     }
     tx.commit().await.context("commit recalls")?;
-    scheduler.wakes.wake_agents(told);
+    scheduler.wakes.wake_agents(told.iter().map(|(crawl, _)| crawl.agent));
     Ok(())
 }
 

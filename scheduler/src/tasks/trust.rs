@@ -140,20 +140,24 @@ async fn store_verdicts(scheduler: &OnDuty, judgement: Option<&Judgement>) -> an
         return Ok(Review { changed: false, alarm });
     };
     let mut changed = false;
+    let mut held_anew = Vec::new();
     for (&agent, charge) in judgement.charges() {
         if charge.standing == Standing::Quarantined
             && quarantines::hold(&mut tx, agent, charge.kind, &charge.reason).await.context("store a quarantine")?
         {
             changed = true;
-            tracing::warn!(agent.id = %agent, reason = charge.reason, "an agent is quarantined: nothing it measured is used");
+            held_anew.push((agent, &charge.reason));
         }
     }
     for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
+        if let Some((_, reason)) = held_anew.iter().find(|(agent, _)| *agent == held.agent) {
+            tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: nothing it measured is used");
+        }
         if is_consistent(judgement, held.agent, held.evidence)
             && quarantines::found_consistent(&mut tx, held.agent, CONSISTENT).await.context("release an agent")?
         {
             changed = true;
-            tracing::warn!(agent.id = %held.agent, agent.name = held.name, "a quarantined agent is consistent again and is believed");
+            tracing::warn!(agent.name = held.name, "a quarantined agent is consistent again and is believed");
         }
     }
     let alarm = judgement.alarm().map(|alarm| alarm.to_string());

@@ -44,7 +44,7 @@ impl Session {
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         if released {
             if let Some(crash) = crash {
-                tracing::warn!(agent.id = %self.agent, task.id = %task, token = %token, crash, "a crawl crashed");
+                tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
             // One that was not its own any more says nothing of its room; nor does one that was asked for, or whose site is the reason.
             if pause.is_none() && !asked_for {
@@ -63,7 +63,7 @@ impl Session {
         let saved = checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await;
         if !saved.map_err(status::from_store)? {
             let (task, token) = (checkpoint.task, checkpoint.token);
-            tracing::debug!(agent.id = %self.agent, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
+            tracing::debug!(agent.name = self.name, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Session {
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         let reason = match claimed {
             Claimed::NotHeld => {
-                tracing::debug!(agent.id = %self.agent, task.id = %claim.task, "an address for a lease that is not held");
+                tracing::debug!(agent.name = self.name, task.id = %claim.task, "an address for a lease that is not held");
                 return Ok(());
             }
             Claimed::Granted => None,

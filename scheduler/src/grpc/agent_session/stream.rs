@@ -21,6 +21,7 @@ use super::{manners, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
 use crate::model::{AgentId, SessionId, TaskId};
+use crate::store::agents::Holder;
 use crate::store::leases::{Free, Grant};
 use crate::store::outcomes::Answer;
 use crate::store::refusals::{self, Refusal};
@@ -47,6 +48,8 @@ pub(super) struct Session {
     pub(super) scheduler: Scheduler,
     pub(super) recordings: Arc<Recordings>,
     pub(super) agent: AgentId,
+    /// What it is called, for logs.
+    pub(super) name: String,
     pub(super) session: SessionId,
     outbound: Outbound,
     pub(super) wake: Arc<Notify>,
@@ -70,7 +73,7 @@ impl Session {
     pub(super) fn new(
         scheduler: &Scheduler,
         recordings: &Arc<Recordings>,
-        agent: AgentId,
+        Holder { agent, name, .. }: Holder,
         session: SessionId,
         outbound: Outbound,
         contact_url: Option<String>,
@@ -79,6 +82,7 @@ impl Session {
             scheduler: scheduler.clone(),
             recordings: Arc::clone(recordings),
             agent,
+            name,
             session,
             outbound,
             wake: scheduler.wakes.agent(agent),
@@ -101,9 +105,9 @@ impl Session {
             ended = self.serve(&mut inbound) => (ended, true),
         };
         match &ended {
-            Ok(()) => tracing::info!(agent.id = %self.agent, "an agent hung up"),
+            Ok(()) => tracing::info!(agent.name = self.name, "an agent hung up"),
             Err(status) => {
-                tracing::info!(agent.id = %self.agent, reason = status.message(), "a session ended");
+                tracing::info!(agent.name = self.name, reason = status.message(), "a session ended");
                 // The agent may be gone already; then nobody is left to be told.
                 let _told = self.outbound.try_send(Err(status.clone()));
             }
@@ -111,7 +115,7 @@ impl Session {
         if (self.leaving || gone)
             && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
         {
-            tracing::warn!(agent.id = %self.agent, error = %error, "close a session; it will expire instead");
+            tracing::warn!(agent.name = self.name, error = %error, "close a session; it will expire instead");
         }
     }
 
@@ -197,8 +201,8 @@ impl Session {
         // How full a disk is changes with every heartbeat; that it is full does not.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
-                Some(reason) => tracing::warn!(agent.id = %self.agent, reason, "an agent paused"),
-                None => tracing::info!(agent.id = %self.agent, "an agent takes leases again"),
+                Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
+                None => tracing::info!(agent.name = self.name, "an agent takes leases again"),
             }
             self.scheduler.wakes.assign.notify_one();
         }
@@ -225,7 +229,7 @@ impl Session {
                 wakes.fit.notify_one();
             }
             measurements::Recorded::Unknown => {
-                tracing::debug!(agent.id = %self.agent, order.id = %answer.order, "a report on an order that is not open");
+                tracing::debug!(agent.name = self.name, order.id = %answer.order, "a report on an order that is not open");
             }
         }
         Ok(())
