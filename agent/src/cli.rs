@@ -1,7 +1,7 @@
-//! The command line: `run`, `enrol`, `probe` and `crawl`.
+//! The command line: `run`, `enrol`, `doctor`, `probe` and `crawl`.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Config, parse_name_server};
+use crate::doctor::examine;
 use crate::enrol::{Enrolment, enrol};
 use crate::guard::parse_network;
 use crate::{exit, folder, telemetry};
@@ -46,6 +47,8 @@ enum Command {
     Run(RunArgs),
     /// Exchange a one-time token for a credential.
     Enrol(EnrolArgs),
+    /// Look at all that the agent needs: scheduler, credential, clock, beacon, name server, disks. Exit code 1 if anything is wrong.
+    Doctor(RunArgs),
     /// Measure a URL: httping for people.
     Probe(probe::ProbeArgs),
     /// Crawl one site, and print the outcome.
@@ -65,6 +68,18 @@ struct RunArgs {
     /// A network that may be probed and crawled though it is not public; may be repeated.
     #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
+}
+
+impl RunArgs {
+    fn configuration(self) -> anyhow::Result<Config> {
+        let mut config = match (self.config, self.dir) {
+            (Some(file), Some(dir)) => Config::load_from(&file, &dir)?,
+            (Some(file), None) => Config::load(&file)?,
+            (None, dir) => Config::load(&config_file(dir))?,
+        };
+        config.allow_net.extend(self.allow_net);
+        Ok(config)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -139,7 +154,7 @@ impl Cli {
     pub const fn threads(&self) -> Threads {
         match self.command {
             Command::Crawl(_) => Threads::One,
-            Command::Run(_) | Command::Enrol(_) | Command::Probe(_) => Threads::Several,
+            Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Threads::Several,
         }
     }
 
@@ -152,6 +167,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run(args).await,
             Command::Enrol(args) => enrol_agent(args).await,
+            Command::Doctor(args) => doctor(args).await,
             Command::Probe(args) => probe::run(args).await,
             Command::Crawl(args) => crawl::run(args).await,
         }
@@ -160,15 +176,21 @@ impl Cli {
 
 async fn run(args: RunArgs) -> anyhow::Result<()> {
     refuse_to_run_for_another(&args)?;
-    let mut config = match (args.config, args.dir) {
-        (Some(file), Some(dir)) => Config::load_from(&file, &dir)?,
-        (Some(file), None) => Config::load(&file)?,
-        (None, dir) => Config::load(&config_file(dir))?,
-    };
-    config.allow_net.extend(args.allow_net);
+    let config = args.configuration()?;
     let stop = CancellationToken::new();
     stop_on_signals(&stop)?;
     crate::run(config, stop).await
+}
+
+async fn doctor(args: RunArgs) -> anyhow::Result<()> {
+    let findings = examine(&args.configuration()?).await;
+    let text: String = findings.iter().map(ToString::to_string).collect();
+    std::io::stdout().write_all(text.as_bytes()).context("print what was found")?;
+    let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
+    match wrong {
+        0 => Ok(()),
+        wrong => Err(exit::ended(exit::Code::NotDone, format!("{wrong} of {} things are wrong", findings.len()))),
+    }
 }
 
 /// What root's agent wrote to the service's folder the service could not read. Who gives the folder knows what he does.

@@ -24,6 +24,7 @@ pub mod config;
 pub mod context;
 pub mod crawl;
 pub mod dns;
+pub mod doctor;
 pub mod enrol;
 pub mod exit;
 pub mod folder;

@@ -8,8 +8,8 @@ use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer}
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
 use landfall_proto::v1::{
-    AddressAnswer, AddressClaim, EnrolRequest, EnrolResponse, HeldLease, Register, SessionRequest, SessionResponse,
-    Welcome, session_request,
+    AddressAnswer, AddressClaim, BeaconFailure, CheckRequest, CheckResponse, EnrolRequest, EnrolResponse, HeldLease,
+    Register, SessionRequest, SessionResponse, Welcome, session_request,
 };
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -152,16 +152,37 @@ impl AgentService for Desk {
         }))
     }
 
+    async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+        admit(&request)?;
+        let message = "the guard refuses 198.18.0.5".to_owned();
+        Ok(Response::new(CheckResponse {
+            name: "harbin-cernet".to_owned(),
+            now: Some(crate::clock::wall().into()),
+            contact_url: "https://example.org/bot".to_owned(),
+            reached_by: 1,
+            tried_by: 2,
+            not_reached_by: Some(BeaconFailure { agent: "tokyo-iij".to_owned(), message: message.clone() }),
+            tries: 2,
+            not_reached: Some(BeaconFailure { agent: "tokyo-iij".to_owned(), message }),
+            ..CheckResponse::default()
+        }))
+    }
+
     async fn session(
         &self,
         request: Request<Streaming<SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let bearer = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        if bearer != Some(&format!("Bearer {CREDENTIAL}")) {
-            return Err(Status::unauthenticated("unknown credential"));
-        }
+        admit(&request)?;
         let (outbound, responses) = mpsc::channel(16);
         self.opened.send(TestSession { inbound: request.into_inner(), outbound, others: Vec::new() }).await.unwrap();
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
+}
+
+fn admit<T>(request: &Request<T>) -> Result<(), Status> {
+    let bearer = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    if bearer != Some(&format!("Bearer {CREDENTIAL}")) {
+        return Err(Status::unauthenticated("unknown credential"));
+    }
+    Ok(())
 }

@@ -21,11 +21,13 @@ mod together;
 use stream::{Recordings, Session};
 
 use crate::Scheduler;
+use crate::grpc::convert::{reach as wire_reach, timestamp};
 use crate::grpc::{agent_convert as convert, auth, status};
 use crate::model::AgentId;
 use crate::store::agents::Holder;
+use crate::store::reach::{self, Asked};
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, enrolments, sessions};
+use crate::store::{self, agents, embeddings, enrolments, sessions};
 
 /// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
 const OUTBOUND_MESSAGES: usize = 256;
@@ -66,6 +68,27 @@ impl v1::agent_service_server::AgentService for AgentDesk {
             tracing::info!(agent.name = name, "an agent enrolled");
         }
         Ok(Response::new(convert::enrolled(redeemed)))
+    }
+
+    async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let holder = auth::Credential::presented(request.metadata())?.agent(&mut conn).await?;
+        let config = &self.scheduler.config.measure;
+        let asked =
+            Asked { agent: holder.agent, other: None, max_age: config.mesh_max_age, max_peers: config.max_mesh_peers };
+        let ways = reach::ways(&mut conn, &asked).await.map_err(status::from_store)?;
+        let agent = agents::show(&mut conn, &holder.name).await.map_err(status::from_store)?;
+        let now = embeddings::clock(&mut conn).await.map_err(status::from_store)?;
+        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
+        let connected = agent.is_some_and(|agent| agent.connected && !agent.hung_up);
+        let standing = v1::CheckResponse {
+            name: holder.name,
+            now: Some(timestamp(now)),
+            connected,
+            contact_url: contact_url.unwrap_or_default(),
+            ..v1::CheckResponse::default()
+        };
+        Ok(Response::new(wire_reach::with_ways(standing, &ways)))
     }
 
     async fn session(

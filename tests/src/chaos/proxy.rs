@@ -15,7 +15,8 @@ use futures::Stream;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer};
 use landfall_proto::v1::{
-    EnrolRequest, EnrolResponse, SessionRequest, SessionResponse, outcome_ack, session_request, session_response,
+    CheckRequest, CheckResponse, EnrolRequest, EnrolResponse, SessionRequest, SessionResponse, outcome_ack,
+    session_request, session_response,
 };
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -150,6 +151,10 @@ impl AgentService for Desk {
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {
         AgentServiceClient::new(self.0.upstream.clone()).enrol(request).await
+    }
+
+    async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+        AgentServiceClient::new(self.0.upstream.clone()).check(request).await
     }
 
     async fn session(

@@ -76,3 +76,23 @@ impl From<Way> for v1::Way {
         }
     }
 }
+
+/// How an agent stands, with how it and others reach each other.
+pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[Way]) -> v1::CheckResponse {
+    let counted = |here: &dyn Fn(&Way) -> bool, there: fn(&Way) -> &str| {
+        let tried = ways.iter().filter(|way| here(way));
+        let count = |wanted| tried.clone().filter(|way| way.standing == wanted).count();
+        let (reached, failed) = (count(Standing::Reached), count(Standing::Failed));
+        let failure = tried.clone().filter(|way| way.standing == Standing::Failed).find_map(|way| {
+            let failure = &way.failed.as_ref()?.0;
+            let message = if failure.said.is_empty() { failure.to_string() } else { failure.said.clone() };
+            Some(v1::BeaconFailure { agent: there(way).to_owned(), message })
+        });
+        let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(reached), count(reached.saturating_add(failed)), failure)
+    };
+    let name = standing.name.clone();
+    let (reached_by, tried_by, not_reached_by) = counted(&|way| way.target == name, |way| &way.prober);
+    let (reaches, tries, not_reached) = counted(&|way| way.prober == name, |way| &way.target);
+    v1::CheckResponse { reached_by, tried_by, not_reached_by, reaches, tries, not_reached, ..standing }
+}
