@@ -22,6 +22,7 @@ pub use paths::Paths;
 pub use place::{Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
+pub use trouble::Trouble;
 
 use crate::clock;
 use crate::context::Context;
@@ -57,6 +58,7 @@ mod rest;
 mod robots;
 mod site_path;
 mod sitemap;
+mod trouble;
 mod walk;
 
 /// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
@@ -199,7 +201,7 @@ impl Crawl {
         self.ledger.answered |= self.job.origin.is_none();
         let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline, place) {
             Ok(fetcher) => self.fetcher.insert(fetcher),
-            Err(error) => return End::Unreachable(format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => return End::Unreachable(Trouble::Other, format!("{:#}", anyhow::Error::from(error))),
         };
         if let Some(recorder) = self.recorder.clone() {
             fetcher.record(recorder, context);
@@ -207,7 +209,7 @@ impl Crawl {
         let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
             Robots::Rules(rules) => rules,
             Robots::Forbidden(reason) => return End::Blocked(fetcher.blocker(), reason),
-            Robots::NoAnswer(reason) => return End::Unreachable(reason),
+            Robots::NoAnswer(trouble, reason) => return End::Unreachable(trouble, reason),
             Robots::OutOfTime => return End::Cut(Budget::Duration),
         };
         self.ledger.answered = true;
@@ -279,7 +281,8 @@ impl Crawl {
                 origin.clone()
             }
             None => {
-                let named = Origin::candidates(&self.job.name).map_err(|error| End::Unreachable(error.to_string()))?;
+                let named = Origin::candidates(&self.job.name);
+                let named = named.map_err(|error| End::Unreachable(Trouble::Other, error.to_string()))?;
                 if let Some(first) = named.first() {
                     permitted(place, &first.host).await?;
                 }
@@ -293,16 +296,21 @@ impl Crawl {
                 origin
             }
         };
-        Site::new(&origin).ok_or_else(|| End::Unreachable(format!("{origin} is not a URL's origin")))
+        Site::new(&origin).ok_or_else(|| End::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
     }
 
     fn end(self, end: End) -> Ended {
         let Self { ledger, origin, fetcher, job, frontier, started_at, watch, .. } = self;
-        let first_error = ledger.first_error.unwrap_or_default();
+        let first_error = ledger.first_error.map(|(_, sentence)| sentence).unwrap_or_default();
+        let mut trouble = None;
         let (kind, message) = match end {
             End::Blocked(blocker, reason) => (Kind::Blocked(blocker), reason),
-            End::Unreachable(reason) => (Kind::Unreachable, reason),
+            End::Unreachable(why, reason) => {
+                trouble = Some(why);
+                (Kind::Unreachable, reason)
+            }
             End::Cut(_) if !ledger.answered => {
+                trouble = Some(Trouble::TimedOut);
                 (Kind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
             }
             End::Cut(budget) => (Kind::Truncated(budget), first_error),
@@ -326,6 +334,7 @@ impl Crawl {
             rtt: fetcher.and_then(|fetcher| fetcher.median_round_trip()),
             origin: origin.map(|origin| origin.to_string()),
             message,
+            trouble,
         })
     }
 }
@@ -338,15 +347,17 @@ async fn permitted(place: &Place, host: &str) -> Result<(), End> {
         Err(PlaceError::Resolve(ResolveError::Refused(refused))) => {
             Err(End::Blocked(Blocker::Guard, refused.to_string()))
         }
-        Err(error @ PlaceError::Timeout { .. }) => Err(End::Unreachable(error.to_string())),
-        Err(PlaceError::Resolve(ResolveError::Dns(error))) => Err(End::Unreachable(error.to_string())),
+        Err(error @ PlaceError::Timeout { .. }) => Err(End::Unreachable(Trouble::TimedOut, error.to_string())),
+        Err(PlaceError::Resolve(ResolveError::Dns(error))) => {
+            Err(End::Unreachable(Trouble::from(&error), error.to_string()))
+        }
     }
 }
 
 fn unsettled(error: ProbeError) -> End {
     match error {
         ProbeError::Guard(refused) => End::Blocked(Blocker::Guard, refused.to_string()),
-        other => End::Unreachable(other.to_string()),
+        other => End::Unreachable(Trouble::from(&other), other.to_string()),
     }
 }
 

@@ -111,7 +111,7 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
         ("beacon", beacon),
         ("store", store),
     ];
-    let head = format!("landfall-agent {} is {name} ({city}, {carrier}{country})\n", VERSION);
+    let head = format!("landfall-agent {VERSION} is {name} ({city}, {carrier}{country})\n");
     lines.iter().fold(head, |text, (label, value)| format!("{text}  {label:<9}  {value}\n"))
 }
 

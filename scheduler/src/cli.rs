@@ -15,6 +15,7 @@ use crate::up;
 
 mod addition;
 mod agent;
+mod agent_list;
 mod agents;
 mod alarms;
 mod backup;
@@ -47,6 +48,7 @@ mod site_tasks;
 mod sites;
 mod submit;
 mod tag;
+mod tasks;
 mod throughput;
 mod tokens;
 mod version;

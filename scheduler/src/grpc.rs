@@ -28,6 +28,7 @@ pub mod embeddings;
 pub mod events;
 pub mod fleet;
 pub mod incoming;
+mod pages;
 mod removal;
 pub mod reports;
 pub mod sites;

@@ -8,8 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use policy::{CrawlPolicy, Difference, InvalidPolicy, PolicyRequest};
+pub use task::{ReasonKind, TaskState};
 
 mod policy;
+mod task;
 
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident) => {

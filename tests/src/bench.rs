@@ -98,6 +98,7 @@ const SECTIONS: &[Section] = &[
     ("plan", plan::run),
     ("refined", refined::run),
     ("speed", speed::run),
+    ("submits", leases::submits::run),
     ("trust", trust::run),
     ("tun", tun::run),
     ("warc", warc::run),

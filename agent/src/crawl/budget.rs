@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::frontier::Spent;
 use super::paths::Paths;
+use super::trouble::Trouble;
 
 /// How far a crawl may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub(super) struct Ledger {
     /// Requests that failed.
     pub(super) errors: u32,
     /// The first of them, as a sentence.
-    pub(super) first_error: Option<String>,
+    pub(super) first_error: Option<(Trouble, String)>,
     /// The newest.
     pub(super) last_error: Option<String>,
     /// Whether a page was larger than one page may be.
@@ -98,10 +99,10 @@ impl Ledger {
         self.pages = self.pages.saturating_add(1);
     }
 
-    pub(super) fn fail(&mut self, sentence: impl FnOnce() -> String) {
+    pub(super) fn fail(&mut self, trouble: Trouble, sentence: impl FnOnce() -> String) {
         self.errors = self.errors.saturating_add(1);
         let sentence = sentence();
-        self.first_error.get_or_insert_with(|| sentence.clone());
+        self.first_error.get_or_insert_with(|| (trouble, sentence.clone()));
         self.last_error = Some(sentence);
     }
 
@@ -161,9 +162,9 @@ mod tests {
     #[test]
     fn the_first_error_is_kept() {
         let mut ledger = Ledger::default();
-        ledger.fail(|| "first".to_owned());
-        ledger.fail(|| "second".to_owned());
-        assert_eq!((ledger.errors, ledger.first_error.as_deref()), (2, Some("first")));
+        ledger.fail(Trouble::ServerError, || "first".to_owned());
+        ledger.fail(Trouble::Redirect, || "second".to_owned());
+        assert_eq!((ledger.errors, ledger.first_error), (2, Some((Trouble::ServerError, "first".to_owned()))));
         assert_eq!(ledger.last_error.as_deref(), Some("second"));
     }
 }

@@ -18,10 +18,10 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Blocker;
 use super::place::{NotPermitted, Place};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
 use super::recorded::recorded;
+use super::{Blocker, Trouble};
 use crate::clock;
 use crate::context::Context;
 use crate::guard::{Refused, ResolveError};
@@ -74,8 +74,8 @@ pub(super) enum FetchError {
     #[error(transparent)]
     Refused(Refused),
     /// No connection, or no address to connect to.
-    #[error("no connection: {0}")]
-    Connect(String),
+    #[error("no connection: {1}")]
+    Connect(Trouble, String),
     /// No answer, or not all of it, in time.
     #[error("no {what} within {limit:?}")]
     Timeout {
@@ -207,7 +207,7 @@ impl Fetcher {
         };
         let answered = answer.as_ref().map_or(Answered::Badly, answered);
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
-        if matches!(answer, Err(FetchError::Connect(_) | FetchError::Timeout { what: CONNECTION, .. })) {
+        if matches!(answer, Err(FetchError::Connect(..) | FetchError::Timeout { what: CONNECTION, .. })) {
             self.place.is_silent().await;
         }
         let response = answer?;
@@ -306,7 +306,7 @@ impl Fetcher {
             }
             match cause.downcast_ref::<ResolveError>() {
                 Some(ResolveError::Refused(refused)) => return FetchError::Refused(*refused),
-                Some(ResolveError::Dns(dns)) => return FetchError::Connect(dns.to_string()),
+                Some(ResolveError::Dns(dns)) => return FetchError::Connect(Trouble::from(dns), dns.to_string()),
                 None => {}
             }
             if cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse_too_large) {
@@ -317,7 +317,11 @@ impl Fetcher {
             let what = if self.resolving.load(Ordering::Relaxed) { "address" } else { CONNECTION };
             return FetchError::Timeout { what, limit: self.timeouts.connect };
         }
-        if error.is_connect() { FetchError::Connect(innermost(error)) } else { FetchError::Broken(innermost(error)) }
+        if error.is_connect() {
+            FetchError::Connect(Trouble::of_connection(causes(error)), innermost(error))
+        } else {
+            FetchError::Broken(innermost(error))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Budget, Standing};
+use super::{Budget, Standing, Trouble};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Outcome {
     pub origin: Option<String>,
     /// One sentence: why it was blocked or unreachable, else the first error; empty when all went well.
     pub message: String,
+    /// Why it was unreachable; absent when it was not.
+    pub trouble: Option<Trouble>,
 }
 
 /// How a crawl ended, or did not.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::normal_form::normal_escapes;
 use super::site_path::{Site, SitePath};
+use super::trouble::Trouble;
 use crate::user_agent::UserAgent;
 use cache::FRESH;
 pub use cache::RobotsCache;
@@ -37,7 +38,7 @@ pub(super) enum Robots {
     /// Nothing may be fetched: why.
     Forbidden(String),
     /// Not even a connection: why.
-    NoAnswer(String),
+    NoAnswer(Trouble, String),
     /// The crawl's time is over.
     OutOfTime,
 }
@@ -136,7 +137,7 @@ pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsC
                 (at, text)
             }
             Err(Denied::Forbidden(reason)) => return Robots::Forbidden(reason),
-            Err(Denied::NoAnswer(reason)) => return Robots::NoAnswer(reason),
+            Err(Denied::NoAnswer(trouble, reason)) => return Robots::NoAnswer(trouble, reason),
             Err(Denied::OutOfTime) => return Robots::OutOfTime,
         },
     };
@@ -149,7 +150,7 @@ pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsC
 /// Why there are no rules.
 enum Denied {
     Forbidden(String),
-    NoAnswer(String),
+    NoAnswer(Trouble, String),
     OutOfTime,
 }
 
@@ -160,8 +161,8 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, De
         let answer = match fetcher.get(&url).await {
             Ok(answer) => answer,
             Err(FetchError::OutOfTime) => return Err(Denied::OutOfTime),
-            Err(FetchError::Connect(reason)) if hop == 0 => {
-                return Err(Denied::NoAnswer(format!("{url}: no connection: {reason}")));
+            Err(FetchError::Connect(trouble, reason)) if hop == 0 => {
+                return Err(Denied::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
             }
             Err(error) => return Err(Denied::Forbidden(format!("{url}: {error}"))),
         };

@@ -398,6 +398,7 @@ async fn a_closed_port_is_unreachable() {
     let outcome = outcome_of(job, context(&["127.0.0.0/8"], None)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Unreachable, 0, None));
     assert!(outcome.message.contains("Connection refused"), "{}", outcome.message);
+    assert_eq!(outcome.trouble, Some(Trouble::Refused));
 }
 
 #[tokio::test]
@@ -405,6 +406,7 @@ async fn a_site_without_a_page_is_unreachable() {
     let site = TestSite::start(|path| Reply::status(if path == "/" { 503 } else { 404 })).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 1));
+    assert_eq!(outcome.trouble, Some(Trouble::ServerError));
     assert_eq!(outcome.message, format!("{}/: answered 503, and no time is left to ask again", site.origin()));
 }
 
@@ -412,7 +414,7 @@ async fn a_site_without_a_page_is_unreachable() {
 async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
     let site = TestSite::start(|_| Reply::Never).await;
     let outcome = crawl_with(&site, Policy { max_duration: MS(100), ..policy() }).await;
-    assert_eq!(outcome.kind, Kind::Unreachable);
+    assert_eq!((outcome.kind, outcome.trouble), (Kind::Unreachable, Some(Trouble::TimedOut)));
     assert!(outcome.message.ends_with("no answer within 100ms"), "{}", outcome.message);
 }
 

@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Blocker;
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
 use super::frontier::{Entry, Frontier};
@@ -16,6 +15,7 @@ use super::links::LinkExtractor;
 use super::robots::directives::header_forbids_following;
 use super::robots::{self, Robots, RobotsCache, Rules};
 use super::site_path::{Fingerprint, Site, SitePath};
+use super::{Blocker, Trouble};
 
 mod sitemaps;
 mod time;
@@ -42,8 +42,8 @@ pub(super) enum End {
     Cut(Budget),
     /// Nothing may be fetched: who says so, and why.
     Blocked(Blocker, String),
-    /// Nothing can be fetched: why.
-    Unreachable(String),
+    /// Nothing can be fetched: what is wrong, and why.
+    Unreachable(Trouble, String),
     /// What was found cannot be kept: why.
     Broken(String),
     /// The site asks to be left alone for so long that another crawl may have the slot.
@@ -151,7 +151,7 @@ impl Walk<'_> {
         }
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Robots::Rules(rules) => rules,
-            Robots::Forbidden(reason) | Robots::NoAnswer(reason) => {
+            Robots::Forbidden(reason) | Robots::NoAnswer(_, reason) => {
                 return Err(End::Blocked(self.fetcher.blocker(), reason));
             }
             Robots::OutOfTime => return Err(End::Cut(Budget::Duration)),
@@ -182,8 +182,9 @@ impl Walk<'_> {
         } else if self.frontier.has_beyond() {
             End::Cut(Budget::Depth)
         } else if self.ledger.pages == 0 {
-            let nothing = format!("{} gave no page", self.site.root());
-            End::Unreachable(self.ledger.first_error.clone().unwrap_or(nothing))
+            let nothing = || (Trouble::Other, format!("{} gave no page", self.site.root()));
+            let (trouble, reason) = self.ledger.first_error.clone().unwrap_or_else(nothing);
+            End::Unreachable(trouble, reason)
         } else {
             End::Exhausted
         }
@@ -202,7 +203,7 @@ impl Walk<'_> {
             }
             self.discard(answer).await?;
             let Some(target) = target else {
-                self.fail(&path, "redirects into nowhere");
+                self.fail(&path, Trouble::Redirect, "redirects into nowhere");
                 return Ok(());
             };
             match self.follow(&path, &target, depth, &mut hops)? {
@@ -217,14 +218,14 @@ impl Walk<'_> {
     async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
         let Some(url) = self.url(path) else {
             self.catch_up().await?;
-            self.fail(path, "is no URL");
+            self.fail(path, Trouble::Other, "is no URL");
             return Ok(None);
         };
         let mut turned_away = None;
         for attempt in 1.. {
             match self.get(&url).await?.map(|answer| answer.found_at(depth)) {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
-                    turned_away = Some(answer.status().as_u16());
+                    turned_away = Some(answer.status());
                     self.discard(answer).await?;
                     // It may be long: a restart must not cut it short.
                     self.note_spent();
@@ -235,7 +236,8 @@ impl Walk<'_> {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(FetchError::OutOfTime) => {
                     if let Some(status) = turned_away {
-                        self.fail(path, &format!("answered {status}, and no time is left to ask again"));
+                        let reason = format!("answered {}, and no time is left to ask again", status.as_u16());
+                        self.fail(path, Trouble::of_status(status), &reason);
                     }
                     return Err(self.out_of_time());
                 }
@@ -247,7 +249,7 @@ impl Walk<'_> {
                     return Err(End::Blocked(Blocker::Guard, refused.to_string()));
                 }
                 Err(error) => {
-                    self.fail(path, &error.to_string());
+                    self.fail(path, Trouble::from(&error), &error.to_string());
                     break;
                 }
             }
@@ -268,7 +270,7 @@ impl Walk<'_> {
     /// The end of a crawl whose time is over: one that brought no page was no crawl.
     fn out_of_time(&self) -> End {
         match &self.ledger.first_error {
-            Some(error) if self.ledger.pages == 0 => End::Unreachable(error.clone()),
+            Some((trouble, error)) if self.ledger.pages == 0 => End::Unreachable(*trouble, error.clone()),
             _ => End::Cut(Budget::Duration),
         }
     }
@@ -284,14 +286,14 @@ impl Walk<'_> {
         let Some(next) = self.site.path(target) else {
             // Another site's pages are another crawl's; but a start page that leads away leaves this one nothing.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
-            return if depth == 0 { Err(End::Unreachable(left)) } else { Ok(None) };
+            return if depth == 0 { Err(End::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };
         if hops.contains(&next.fingerprint()) {
-            self.fail(from, "redirects in a loop");
+            self.fail(from, Trouble::Redirect, "redirects in a loop");
             return Ok(None);
         }
         if hops.len() > MAX_REDIRECTS {
-            self.fail(from, "redirects too often");
+            self.fail(from, Trouble::Redirect, "redirects too often");
             return Ok(None);
         }
         if !self.rules.allow(&next) {
@@ -313,7 +315,7 @@ impl Walk<'_> {
     async fn take(&mut self, answer: Answer, path: &SitePath, depth: u32) -> Result<(), End> {
         let status = answer.status();
         if status.is_client_error() || status.is_server_error() {
-            self.fail(path, &format!("answered {}", status.as_u16()));
+            self.fail(path, Trouble::of_status(status), &format!("answered {}", status.as_u16()));
         }
         if status.as_u16() != 200 {
             return self.discard(answer).await;
@@ -330,11 +332,11 @@ impl Walk<'_> {
             Body::Whole => self.ledger.complete_page(),
             Body::Broken(error) => {
                 self.fetcher.broke_off(&error);
-                self.fail(path, &error.to_string());
+                self.fail(path, Trouble::from(&error), &error.to_string());
             }
             Body::TooLarge => {
                 self.ledger.page_cut = true;
-                self.fail(path, &format!("is larger than {} MiB", MAX_PAGE_BYTES >> 20));
+                self.fail(path, Trouble::Other, &format!("is larger than {} MiB", MAX_PAGE_BYTES >> 20));
             }
         }
         self.unread = page;
@@ -378,9 +380,9 @@ impl Walk<'_> {
         self.site.url(path)
     }
 
-    fn fail(&mut self, path: &SitePath, reason: &str) {
+    fn fail(&mut self, path: &SitePath, trouble: Trouble, reason: &str) {
         let origin = self.site.origin();
-        self.ledger.fail(|| format!("{origin}{}: {reason}", path.as_str()));
+        self.ledger.fail(trouble, || format!("{origin}{}: {reason}", path.as_str()));
     }
 }
 

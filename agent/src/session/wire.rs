@@ -9,7 +9,7 @@ use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
     AddressClaim, BlockedBy, Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease,
     MeasureOrder, Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed,
-    SiteTarget, Welcome, measure_order,
+    SiteTarget, Trouble, Welcome, measure_order,
 };
 
 use crate::crawl;
@@ -293,6 +293,7 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         kind: kind.into(),
         budget: budget.into(),
         blocked_by: blocked_by.into(),
+        trouble: outcome.trouble.map_or(Trouble::Unspecified, trouble).into(),
         pages: outcome.pages,
         bytes: outcome.bytes,
         errors: outcome.errors,
@@ -303,6 +304,21 @@ pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
         message: sentence(&outcome.message),
         refetched: outcome.refetched,
         trapped: outcome.trapped,
+    }
+}
+
+const fn trouble(trouble: crawl::Trouble) -> Trouble {
+    match trouble {
+        crawl::Trouble::NameNotFound => Trouble::NameNotFound,
+        crawl::Trouble::Refused => Trouble::ConnectionRefused,
+        crawl::Trouble::NoConnection => Trouble::NoConnection,
+        crawl::Trouble::TimedOut => Trouble::TimedOut,
+        crawl::Trouble::Tls => Trouble::Tls,
+        crawl::Trouble::Redirect => Trouble::Redirect,
+        crawl::Trouble::ClientError => Trouble::Status4xx,
+        crawl::Trouble::ServerError => Trouble::Status5xx,
+        crawl::Trouble::BrokenAnswer => Trouble::BrokenAnswer,
+        crawl::Trouble::Other => Trouble::Unspecified,
     }
 }
 

@@ -3,20 +3,19 @@
 use std::fmt::Write;
 
 use clap::Subcommand;
-use landfall_proto::v1::{Agent, ListAgentsRequest};
+use landfall_proto::v1::Agent;
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::agent::{self, LeaseRow};
-use super::client::Client;
+use super::agent_list::ListArgs;
 use super::drain::{self, DrainArgs, RemoveArgs};
 use super::enrol::EnrolArgs;
-use super::output::{self, Format, FormatArgs, Row, ShowFormatArgs, Time, View};
+use super::output::{self, Row, ShowFormatArgs, Time, View};
 use super::reach::{self, WayRow};
 use super::service::Service;
 use super::tag::TagArgs;
 use super::tokens::{self, TokensArgs};
-use crate::exit::print;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
@@ -43,13 +42,11 @@ The first line of a file names its columns: city and isp, and country, latitude,
         name: String,
     },
     /// List the agents
-    List {
-        /// Those that were removed as well
-        #[arg(long)]
-        removed: bool,
-        #[command(flatten)]
-        format: FormatArgs<AgentRow>,
-    },
+    #[command(after_help = "\
+Examples:
+  landfall agents list --isp CERNET --state ready
+  landfall agents list --city Harbin --city Changchun --tag fast -o csv")]
+    List(ListArgs),
     /// Show one agent: its session, what it crawls, what it was refused, and its last events
     Show {
         /// The agent
@@ -104,22 +101,13 @@ impl AgentsCommand {
             Self::Resume { name } => drain::resume(name, connection).await,
             Self::Tag(args) => args.run(connection).await,
             Self::Remove(args) => args.run(connection).await,
-            Self::List { removed, format: FormatArgs { format, wide } } => {
-                let client = Client::connect(connection).await?;
-                let listed = client.fleet().list_agents(ListAgentsRequest { removed }).await;
-                let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
-                let rows: Vec<AgentRow> = listed.agents.into_iter().map(AgentRow::from).collect();
-                if format != Format::Table {
-                    return output::print_rows(&rows, format, &wide.view());
-                }
-                print(&text(&rows, listed.open_enrolments, &wide.view()))
-            }
+            Self::List(args) => args.run(connection).await,
         }
     }
 }
 
 /// The agents for people, and how many are still to come.
-fn text(rows: &[AgentRow], open: u64, view: &View) -> String {
+pub(super) fn text(rows: &[AgentRow], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
     match (rows.is_empty(), open) {

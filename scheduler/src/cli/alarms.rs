@@ -43,9 +43,9 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
 }
 
 /// Lists the open alarms.
-pub(super) async fn list(format: Format, view: &View, connection: &ConnectionArgs) -> anyhow::Result<()> {
+pub(super) async fn list(limit: u64, format: Format, view: &View, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let listed = client.sites().list_alarms(ListAlarmsRequest {}).await;
+    let listed = client.sites().list_alarms(ListAlarmsRequest { limit }).await;
     let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
     if listed.alarms.is_empty() && format == Format::Table {
         return print("no site is broken off\n");

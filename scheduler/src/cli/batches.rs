@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use clap::Subcommand;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, CrawlPolicy, Ending, ListBatchesRequest, PathPatterns, ShowBatchRequest,
-    ShowBatchResponse,
+    Batch, BatchProgress, CancelTasksRequest, CrawlPolicy, Ending, ListBatchesRequest, ListBatchesResponse,
+    PathPatterns, ShowBatchRequest, ShowBatchResponse,
 };
 use serde::Serialize;
 
@@ -15,15 +15,23 @@ use super::client::Client;
 use super::constraints;
 use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::remove::RemoveArgs;
+use super::tasks;
 use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
 use crate::exit::{self, print};
+use crate::model::ReasonKind;
+
+/// Kinds of reasons that are told, unless all are asked for.
+const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BatchesCommand {
     /// List the batches, the newest first
     List {
+        /// Batches at most; 0: all
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        limit: u64,
         #[command(flatten)]
         format: FormatArgs<BatchRow>,
     },
@@ -60,15 +68,17 @@ can be submitted to the batch. A site that was broken off in it may be crawled a
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { format: FormatArgs { format, wide } } => {
+            Self::List { limit, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                let listed = client.sites().list_batches(ListBatchesRequest {}).await;
-                let batches = listed.map_err(|status| client.refusal(&status))?.into_inner().batches;
+                let listed = client.sites().list_batches(ListBatchesRequest { limit }).await;
+                let ListBatchesResponse { batches, more } =
+                    listed.map_err(|status| client.refusal(&status))?.into_inner();
                 if batches.is_empty() && format == Format::Table {
                     return print("no batches yet: landfall sites submit FILE --batch NAME\n");
                 }
                 let rows: Vec<BatchRow> = batches.into_iter().map(BatchRow::from).collect();
-                output::print_rows(&rows, format, &wide.view())
+                output::print_rows(&rows, format, &wide.view())?;
+                if format == Format::Table { print(&output::more(more)) } else { Ok(()) }
             }
             Self::Show { batch, format: ShowFormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
@@ -168,10 +178,22 @@ struct Shown {
     constraints: constraints::Shown,
 }
 
+/// A kind of reason for which sites failed or were cancelled, with one of them.
 #[derive(Debug, Serialize)]
 struct EndingRow {
-    reason: String,
+    kind: String,
     sites: u64,
+    site: String,
+    /// Of that site.
+    reason: String,
+}
+
+impl From<Ending> for EndingRow {
+    fn from(ending: Ending) -> Self {
+        let kind = tasks::reason_word(ending.kind());
+        let Ending { reason, tasks, site, .. } = ending;
+        Self { kind, sites: tasks, site, reason }
+    }
 }
 
 impl From<ShowBatchResponse> for Shown {
@@ -208,11 +230,7 @@ impl From<ShowBatchResponse> for Shown {
             waiting_for: progress.waiting_for,
             next_recrawl: output::time(progress.next_recrawl.as_ref()),
             estimate: progress.estimate.as_ref().map(EstimateShown::from),
-            endings: shown
-                .endings
-                .into_iter()
-                .map(|Ending { reason, tasks }| EndingRow { reason, sites: tasks })
-                .collect(),
+            endings: shown.endings.into_iter().map(EndingRow::from).collect(),
             constraints: shown.constraints.unwrap_or_default().into(),
         }
     }
@@ -246,11 +264,30 @@ pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<Str
             writeln!(text, "  next       recrawl due {}", view.when(Some(next)))?;
         }
     }
-    for (index, Ending { reason, tasks }) in shown.endings.iter().enumerate() {
-        let head = if index == 0 { "because" } else { "" };
-        writeln!(text, "  {head:<9}  {} {reason}", output::number(*tasks))?;
-    }
+    write_endings(&mut text, &shown.endings, if view.wide { usize::MAX } else { KINDS })?;
     Ok(view.fold(&text))
+}
+
+/// Why sites failed or were cancelled: at most so many kinds, each with the reason of one.
+fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
+    for (index, ending) in endings.iter().take(kinds).enumerate() {
+        let head = if index == 0 { "because" } else { "" };
+        let (kind, count) = (ReasonKind::try_from(ending.kind()), output::number(ending.tasks));
+        match kind {
+            Ok(kind) => {
+                writeln!(text, "  {head:<9}  {count} {} ({})", kind.words(), kind.name())?;
+                let one = if ending.tasks == 1 { "" } else { "for one: " };
+                writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
+            }
+            // A scheduler that is older than this program.
+            Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
+        }
+    }
+    match endings.len().saturating_sub(kinds) {
+        0 => Ok(()),
+        1 => writeln!(text, "             and 1 more kind: --wide"),
+        more => writeln!(text, "             and {more} more kinds: --wide"),
+    }
 }
 
 /// What a policy says otherwise than most.
@@ -289,6 +326,8 @@ fn length(duration: Option<&prost_types::Duration>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use landfall_proto::v1;
+
     use super::*;
 
     #[test]
@@ -320,20 +359,30 @@ mod tests {
 
     #[test]
     fn a_batch_says_how_far_it_is_and_why_sites_failed() {
-        let shown = ShowBatchResponse {
+        let ending = |kind: v1::ReasonKind, tasks| Ending {
+            kind: kind.into(),
+            tasks,
+            site: "a.cn".to_owned(),
+            reason: "failed: so".to_owned(),
+        };
+        let mut shown = ShowBatchResponse {
             name: "autumn".to_owned(),
             strategy: "gnp-top3".to_owned(),
             progress: Some(BatchProgress { complete: 2, failed: 3, ..BatchProgress::default() }),
-            endings: vec![
-                Ending { reason: "failed: unreachable: no route".to_owned(), tasks: 2 },
-                Ending { reason: "failed: poison".to_owned(), tasks: 1 },
-            ],
+            endings: vec![ending(v1::ReasonKind::NoConnection, 2), ending(v1::ReasonKind::Poison, 1)],
             ..ShowBatchResponse::default()
         };
-        assert_eq!(
-            text(&shown, &View::plain()).unwrap(),
-            "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed\n  \
-             because    2 failed: unreachable: no route\n             1 failed: poison\n"
-        );
+        let said = "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed\n  \
+                    because    2 no connection (no-connection)\n               for one: a.cn: failed: so\n             \
+                    1 crashed too often (poison)\n               a.cn: failed: so\n";
+        assert_eq!(text(&shown, &View::plain()).unwrap(), said);
+        // Of an older scheduler: what it says.
+        shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
+        assert!(text(&shown, &View::plain()).unwrap().ends_with("\n  because    12,345 failed: so\n"));
+        shown.endings = vec![ending(v1::ReasonKind::Tls, 1); KINDS + 2];
+        let cut = text(&shown, &View::plain()).unwrap();
+        assert!(cut.ends_with("\n             and 2 more kinds: --wide\n"), "{cut}");
+        let wide = text(&shown, &View { wide: true, ..View::plain() }).unwrap();
+        assert_eq!(wide.matches("TLS failed (tls)").count(), KINDS + 2);
     }
 }

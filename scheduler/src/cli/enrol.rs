@@ -252,7 +252,7 @@ impl Enrolment {
 }
 
 fn csv(made: &[Enrolment]) -> anyhow::Result<String> {
-    output::csv_text(&made.iter().map(EnrolmentRow::from).collect::<Vec<_>>())
+    output::csv_text(&made.iter().map(EnrolmentRow::from).collect::<Vec<_>>(), true)
 }
 
 /// Names and commands. A command is not cut, whatever its length: it is there to be copied.

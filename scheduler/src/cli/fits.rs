@@ -6,7 +6,7 @@ use prost_types::{Duration, Timestamp};
 
 use super::output::{self, Row, View};
 use super::{agent, agents, alarms, batches, election, embedding, events, explain, landmarks, plan, reach, reports};
-use super::{sites, throughput, tokens};
+use super::{sites, tasks, throughput, tokens};
 
 const AGENT: &str = "hohhot-xincheng-china-telecom-inner-mongolia-branch-0001-backup";
 const CITY: &str = "呼和浩特市新城区";
@@ -220,7 +220,12 @@ fn tables_of_batches_and_reports_fit() {
     let batch = v1::ShowBatchResponse {
         name: BATCH.into(),
         progress: Some(v1::BatchProgress { complete: MANY, failed: MANY, waiting_for: text(), ..Default::default() }),
-        endings: vec![v1::Ending { reason: text(), tasks: MANY }],
+        endings: vec![v1::Ending {
+            reason: text(),
+            tasks: MANY,
+            kind: v1::ReasonKind::SameSite.into(),
+            site: SITE.into(),
+        }],
         ..v1::ShowBatchResponse::default()
     };
     narrow(&batches::text(&batch, &view).unwrap());
@@ -236,6 +241,7 @@ fn tables_of_batches_and_reports_fit() {
         reason: text(),
         ..v1::AssignmentRow::default()
     };
+    table::<tasks::SiteRow>(v1::AssignmentRow { state: "cancelled".into(), state_since: AT, ..assignment.clone() });
     table::<reports::AssignmentRow>(assignment);
     let row = v1::AgentRow {
         agent: AGENT.into(),

@@ -3,6 +3,8 @@
 //! A row type is serialised as it stands: its field names are the names in JSON and the header in CSV. Times end in
 //! `_ms` (milliseconds, a number) or `_at` (RFC 3339).
 
+use std::marker::PhantomData;
+
 use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -61,12 +63,63 @@ pub(super) trait Row: Serialize + Default {
 
 /// Prints rows.
 pub(super) fn print_rows<R: Row>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
-    let text = match format {
-        Format::Table => table(rows, view),
-        Format::Json => serde_json::to_string_pretty(rows)? + "\n",
-        Format::Csv => csv_text(rows)?,
-    };
-    print(&text)
+    let mut printer = Printer::new(format, view);
+    print(&(printer.page(rows)? + &printer.end()?))
+}
+
+/// Lays out rows that come a page at a time.
+pub(super) struct Printer<'a, R> {
+    format: Format,
+    view: &'a View,
+    /// Its columns are as wide as the first page needs them.
+    table: Option<Table>,
+    begun: bool,
+    rows: PhantomData<R>,
+}
+
+impl<'a, R: Row> Printer<'a, R> {
+    pub(super) const fn new(format: Format, view: &'a View) -> Self {
+        Self { format, view, table: None, begun: false, rows: PhantomData }
+    }
+
+    /// The text of the next rows, which are some; the first time with what comes before them.
+    pub(super) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
+        let mut text = String::new();
+        match self.format {
+            Format::Table => {
+                let table = self.table.get_or_insert_with(|| {
+                    let table = Table::fit(rows, self.view);
+                    text = table.head();
+                    table
+                });
+                rows.iter().for_each(|row| text.push_str(&table.row(row)));
+            }
+            Format::Csv => text = csv_text(rows, !self.begun)?,
+            Format::Json => {
+                for row in rows {
+                    text.push_str(if text.is_empty() && !self.begun { "[\n  " } else { ",\n  " });
+                    text.push_str(&serde_json::to_string_pretty(row)?.replace('\n', "\n  "));
+                }
+            }
+        }
+        self.begun |= !text.is_empty();
+        Ok(text)
+    }
+
+    /// Whether no row has come.
+    pub(super) const fn is_empty(&self) -> bool {
+        !self.begun
+    }
+
+    /// What comes after the last row; all there is to print where there was none.
+    pub(super) fn end(&mut self) -> anyhow::Result<String> {
+        match (self.format, self.begun) {
+            (Format::Json, true) => Ok("\n]\n".to_owned()),
+            (Format::Json, false) => Ok("[]\n".to_owned()),
+            (_, true) => Ok(String::new()),
+            (_, false) => self.page(&[]),
+        }
+    }
 }
 
 /// Prints one object as JSON.
@@ -80,9 +133,9 @@ pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }
 
-/// Rows as CSV, with a header.
-pub(super) fn csv_text<R: Row>(rows: &[R]) -> anyhow::Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
+/// Rows as CSV, with a header or without.
+pub(super) fn csv_text<R: Row>(rows: &[R], header: bool) -> anyhow::Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;
     }
@@ -95,6 +148,14 @@ pub(super) fn csv_text<R: Row>(rows: &[R]) -> anyhow::Result<String> {
         text.truncate(text.find('\n').map_or(0, |end| end + 1));
     }
     Ok(text)
+}
+
+/// What a table says below its rows that a limit has cut; nothing where it has cut none.
+pub(super) fn more(more: u64) -> String {
+    match more {
+        0 => String::new(),
+        more => format!("and {} more: --limit 0 lists all\n", number(more)),
+    }
 }
 
 /// Milliseconds, to the microsecond.
@@ -201,9 +262,29 @@ mod tests {
 
     #[test]
     fn csv_has_its_header_even_without_rows() {
-        assert_eq!(csv_text::<Sample>(&[]).unwrap(), "site,rtt_ms\n");
+        assert_eq!(csv_text::<Sample>(&[], true).unwrap(), "site,rtt_ms\n");
         let rows = [Sample { site: "a,b".to_owned(), rtt_ms: Some(1.25) }, Sample::default()];
-        assert_eq!(csv_text(&rows).unwrap(), "site,rtt_ms\n\"a,b\",1.25\n,\n");
+        assert_eq!(csv_text(&rows, true).unwrap(), "site,rtt_ms\n\"a,b\",1.25\n,\n");
+    }
+
+    #[test]
+    fn rows_that_come_in_pages_print_as_those_that_come_at_once() {
+        let row = |site: &str, rtt_ms| Sample { site: site.to_owned(), rtt_ms };
+        let rows = [row("a\nb", Some(1.25)), row("b", None), row("c", Some(3.0))];
+        let view = View::plain();
+        for format in [Format::Table, Format::Csv, Format::Json] {
+            let mut printer = Printer::new(format, &view);
+            let (first, rest) = rows.split_at(1);
+            let pages = printer.page(first).unwrap() + &printer.page(rest).unwrap() + &printer.end().unwrap();
+            let mut printer = Printer::new(format, &view);
+            assert_eq!(pages, printer.page(&rows).unwrap() + &printer.end().unwrap(), "{format:?}");
+        }
+        let mut printer = Printer::new(Format::Json, &view);
+        let text = printer.page(&rows).unwrap() + &printer.end().unwrap();
+        assert_eq!(text, serde_json::to_string_pretty(&rows).unwrap() + "\n");
+        assert_eq!(Printer::<Sample>::new(Format::Json, &view).end().unwrap(), "[]\n");
+        assert_eq!(Printer::<Sample>::new(Format::Csv, &view).end().unwrap(), "site,rtt_ms\n");
+        assert!(Printer::<Sample>::new(Format::Table, &view).end().unwrap().starts_with("site"));
     }
 
     #[test]

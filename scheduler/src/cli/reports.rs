@@ -1,23 +1,30 @@
 //! `landfall report`: what was done, by task and by agent. Over time: `throughput`.
 
 use clap::Subcommand;
-use landfall_proto::v1::{self, AgentsReportRequest, AssignmentsRequest};
+use landfall_proto::v1::{self, AgentsReportRequest};
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, FormatArgs, Row, Time, View};
+use super::output::{self, Format, FormatArgs, Row, Time, View};
 use super::service::Service;
+use super::tasks::{self, TasksArgs};
 use super::throughput::ThroughputArgs;
+use crate::exit::print;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
     /// Which agent crawled each site of a batch, and why that one
-    #[command(after_help = "Example:\n  landfall report assignments --batch autumn --format csv > autumn.csv")]
+    #[command(after_help = "\
+Examples:
+  landfall report assignments --batch autumn --format csv > autumn.csv
+  landfall report assignments --batch autumn --state failed --reason timed-out")]
     Assignments {
-        /// The batch
-        #[arg(long, value_name = "NAME")]
-        batch: String,
+        #[command(flatten)]
+        tasks: TasksArgs,
+        /// Rows at most; 0: all
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        limit: u64,
         #[command(flatten)]
         format: FormatArgs<AssignmentRow>,
     },
@@ -26,6 +33,12 @@ pub(super) enum ReportCommand {
         /// Only this batch
         #[arg(long, value_name = "NAME")]
         batch: Option<String>,
+        /// Only this agent
+        #[arg(long, value_name = "NAME")]
+        agent: Option<String>,
+        /// Agents at most; 0: all
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        limit: u64,
         #[command(flatten)]
         format: FormatArgs<AgentRow>,
     },
@@ -37,23 +50,17 @@ impl ReportCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
             Self::Throughput(args) => args.run(connection).await,
-            Self::Assignments { batch, format: FormatArgs { format, wide } } => {
-                let client = Client::connect(connection).await?;
-                let asked = client.reports().assignments(AssignmentsRequest { batch }).await;
-                let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
-                let mut rows: Vec<AssignmentRow> = Vec::new();
-                while let Some(row) = stream.message().await.map_err(|status| client.refusal(&status))? {
-                    rows.push(row.into());
-                }
-                output::print_rows(&rows, format, &wide.view())
+            Self::Assignments { tasks, limit, format: FormatArgs { format, wide } } => {
+                tasks.print::<AssignmentRow>(limit, format, &wide.view(), connection).await
             }
-            Self::Agents { batch, format: FormatArgs { format, wide } } => {
+            Self::Agents { batch, agent, limit, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                let request = AgentsReportRequest { batch: batch.unwrap_or_default() };
-                let asked = client.reports().agents(request).await;
-                let agents = asked.map_err(|status| client.refusal(&status))?.into_inner().agents;
-                let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
-                output::print_rows(&rows, format, &wide.view())
+                let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
+                let asked = client.reports().agents(AgentsReportRequest { batch, agent, limit }).await;
+                let report = asked.map_err(|status| client.refusal(&status))?.into_inner();
+                let rows: Vec<AgentRow> = report.agents.into_iter().map(AgentRow::from).collect();
+                output::print_rows(&rows, format, &wide.view())?;
+                if format == Format::Table { print(&output::more(report.more)) } else { Ok(()) }
             }
         }
     }
@@ -92,11 +99,14 @@ pub(super) struct AssignmentRow {
     requests: u64,
     /// The newest of the site in this batch, from 1.
     round: u32,
+    /// The kind of reason for which it failed or was cancelled; empty otherwise.
+    reason_kind: String,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
     fn from(row: v1::AssignmentRow) -> Self {
         Self {
+            reason_kind: tasks::reason_word(row.reason_kind()),
             site: row.site,
             origin: row.origin,
             state: row.state,

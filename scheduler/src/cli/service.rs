@@ -1,5 +1,6 @@
 //! Whether an agent takes work, as the scheduler decided: a word for programs, and plain words for people.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use landfall_proto::v1::ServiceState;
 use serde::{Serialize, Serializer};
 
@@ -13,6 +14,12 @@ impl From<ServiceState> for Service {
     }
 }
 
+impl From<Service> for ServiceState {
+    fn from(service: Service) -> Self {
+        service.0
+    }
+}
+
 impl Serialize for Service {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.word())
@@ -20,6 +27,13 @@ impl Serialize for Service {
 }
 
 impl Service {
+    /// Takes the words of all that a scheduler says.
+    pub(super) fn parser() -> impl TypedValueParser<Value = Self> {
+        let states = || (1..).map_while(|number| ServiceState::try_from(number).ok()).map(Self);
+        PossibleValuesParser::new(states().map(Self::word))
+            .map(move |word| states().find(|state| state.word() == word).expect("a possible value"))
+    }
+
     /// The word that programs get: it stays.
     const fn word(self) -> &'static str {
         match self.0 {

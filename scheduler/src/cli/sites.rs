@@ -18,6 +18,7 @@ use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, Vie
 use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
+use super::tasks::ListArgs;
 use super::{submit, watch};
 use crate::exit::print;
 use crate::model::Strategy;
@@ -35,6 +36,13 @@ Examples:
   landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'
   landfall sites submit list.txt --batch inland --country CN --tag fast --bytes-per-day 2000000000")]
     Submit(Box<SubmitArgs>),
+    /// List sites of a batch, in the order in which they became known; those of one list come by name
+    #[command(after_help = "\
+Examples:
+  landfall sites list --batch autumn --state failed
+  landfall sites list --batch autumn --reason name-not-found --reason timed-out -o csv
+  landfall sites list --batch autumn --state leased --agent harbin-cernet")]
+    List(ListArgs),
     /// Follow a batch until every site has ended
     Watch {
         /// The batch
@@ -52,6 +60,9 @@ Examples:
     Retry(RetryArgs),
     /// List sites that were broken off, because requests to them failed without end
     Alarms {
+        /// Sites at most, the newest first; never more than 1000
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
+        limit: u64,
         #[command(flatten)]
         format: FormatArgs<AlarmRow>,
     },
@@ -101,8 +112,9 @@ impl SitesCommand {
             Self::Watch { batch } => watch::watch(&Client::connect(connection).await?, &batch).await,
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
-            Self::Alarms { format: FormatArgs { format, wide } } => {
-                alarms::list(format, &wide.view(), connection).await
+            Self::List(args) => args.run(connection).await,
+            Self::Alarms { limit, format: FormatArgs { format, wide } } => {
+                alarms::list(limit, format, &wide.view(), connection).await
             }
             Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format: ShowFormatArgs { format, wide } } => {

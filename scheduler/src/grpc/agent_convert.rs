@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::explain;
-use crate::model::{AgentId, LeaseToken, OrderId, Rtt, TaskId};
+use crate::model::{AgentId, LeaseToken, OrderId, ReasonKind, Rtt, TaskId};
 use crate::naming;
 use crate::store::enrolments::Redeemed;
 use crate::store::failures::Failure;
@@ -286,7 +286,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
             v1::BlockedBy::Breaker => Some(Blocker::Breaker),
             v1::BlockedBy::Unspecified => None,
         })),
-        v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable),
+        v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable(trouble(report.trouble()))),
         v1::OutcomeKind::Truncated => match report.budget() {
             v1::Budget::Pages => Ok(Ending::Truncated(Budget::Pages)),
             v1::Budget::Bytes => Ok(Ending::Truncated(Budget::Bytes)),
@@ -295,6 +295,22 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
             v1::Budget::Unspecified => Err(Status::invalid_argument("budget: missing in a truncated outcome")),
         },
         v1::OutcomeKind::Unspecified => Err(Status::invalid_argument("kind: missing or unknown")),
+    }
+}
+
+/// Why a site is unreachable, where its agent can tell.
+const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
+    match trouble {
+        v1::Trouble::Unspecified => None,
+        v1::Trouble::NameNotFound => Some(ReasonKind::NameNotFound),
+        v1::Trouble::ConnectionRefused => Some(ReasonKind::ConnectionRefused),
+        v1::Trouble::NoConnection => Some(ReasonKind::NoConnection),
+        v1::Trouble::TimedOut => Some(ReasonKind::TimedOut),
+        v1::Trouble::Tls => Some(ReasonKind::Tls),
+        v1::Trouble::Redirect => Some(ReasonKind::Redirect),
+        v1::Trouble::Status4xx => Some(ReasonKind::Status4xx),
+        v1::Trouble::Status5xx => Some(ReasonKind::Status5xx),
+        v1::Trouble::BrokenAnswer => Some(ReasonKind::BrokenAnswer),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::store::{
     settings,
 };
 
-use super::convert::{fleet as convert, timestamp};
+use super::convert::{fleet as convert, reports, timestamp};
 use super::{Identity, auth, status};
 
 /// The largest message taken.
@@ -114,10 +114,11 @@ impl FleetService for FleetDesk {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
-        let removed = request.get_ref().removed;
-        let listed = agents.into_iter().filter(|agent| removed || agent.removed_at.is_none());
+        let asked = request.get_ref();
+        let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked));
         let open_enrolments = enrolments::open_tokens(&mut conn).await.map_err(status::from_store)?;
-        Ok(Response::new(v1::ListAgentsResponse { agents: listed.map(Into::into).collect(), open_enrolments }))
+        let (agents, more) = reports::first(wanted.map(Into::into).collect(), asked.limit);
+        Ok(Response::new(v1::ListAgentsResponse { agents, open_enrolments, more }))
     }
 
     async fn show_agent(

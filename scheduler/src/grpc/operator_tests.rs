@@ -30,6 +30,7 @@ use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
 use crate::tasks::run_periodic;
 
+mod lists;
 mod plan;
 
 /// Presents a token with every call.
@@ -194,7 +195,8 @@ async fn a_submission_without_a_contact_url_is_refused(pool: PgPool) {
 async fn an_unknown_batch_or_site_is_named(pool: PgPool) {
     let desk = Desk::open(pool).await;
     let watched = desk.sites().watch_batch(v1::WatchBatchRequest { batch: "winter".into() }).await;
-    let reported = desk.reports().assignments(v1::AssignmentsRequest { batch: "winter".into() }).await;
+    let reported =
+        desk.reports().assignments(v1::AssignmentsRequest { batch: "winter".into(), ..Default::default() }).await;
     for status in [watched.expect_err("unknown"), reported.expect_err("unknown")] {
         assert_eq!((status.code(), status.message()), (Code::NotFound, "no batch is called 'winter'"));
     }
@@ -215,7 +217,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         sites.explain(v1::ExplainRequest::default()).await.map(|_| ()),
         sites.cancel_tasks(v1::CancelTasksRequest::default()).await.map(|_| ()),
         sites.retry_tasks(v1::RetryTasksRequest::default()).await.map(|_| ()),
-        sites.list_batches(v1::ListBatchesRequest {}).await.map(|_| ()),
+        sites.list_batches(v1::ListBatchesRequest::default()).await.map(|_| ()),
         sites.show_batch(v1::ShowBatchRequest::default()).await.map(|_| ()),
         fleet.create_enrolment(v1::CreateEnrolmentRequest::default()).await.map(|_| ()),
         fleet.list_agents(v1::ListAgentsRequest::default()).await.map(|_| ()),
@@ -228,7 +230,7 @@ async fn every_call_needs_the_operators_token(pool: PgPool) {
         fleet.elect_landmarks(v1::ElectLandmarksRequest::default()).await.map(|_| ()),
         fleet.list_landmarks(v1::ListLandmarksRequest {}).await.map(|_| ()),
         fleet.set_contact_url(v1::SetContactUrlRequest::default()).await.map(|_| ()),
-        reports.assignments(v1::AssignmentsRequest { batch: batch() }).await.map(|_| ()),
+        reports.assignments(v1::AssignmentsRequest { batch: batch(), ..Default::default() }).await.map(|_| ()),
         reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
         reports.throughput(v1::ThroughputRequest::default()).await.map(|_| ()),
         reports.plan(v1::PlanRequest::default()).await.map(|_| ()),
@@ -689,8 +691,12 @@ async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     desk.submit("autumn", &names).await.expect("submitted");
     let (near, session) = desk.agents(2).await[0];
     choose(&desk, near, session).await;
-    let mut stream =
-        desk.reports().assignments(v1::AssignmentsRequest { batch: "autumn".into() }).await.expect("rows").into_inner();
+    let mut stream = desk
+        .reports()
+        .assignments(v1::AssignmentsRequest { batch: "autumn".into(), ..Default::default() })
+        .await
+        .expect("rows")
+        .into_inner();
     let mut rows = Vec::new();
     while let Some(row) = stream.message().await.expect("a row") {
         rows.push(row);
@@ -706,7 +712,7 @@ async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     assert_eq!((rows[1].state.as_str(), rows[1].agent.as_str()), ("submitted", ""));
 
     for (batch, complete) in [("autumn", 1), ("", 1)] {
-        let request = v1::AgentsReportRequest { batch: batch.into() };
+        let request = v1::AgentsReportRequest { batch: batch.into(), ..Default::default() };
         let agents = desk.reports().agents(request).await.expect("agents").into_inner().agents;
         assert_eq!(agents.len(), 2);
         assert_eq!((agents[0].complete, agents[0].assigned, agents[0].pages), (complete, 1, 7));
@@ -783,7 +789,12 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     assert_eq!((removed.leases, removed.before), (1, false));
     assert!(shown().await.removed_at.is_some() && !shown().await.connected);
     for (removed, listed) in [(false, 0), (true, 1)] {
-        let agents = fleet.list_agents(v1::ListAgentsRequest { removed }).await.expect("listed").into_inner().agents;
+        let agents = fleet
+            .list_agents(v1::ListAgentsRequest { removed, ..Default::default() })
+            .await
+            .expect("listed")
+            .into_inner()
+            .agents;
         assert_eq!(agents.len(), listed);
     }
     let refused = fleet.drain_agent(v1::DrainAgentRequest { name: "nobody".into() }).await.expect_err("unknown");
@@ -818,8 +829,9 @@ async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
         assert_eq!(refused.code(), code);
         assert!(refused.message().starts_with(said), "{}", refused.message());
     }
-    let open =
-        async || desk.sites().list_batches(v1::ListBatchesRequest {}).await.expect("listed").into_inner().batches;
+    let open = async || {
+        desk.sites().list_batches(v1::ListBatchesRequest::default()).await.expect("listed").into_inner().batches
+    };
     assert_eq!(open().await[0].open, 3, "a refusal changes nothing");
 
     let cancelled =

@@ -1,24 +1,23 @@
 //! The operator's service for reports.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::{Stream, stream};
+use futures::Stream;
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
 use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::model::BatchId;
+use crate::model::{AgentId, BatchId};
 use crate::plan::{self, Wanted};
-use crate::store::reports::{self, AssignmentRow, Key};
+use crate::store::reports;
 use crate::store::throughput::{self, Grown, Scope};
-use crate::store::{self, batches};
+use crate::store::{self, agents, batches};
 
-use super::convert::throughput as convert;
-use super::{auth, status};
+use super::convert::{reports as asked, throughput as convert};
+use super::{auth, pages, status};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -45,9 +44,16 @@ impl ReportService for ReportDesk {
         request: Request<v1::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
-        let batch = self.batch(request.into_inner().batch).await?;
-        let pages = Pages { scheduler: self.scheduler.clone(), batch, rows: VecDeque::new(), after: None, last: false };
-        Ok(Response::new(Box::pin(pages.messages())))
+        let request = request.into_inner();
+        let (states, reasons) = (asked::states(&request.states), asked::reasons(&request.reasons));
+        let wanted = reports::Wanted {
+            batch: self.batch(request.batch).await?,
+            states: states.map_err(status::from_field)?,
+            reasons: reasons.map_err(status::from_field)?,
+            agent: self.agent(request.agent).await?,
+        };
+        let limit = Some(request.limit).filter(|limit| *limit > 0);
+        Ok(Response::new(Box::pin(pages::messages(self.scheduler.clone(), wanted, limit))))
     }
 
     async fn agents(
@@ -55,13 +61,14 @@ impl ReportService for ReportDesk {
         request: Request<v1::AgentsReportRequest>,
     ) -> Result<Response<v1::AgentsReportResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
-        let batch = match request.into_inner().batch {
-            all if all.is_empty() => None,
-            name => Some(self.batch(name).await?),
-        };
+        let v1::AgentsReportRequest { batch, agent, limit } = request.into_inner();
+        let batch = if batch.is_empty() { None } else { Some(self.batch(batch).await?) };
+        self.agent(agent.clone()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agents = reports::agents(&mut conn, batch).await.map_err(status::from_store)?;
-        Ok(Response::new(v1::AgentsReportResponse { agents: agents.into_iter().map(Into::into).collect() }))
+        let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent == agent);
+        let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
+        Ok(Response::new(v1::AgentsReportResponse { agents, more }))
     }
 
     async fn throughput(
@@ -101,38 +108,14 @@ impl ReportDesk {
         let batch = batches::by_name(&mut conn, &name).await.map_err(status::from_store)?;
         batch.map(|batch| batch.id).ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
     }
-}
 
-/// A report that is read page by page, as fast as its reader takes it; no connection is held between two pages.
-struct Pages {
-    scheduler: Scheduler,
-    batch: BatchId,
-    rows: VecDeque<AssignmentRow>,
-    after: Option<Key>,
-    /// No page follows the rows at hand.
-    last: bool,
-}
-
-impl Pages {
-    fn messages(self) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
-        stream::unfold(self, |mut pages| async move {
-            if pages.rows.is_empty()
-                && !pages.last
-                && let Err(error) = pages.turn().await
-            {
-                pages.last = true;
-                return Some((Err(status::from_store(error)), pages));
-            }
-            let row = pages.rows.pop_front()?;
-            Some((Ok(row.into()), pages))
-        })
-    }
-
-    async fn turn(&mut self) -> Result<(), store::Error> {
-        let mut conn = self.scheduler.pool.acquire().await?;
-        self.rows = reports::assignments(&mut conn, self.batch, self.after.as_ref()).await?.into();
-        self.after = self.rows.back().map(AssignmentRow::key);
-        self.last = self.after.is_none();
-        Ok(())
+    /// The agent that is named, if one is.
+    async fn agent(&self, name: String) -> Result<Option<AgentId>, Status> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
+        agent.map(|agent| Some(agent.id)).ok_or_else(|| status::from_unknown(status::Unknown::Agent(name)))
     }
 }

@@ -36,10 +36,8 @@ use super::{auth, status};
 const MAX_MESSAGE: usize = 4 << 20;
 /// How long a submission's next message may take.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
-/// Ways in which a batch's tasks ended badly that are told apart.
-const ENDINGS_AT_MOST: i64 = 20;
 /// Alarms that are listed.
-const ALARMS_AT_MOST: i64 = 1000;
+const ALARMS_AT_MOST: u64 = 1000;
 /// The time between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// A watch estimates what is left again after so many times as long as that took: of a batch of a million, a second in ten.
@@ -141,7 +139,9 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let (alarms, total) = alarms::open(&mut conn, ALARMS_AT_MOST).await.map_err(status::from_store)?;
+        let asked = request.get_ref().limit;
+        let limit = if asked == 0 { ALARMS_AT_MOST } else { asked.min(ALARMS_AT_MOST) };
+        let (alarms, total) = alarms::open(&mut conn, limit.cast_signed()).await.map_err(status::from_store)?;
         Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
     }
 
@@ -193,8 +193,11 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<v1::ListBatchesResponse>, Status> {
         auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let batches = batches::list(&mut conn).await.map_err(status::from_store)?;
-        Ok(Response::new(v1::ListBatchesResponse { batches: batches.into_iter().map(Into::into).collect() }))
+        let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
+        let (listed, all) = batches::list(&mut conn, limit).await.map_err(status::from_store)?;
+        let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
+        let more = all.saturating_sub(u64::try_from(batches.len()).unwrap_or(u64::MAX));
+        Ok(Response::new(v1::ListBatchesResponse { batches, more }))
     }
 
     async fn show_batch(
@@ -207,7 +210,7 @@ impl SiteService for SiteDesk {
         let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
         let estimate = left(&mut conn, batch.id, &progress).await?;
         let progress = convert::progress(progress, estimate);
-        let endings = batches::endings(&mut conn, batch.id, ENDINGS_AT_MOST).await.map_err(status::from_store)?;
+        let endings = batches::endings(&mut conn, batch.id).await.map_err(status::from_store)?;
         let asked = constraints_of(&mut conn, batch.id).await.map_err(status::from_store)?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
     }

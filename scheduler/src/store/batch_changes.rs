@@ -113,7 +113,7 @@ pub async fn cancel(
             order by id
             for update
         )
-        update tasks set state = 'cancelled', reason = $3, state_since = now()
+        update tasks set state = 'cancelled', reason = $3, reason_kind = 'cancelled', state_since = now()
         from open where tasks.id = open.id
         returning tasks.id
         "#,
@@ -347,7 +347,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         leases::grant(&mut conn, agent, session).await.expect("grant");
-        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable)).await.expect("record");
+        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable(None))).await.expect("record");
         fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await.expect("record");
         cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, CrawlPolicy, Strategy};
+use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 
 use super::policies::Columns;
 use super::{Error, unsigned};
@@ -210,61 +210,91 @@ pub struct Listed {
     pub cancelled: u64,
 }
 
-/// Every batch, the newest first.
+/// The newest batches, the newest first, at most `limit`; and how many there are.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn list(conn: &mut PgConnection) -> Result<Vec<Listed>, Error> {
+pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Listed>, u64), Error> {
     let rows = sqlx::query!(
         r#"
-        select b.name, b.strategy, b.created_at,
+        select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
+               (select count(*) from batches) as "all!",
                count(t.id) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
                count(t.id) filter (where t.state = 'done') as "done!",
                count(t.id) filter (where t.state = 'failed') as "failed!",
                count(t.id) filter (where t.state = 'cancelled') as "cancelled!"
-        from batches b left join tasks t on t.batch_id = b.id and t.retried_at is null
-        group by b.id
+        from (select * from batches order by id desc limit $1) b
+        left join tasks t on t.batch_id = b.id and t.retried_at is null
+        group by b.id, b.name, b.strategy, b.created_at
         order by b.id desc
         "#,
-    )
-    .fetch_all(conn)
-    .await?;
-    let count = |value| unsigned("tasks", "count", value);
-    rows.into_iter()
-        .map(|row| {
-            Ok(Listed {
-                name: row.name,
-                strategy: row.strategy,
-                created_at: row.created_at,
-                open: count(row.open)?,
-                done: count(row.done)?,
-                failed: count(row.failed)?,
-                cancelled: count(row.cancelled)?,
-            })
-        })
-        .collect()
-}
-
-/// The commonest reasons for which tasks of the batch failed or were cancelled, with their numbers, at most `limit`.
-///
-/// # Errors
-/// When the database fails.
-pub async fn endings(conn: &mut PgConnection, batch: BatchId, limit: i64) -> Result<Vec<(String, u64)>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select t.state::text || coalesce(': ' || t.reason, '') as "reason!", count(*) as "count!"
-        from tasks t
-        where t.batch_id = $1 and t.retried_at is null and t.state in ('failed', 'cancelled')
-        group by 1
-        order by count(*) desc, 1
-        limit $2
-        "#,
-        batch.get(),
         limit,
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter().map(|row| Ok((row.reason, unsigned("tasks", "count", row.count)?))).collect()
+    let count = |value| unsigned("tasks", "count", value);
+    let all = count(rows.first().map_or(0, |row| row.all))?;
+    let listed = rows.into_iter().map(|row| {
+        Ok(Listed {
+            name: row.name,
+            strategy: row.strategy,
+            created_at: row.created_at,
+            open: count(row.open)?,
+            done: count(row.done)?,
+            failed: count(row.failed)?,
+            cancelled: count(row.cancelled)?,
+        })
+    });
+    Ok((listed.collect::<Result<_, Error>>()?, all))
+}
+
+/// A reason for which tasks of a batch failed or were cancelled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its kind.
+    pub kind: ReasonKind,
+    /// How many tasks.
+    pub tasks: u64,
+    /// The site of one of them.
+    pub site: String,
+    /// The state and the reason of that one, for people.
+    pub reason: String,
+}
+
+/// Why tasks of the batch failed or were cancelled, by kind, the commonest first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ended>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select kinds.kind as "kind!", kinds.tasks as "tasks!", s.name as "site!",
+               t.state::text || coalesce(': ' || t.reason, '') as "reason!"
+        from (
+            select coalesce(reason_kind::text, 'other') as kind, count(*) as tasks, min(id) as example
+            from tasks
+            where batch_id = $1 and retried_at is null and state in ('failed', 'cancelled')
+            group by 1
+        ) kinds
+        join tasks t on t.id = kinds.example
+        join sites s on s.id = t.site_id
+        order by kinds.tasks desc, kinds.kind
+        "#,
+        batch.get(),
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            Ok(Ended {
+                kind: ReasonKind::named(&row.kind)
+                    .ok_or_else(|| Error::inconsistent("tasks", "reason_kind", &row.kind))?,
+                tasks: unsigned("tasks", "count", row.tasks)?,
+                site: row.site,
+                reason: row.reason,
+            })
+        })
+        .collect()
 }
 
 /// How many tasks the batch has, each in its newest round.

@@ -287,7 +287,7 @@ pub async fn release(
             reason = case when $4::text is null then 'handed back by ' || a.name
                           when t.crashes + 1 >= $5 then format('poison: its crawl crashed %s times, at last with: %s', $5, $4)
                           else format('its crawl at %s crashed: %s', a.name, $4) end,
-            state_since = now()
+            reason_kind = case when $4::text is not null and t.crashes + 1 >= $5 then 'poison'::reason_kind end, state_since = now()
         from released r join agents a on a.id = $1
         where t.id = r.task_id
         "#,
@@ -388,7 +388,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
                               else lost.agent || ' was lost with its crawl'
                           end
                      end,
-            state_since = now()
+            reason_kind = case when t.crashes + lost.crashed >= $1 then 'poison'::reason_kind end, state_since = now()
         from lost where t.id = lost.task_id and t.state = 'leased'
         "#,
         i32::try_from(max_crashes).unwrap_or(i32::MAX),

@@ -9,47 +9,13 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
+use crate::model::{AgentId, LeaseToken, ReasonKind, Rtt, SiteId, TaskId};
 
 use super::refusals::{self, Refusal};
 use super::{Error, restores, unsigned};
+pub use ending::{Blocker, Budget, Ending};
 
-/// How a crawl ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// Everything was fetched.
-    Complete,
-    /// A budget cut it.
-    Truncated(Budget),
-    /// The site is forbidden, by whom its agent says.
-    Blocked(Option<Blocker>),
-    /// The site did not answer.
-    Unreachable,
-}
-
-/// Who forbids a site.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocker {
-    /// Its robots.txt.
-    Robots,
-    /// The agent's guard.
-    Guard,
-    /// Requests that failed without end: a person has to reopen the site (`super::alarms`).
-    Breaker,
-}
-
-/// The budget that cut a crawl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
-    /// Pages.
-    Pages,
-    /// Bytes.
-    Bytes,
-    /// Time.
-    Duration,
-    /// Links from the start page.
-    Depth,
-}
+mod ending;
 
 /// What an agent reports.
 #[derive(Debug, Clone)]
@@ -313,9 +279,13 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
         .iter()
         .map(|(_, report)| match report.ending {
             Ending::Complete | Ending::Truncated(_) => None,
-            Ending::Blocked(_) | Ending::Unreachable => Some(format!("{}: {}", report.ending.kind(), report.message)),
+            Ending::Blocked(_) | Ending::Unreachable(_) => {
+                Some(format!("{}: {}", report.ending.kind(), report.message))
+            }
         })
         .collect();
+    let reasons: Vec<Option<&str>> =
+        reports.iter().map(|(_, report)| report.ending.reason().map(ReasonKind::name)).collect();
     sqlx::query!(
         r#"
         with ended as (
@@ -327,50 +297,19 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
         )
         update tasks t
         set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
-            reason = reported.failure, state_since = now(),
+            reason = reported.failure, reason_kind = reported.kind::reason_kind, state_since = now(),
             recrawl_at = now() + make_interval(secs => (select b.recrawl_interval_ms / 1000.0 from batches b where b.id = t.batch_id))
-        from unnest($1::bigint[], $3::text[]) as reported (task_id, failure)
+        from unnest($1::bigint[], $3::text[], $4::text[]) as reported (task_id, failure, kind)
         where t.id = reported.task_id
         "#,
         &tasks,
         &tokens,
         &failures as _,
+        &reasons as _,
     )
     .execute(conn)
     .await?;
     Ok(())
-}
-
-impl Ending {
-    /// Who forbids the site, as it is stored.
-    pub const fn blocked_by(self) -> Option<&'static str> {
-        match self {
-            Self::Blocked(Some(Blocker::Robots)) => Some("robots"),
-            Self::Blocked(Some(Blocker::Guard)) => Some("guard"),
-            Self::Blocked(Some(Blocker::Breaker)) => Some("breaker"),
-            Self::Blocked(None) | Self::Complete | Self::Truncated(_) | Self::Unreachable => None,
-        }
-    }
-
-    /// The word in the store and in reports.
-    pub const fn kind(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Truncated(_) => "truncated",
-            Self::Blocked(_) => "blocked",
-            Self::Unreachable => "unreachable",
-        }
-    }
-
-    const fn budget(self) -> Option<&'static str> {
-        match self {
-            Self::Truncated(Budget::Pages) => Some("pages"),
-            Self::Truncated(Budget::Bytes) => Some("bytes"),
-            Self::Truncated(Budget::Duration) => Some("duration"),
-            Self::Truncated(Budget::Depth) => Some("depth"),
-            Self::Complete | Self::Blocked(_) | Self::Unreachable => None,
-        }
-    }
 }
 
 /// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
@@ -468,7 +407,7 @@ mod tests {
         let second = fixtures::assigned(&mut conn, batch, site, agent).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
         let reports = [
-            report(second, 1, Ending::Unreachable),
+            report(second, 1, Ending::Unreachable(None)),
             report(TaskId::new(999), 1, Ending::Complete),
             report(first, 1, Ending::Complete),
             report(first, 1, Ending::Complete),
@@ -551,9 +490,15 @@ mod tests {
     async fn an_unreachable_site_fails_with_the_reason(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;
-        fixtures::record(&mut conn, agent, &report(task, 1, Ending::Unreachable)).await.expect("record");
-        let (state, reason): (String, String) =
-            sqlx::query_as("select state::text, reason from tasks").fetch_one(&mut *conn).await.expect("one row");
-        assert_eq!((state.as_str(), reason.as_str()), ("failed", "unreachable: no route"));
+        fixtures::record(&mut conn, agent, &report(task, 1, Ending::Unreachable(Some(ReasonKind::NoConnection))))
+            .await
+            .expect("record");
+        let (state, reason, kind): (String, String, String) =
+            sqlx::query_as("select state::text, reason, reason_kind::text from tasks")
+                .fetch_one(&mut *conn)
+                .await
+                .expect("one row");
+        let said = (state.as_str(), reason.as_str(), kind.as_str());
+        assert_eq!(said, ("failed", "unreachable: no route", "no-connection"));
     }
 }

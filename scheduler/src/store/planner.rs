@@ -19,7 +19,21 @@ const FEW: u64 = 1_000;
 /// When the database fails.
 pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").execute(&mut *conn).await?;
-    sqlx::query_scalar!("select set_config('enable_seqscan', 'off', true)").fetch_one(conn).await?;
+    sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
+        .fetch_one(conn)
+        .await?;
+    Ok(())
+}
+
+/// Until the transaction ends rows in an order are read by the index that has it, as far as they are asked for: who pages through many
+/// would else have all of them sorted for every page, wherever the planner thinks that there are few.
+///
+/// # Errors
+/// When the database fails.
+pub async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
+        .fetch_one(conn)
+        .await?;
     Ok(())
 }
 

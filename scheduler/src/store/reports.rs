@@ -1,37 +1,66 @@
 //! Reports: what became of a batch's tasks, and what each agent did.
 //!
-//! Rows are read in pages by key, so that a batch of any size is reported in constant memory.
+//! Rows are read in pages by key, by the index that keeps a batch's sites apart, so that a batch of any size is reported in constant
+//! memory and each row costs the same.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 
-use crate::model::{AgentId, BatchId, Rtt, TaskId};
-use crate::strategy::LoadLevel;
+use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
 
-use super::agents::{Agent, ServiceState};
-use super::{Error, round_trip, unsigned};
+use super::{Error, planner, round_trip, unsigned};
+pub use fleet::{AgentRow, agents};
 
-/// Rows a page has at most.
-pub const PAGE: i64 = 500;
+mod fleet;
+
+/// Which tasks of a batch are asked for: their newest rounds, and of those all that meet each of these.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The batch.
+    pub batch: BatchId,
+    /// In one of these states; of none: in any.
+    pub states: Vec<TaskState>,
+    /// Failed or cancelled for one of these reasons; of none: whatever became of them.
+    pub reasons: Vec<ReasonKind>,
+    /// With this agent in their newest choice; `None`: any.
+    pub agent: Option<AgentId>,
+}
+
+impl Wanted {
+    fn states(&self) -> Option<Vec<String>> {
+        let names = self.states.iter().map(|state| state.name().to_owned());
+        (!self.states.is_empty()).then(|| names.collect())
+    }
+
+    fn reasons(&self) -> Option<Vec<String>> {
+        let names = self.reasons.iter().map(|reason| reason.name().to_owned());
+        (!self.reasons.is_empty()).then(|| names.collect())
+    }
+}
 
 /// One task and what became of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentRow {
-    /// The task, the second part of the key.
+    /// The task.
     pub task: TaskId,
+    /// Where it stands among the batch's.
+    pub key: Key,
     /// Its round, from 1.
     pub round: u32,
-    /// The site's name as submitted, the first part of the key.
+    /// The site's name as submitted.
     pub site: String,
     /// Where it was settled.
     pub origin: Option<String>,
     /// The state's name.
     pub state: String,
+    /// Since when.
+    pub state_since: DateTime<Utc>,
     /// Why it waits, fell back, failed or was cancelled.
     pub reason: Option<String>,
+    /// The same of one that failed or was cancelled, in a word.
+    pub reason_kind: Option<ReasonKind>,
     /// The confidence that the site stands in several places, where that is suspected.
     pub anycast: Option<f64>,
     /// The newest choice.
@@ -88,79 +117,127 @@ pub struct Outcome {
     pub rtt: Option<Rtt>,
 }
 
-/// The key of a row: pages continue behind it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The key of a row: pages continue behind it. Sites are in the order in which they became known, those of one list by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Key {
-    site: String,
-    task: TaskId,
+    site: i64,
+    round: i32,
 }
 
-impl AssignmentRow {
-    /// Where the next page continues.
-    pub fn key(&self) -> Key {
-        Key { site: self.site.clone(), task: self.task }
-    }
-}
-
-/// The next [`PAGE`] rows of a batch behind `after`, by site name: its tasks in their newest rounds.
+/// The next rows behind `after`, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or a row is inconsistent.
 pub async fn assignments(
     conn: &mut PgConnection,
-    batch: BatchId,
-    after: Option<&Key>,
+    wanted: &Wanted,
+    after: Key,
+    limit: i64,
 ) -> Result<Vec<AssignmentRow>, Error> {
-    // No site's name is empty, so the empty key precedes them all.
-    let (site, task) = after.map_or(("", 0), |key| (key.site.as_str(), key.task.get()));
+    let mut tx = conn.begin().await?;
+    planner::expect_order(&mut tx).await?;
+    let (states, reasons) = (wanted.states(), wanted.reasons());
     let rows = sqlx::query_as!(
         Stored,
         r#"
-        select t.id, t.round, s.name as site, s.origin, t.state::text as "state!",
-               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
+        with page as materialized (
+            select t.id, t.site_id, t.round, t.state, t.state_since, t.reason, t.reason_kind, t.assignment_id
+            from tasks t
+            where t.batch_id = $1 and (t.batch_id, t.site_id, t.round) > ($1, $2, $3) and t.retried_at is null
+              and ($4::text[] is null or t.state::text = any($4))
+              and ($5::text[] is null
+                   or t.state::text in ('failed', 'cancelled') and coalesce(t.reason_kind::text, 'other') = any($5))
+              and ($6::bigint is null or (select agent_id from assignments where id = t.assignment_id) = $6)
+            order by t.batch_id, t.site_id, t.round
+            limit $7
+        )
+        -- Each with a limit: the planner looks every row up by its key, whatever it thinks of the tables.
+        select t.id as "id!", t.site_id as "site_id!", t.round as "round!", s.name as "site!", s.origin as "origin?",
+               t.state::text as "state!", t.state_since as "state_since!",
+               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as "reason?",
+               case when t.state in ('failed', 'cancelled') then coalesce(t.reason_kind::text, 'other') end as "reason_kind?",
                a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.note as "note?",
-               v.confidence as "anycast?",
-               array_position(c.candidates, c.agent_id) as rank,
-               c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
-               c.measured_us[array_position(c.candidates, c.agent_id)] as measured_us,
+               (select confidence from site_verdicts where site_id = t.site_id and suspect) as "anycast?",
+               array_position(c.candidates, c.agent_id) as "rank?",
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?",
+               c.measured_us[array_position(c.candidates, c.agent_id)] as "measured_us?",
                (select count(*) from assignments n where n.task_id = t.id) as "assignments!",
                o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
-               (select coalesce(sum(m.answered + m.lost), 0) from site_measurements m
-                where m.site_id = t.site_id and m.shared_from is null) as "probes!",
-               (select coalesce(sum(m.requests), 0)::bigint from site_measurements m where m.site_id = t.site_id)
+               measured.probes as "probes!",
+               measured.requests
                + (select coalesce(sum(p.requests), 0)::bigint from site_sightings p where p.site_id = t.site_id) as "requests!",
-               (select coalesce(sum(m.answered + m.lost), 0)
-                from confirming_measurements join site_measurements m using (site_id, prober_id)
-                where m.site_id = t.site_id and m.shared_from is null) as "confirming_probes!"
-        from tasks t
-        join sites s on s.id = t.site_id
-        left join assignments c on c.id = t.assignment_id
-        left join agents a on a.id = c.agent_id
-        left join outcomes o on o.task_id = t.id
-        left join site_verdicts v on v.site_id = t.site_id and v.suspect
-        where t.batch_id = $1 and t.retried_at is null and (s.name, t.id) > ($2, $3)
-        order by s.name, t.id
-        limit $4
+               case when exists (select from confirmers where site_id = t.site_id) then
+                   (select coalesce(sum(m.answered + m.lost), 0)
+                    from confirming_measurements join site_measurements m using (site_id, prober_id)
+                    where m.site_id = t.site_id and m.shared_from is null)
+               else 0 end as "confirming_probes!"
+        from page t
+        cross join lateral (select name, origin from sites where id = t.site_id limit 1) s
+        left join lateral (select * from assignments where id = t.assignment_id limit 1) c on true
+        left join lateral (select name, city, carrier from agents where id = c.agent_id limit 1) a on true
+        left join lateral (select * from outcomes where task_id = t.id limit 1) o on true
+        cross join lateral (
+            select coalesce(sum(answered + lost) filter (where shared_from is null), 0) as probes,
+                   coalesce(sum(requests), 0)::bigint as requests
+            from site_measurements where site_id = t.site_id
+        ) measured
         "#,
-        batch.get(),
-        site,
-        task,
-        PAGE,
+        wanted.batch.get(),
+        after.site,
+        after.round,
+        states.as_deref(),
+        reasons.as_deref(),
+        wanted.agent.map(AgentId::get),
+        limit,
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *tx)
     .await?;
-    rows.into_iter().map(AssignmentRow::try_from).collect()
+    tx.commit().await?;
+    let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::try_from).collect::<Result<_, Error>>()?;
+    rows.sort_unstable_by_key(|row| row.key);
+    Ok(rows)
+}
+
+/// How many rows there are behind `after`.
+///
+/// # Errors
+/// When the database fails.
+pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) -> Result<u64, Error> {
+    let (states, reasons) = (wanted.states(), wanted.reasons());
+    let count = sqlx::query_scalar!(
+        r#"
+        select count(*) as "count!"
+        from tasks t
+        where t.batch_id = $1 and t.retried_at is null and (t.site_id, t.round) > ($2, $3)
+          and ($4::text[] is null or t.state::text = any($4))
+          and ($5::text[] is null
+               or t.state::text in ('failed', 'cancelled') and coalesce(t.reason_kind::text, 'other') = any($5))
+          and ($6::bigint is null or (select agent_id from assignments where id = t.assignment_id) = $6)
+        "#,
+        wanted.batch.get(),
+        after.site,
+        after.round,
+        states.as_deref(),
+        reasons.as_deref(),
+        wanted.agent.map(AgentId::get),
+    )
+    .fetch_one(conn)
+    .await?;
+    unsigned("tasks", "count", count)
 }
 
 /// A row as stored; what hangs on an assignment or an outcome is absent together with it.
 struct Stored {
     id: i64,
+    site_id: i64,
     round: i32,
     site: String,
     origin: Option<String>,
     state: String,
+    state_since: DateTime<Utc>,
     reason: Option<String>,
+    reason_kind: Option<String>,
     agent: Option<String>,
     city: Option<String>,
     carrier: Option<String>,
@@ -226,13 +303,18 @@ impl TryFrom<Stored> for AssignmentRow {
 
     fn try_from(mut row: Stored) -> Result<Self, Error> {
         let (choice, outcome) = (row.choice()?, row.outcome()?);
+        let named =
+            |word: &String| ReasonKind::named(word).ok_or_else(|| Error::inconsistent("tasks", "reason_kind", word));
         Ok(Self {
             task: TaskId::new(row.id),
+            key: Key { site: row.site_id, round: row.round },
             round: unsigned("tasks", "round", row.round)?,
             site: row.site,
             origin: row.origin,
             state: row.state,
+            state_since: row.state_since,
             reason: row.reason,
+            reason_kind: row.reason_kind.as_ref().map(named).transpose()?,
             anycast: row.anycast,
             choice,
             assignments: unsigned("assignments", "count", row.assignments)?,
@@ -242,101 +324,4 @@ impl TryFrom<Stored> for AssignmentRow {
             confirming_probes: unsigned("site_measurements", "answered", row.confirming_probes)?,
         })
     }
-}
-
-/// What one agent did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AgentRow {
-    /// The name.
-    pub agent: String,
-    /// The city.
-    pub city: String,
-    /// The carrier.
-    pub carrier: String,
-    /// Whether it is a landmark.
-    pub landmark: bool,
-    /// Whether a session is active, and its stream open.
-    pub connected: bool,
-    /// Whether it takes work.
-    pub service: ServiceState,
-    /// Tasks whose newest assignment is this agent.
-    pub assigned: u64,
-    /// Crawls ended complete.
-    pub complete: u64,
-    /// Crawls ended truncated.
-    pub truncated: u64,
-    /// Crawls ended otherwise.
-    pub failed: u64,
-    /// Pages fetched.
-    pub pages: u64,
-    /// Bytes fetched.
-    pub bytes: u64,
-    /// The mean of its crawls' median round trips.
-    pub mean_rtt: Option<Rtt>,
-    /// How full it is now, whatever the batch; `None` while it is away.
-    pub level: Option<LoadLevel>,
-}
-
-/// Every agent and what it did, in one batch or in all, by name.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
-pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
-    let fleet = super::agents::list(conn).await?;
-    let fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();
-    let rows = sqlx::query!(
-        r#"
-        select a.id,
-               coalesce(chosen.tasks, 0) as "assigned!",
-               coalesce(crawled.complete, 0) as "complete!", coalesce(crawled.truncated, 0) as "truncated!",
-               coalesce(crawled.failed, 0) as "failed!",
-               coalesce(crawled.pages, 0) as "pages!", coalesce(crawled.bytes, 0) as "bytes!",
-               crawled.mean_rtt_us as "mean_rtt_us?"
-        from agents a
-        left join (
-            select c.agent_id, count(*) as tasks
-            from tasks t join assignments c on c.id = t.assignment_id
-            where $1::bigint is null or t.batch_id = $1
-            group by c.agent_id
-        ) chosen on chosen.agent_id = a.id
-        left join (
-            select o.agent_id,
-                   count(*) filter (where o.kind = 'complete') as complete,
-                   count(*) filter (where o.kind = 'truncated') as truncated,
-                   count(*) filter (where o.kind not in ('complete', 'truncated')) as failed,
-                   sum(o.pages)::bigint as pages,
-                   -- An agent may report any number; the sum of a few need not fit.
-                   least(sum(o.bytes), 9223372036854775807)::bigint as bytes,
-                   ceil(avg(o.rtt_us))::bigint as mean_rtt_us
-            from outcomes o join tasks t on t.id = o.task_id
-            where $1::bigint is null or t.batch_id = $1
-            group by o.agent_id
-        ) crawled on crawled.agent_id = a.id
-        order by a.name
-        "#,
-        batch.map(BatchId::get),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .filter_map(|row| Some((fleet.get(&AgentId::new(row.id))?, row)))
-        .map(|(agent, row)| {
-            Ok(AgentRow {
-                agent: agent.name.clone(),
-                city: agent.city.clone(),
-                carrier: agent.carrier.clone(),
-                landmark: agent.landmark,
-                connected: agent.connected && !agent.hung_up,
-                service: agent.service(),
-                assigned: unsigned("tasks", "count", row.assigned)?,
-                complete: unsigned("outcomes", "count", row.complete)?,
-                truncated: unsigned("outcomes", "count", row.truncated)?,
-                failed: unsigned("outcomes", "count", row.failed)?,
-                pages: unsigned("outcomes", "pages", row.pages)?,
-                bytes: unsigned("outcomes", "bytes", row.bytes)?,
-                mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
-                level: agent.level(),
-            })
-        })
-        .collect()
 }

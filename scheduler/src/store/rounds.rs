@@ -265,7 +265,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_failed_goes_again_as_well_but_not_what_was_poison(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable).await;
+        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
         scene.pass("1 hour").await;
         assert_eq!(scene.recrawl().await, ONE);
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "submitted", false)]);
@@ -284,7 +284,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_retry_takes_the_recrawls_place(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable).await;
+        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
         scene.pass("1 hour").await;
         let retrying = async |conn: &mut PgConnection| {
             batch_changes::retry(conn, scene.batch, "hourly", &Extent::All).await.expect("retry").tasks

@@ -116,7 +116,8 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     sqlx::query!(
         r#"
         update tasks
-        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $1), state_since = now()
+        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $1), reason_kind = 'same-site',
+            state_since = now()
         where site_id = $2 and state in ('submitted', 'measuring', 'located', 'assigned')
           and exists (
               select from tasks begun
@@ -132,7 +133,8 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     sqlx::query!(
         r#"
         update tasks
-        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $2), state_since = now()
+        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $2), reason_kind = 'same-site',
+            state_since = now()
         where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
           and exists (
               select from tasks kept

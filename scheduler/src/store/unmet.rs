@@ -16,7 +16,10 @@ use super::Error;
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
-        "update tasks set state = 'failed', reason = $2, state_since = now() where id = any($1) and state::text = 'located'",
+        r#"
+        update tasks set state = 'failed', reason = $2, reason_kind = 'no-agent', state_since = now()
+        where id = any($1) and state::text = 'located'
+        "#,
         &tasks,
         reason,
     )
@@ -124,6 +127,7 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
         )
         update tasks t
         set parked = false, reason = $2, state = case when $2::text is null then t.state else 'failed' end,
+            reason_kind = case when $2::text is not null then 'no-agent'::reason_kind end,
             state_since = case when $2::text is null then t.state_since else now() end
         from held where t.id = held.id and held.located
         returning t.site_id

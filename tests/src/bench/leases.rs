@@ -27,6 +27,7 @@ use agent::{Agent, Mode};
 mod agent;
 pub(super) mod backup;
 mod seed;
+pub(super) mod submits;
 
 /// Simulated agents, and the slots of each.
 const AGENTS: usize = 20;

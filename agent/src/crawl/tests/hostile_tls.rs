@@ -243,6 +243,7 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         let origin = format!("https://{}", server.addr);
         let outcome = quick_in(&origin, policy(), Arc::clone(&context)).await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
+        assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
         // Not even where it was to be found out whether the site speaks TLS.
         let job = Job { name: server.addr.to_string(), origin: None, policy: policy(), last_pages: None };

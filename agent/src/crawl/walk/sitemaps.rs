@@ -7,6 +7,7 @@ use reqwest::Url;
 use super::super::fetch::Answer;
 use super::super::site_path::SitePath;
 use super::super::sitemap::{Sitemap, SitemapReader};
+use super::super::trouble::Trouble;
 use super::{End, MAX_REDIRECTS, Walk, length};
 use crate::crawl::budget::Budget;
 
@@ -61,12 +62,13 @@ impl Walk<'_> {
             self.discard(answer).await?;
             let next = target.and_then(|target| self.site.path(&target)).filter(|next| self.rules.allow(next));
             let Some(next) = next else {
-                self.fail(&path, &format!("answered {}, a sitemap was expected", status.as_u16()));
+                let reason = format!("answered {}, a sitemap was expected", status.as_u16());
+                self.fail(&path, Trouble::of_status(status), &reason);
                 return Ok(None);
             };
             path = next;
         }
-        self.fail(&path, "redirects too often");
+        self.fail(&path, Trouble::Redirect, "redirects too often");
         Ok(None)
     }
 
@@ -77,7 +79,7 @@ impl Walk<'_> {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(reader.finish()),
                 Err(error) => {
-                    self.fail(path, &error.to_string());
+                    self.fail(path, Trouble::from(&error), &error.to_string());
                     return Ok(Sitemap { cut: true, ..reader.finish() });
                 }
             };

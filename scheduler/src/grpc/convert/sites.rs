@@ -12,7 +12,7 @@ use crate::naming;
 use crate::site_list::SiteName;
 use crate::store::alarms::Alarm;
 use crate::store::batch_changes::{Cancelled, Extent, Retried};
-use crate::store::batches::{Batch, Listed, Progress};
+use crate::store::batches::{Batch, Ended, Listed, Progress};
 use crate::store::measurement_orders::Awaited;
 use crate::store::positions::Source;
 use crate::store::sightings::Sighting;
@@ -198,15 +198,22 @@ pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
     progress: v1::BatchProgress,
-    endings: Vec<(String, u64)>,
+    endings: Vec<Ended>,
 ) -> v1::ShowBatchResponse {
     v1::ShowBatchResponse {
         name: batch.name,
         strategy: batch.strategy.name().to_owned(),
         policy: Some(policies::message(batch.policy)),
         progress: Some(progress),
-        endings: endings.into_iter().map(|(reason, tasks)| v1::Ending { reason, tasks }).collect(),
+        endings: endings.into_iter().map(Into::into).collect(),
         constraints: Some(constraints::message(asked)),
+    }
+}
+
+impl From<Ended> for v1::Ending {
+    fn from(ended: Ended) -> Self {
+        let Ended { kind, tasks, site, reason } = ended;
+        Self { reason, tasks, kind: v1::ReasonKind::from(kind).into(), site }
     }
 }
 
