@@ -101,15 +101,16 @@ pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     if name.is_empty() { Err(BadName::Unreadable(shown(city), shown(carrier))) } else { Ok(name.to_owned()) }
 }
 
-/// The name itself, or with the lowest number from 2 on that is not taken.
-pub fn first_free(base: &str, taken: impl Fn(&str) -> bool) -> String {
-    let mut name = base.to_owned();
-    let mut number = 2_u64;
-    while taken(&name) {
-        name = format!("{base}-{number}");
-        number += 1;
+/// The name itself (its number is 1), or with the lowest number from `next` on that is not taken; leaves the number behind that in
+/// `next`, from which the search for another of the same base goes on.
+pub fn first_free(base: &str, next: &mut u64, taken: impl Fn(&str) -> bool) -> String {
+    loop {
+        let name = if *next == 1 { base.to_owned() } else { format!("{base}-{next}") };
+        *next += 1;
+        if !taken(&name) {
+            return name;
+        }
     }
-    name
 }
 
 fn shown(text: &str) -> String {
@@ -144,8 +145,11 @@ mod tests {
     #[test]
     fn the_first_number_that_is_free_is_taken() {
         let taken = ["a", "a-2", "a-4"];
-        assert_eq!(first_free("a", |name| taken.contains(&name)), "a-3");
-        assert_eq!(first_free("b", |name| taken.contains(&name)), "b");
+        let mut next = 1;
+        for name in ["a-3", "a-5", "a-6"] {
+            assert_eq!(first_free("a", &mut next, |name| taken.contains(&name)), name);
+        }
+        assert_eq!(first_free("b", &mut 1, |name| taken.contains(&name)), "b");
     }
 
     #[test]

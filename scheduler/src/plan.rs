@@ -253,7 +253,7 @@ fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Res
         Some(name) => Ok(name.clone()),
         None => {
             let base = naming::formed(&addition.city, &addition.carrier).unwrap_or_else(|_| "agent".to_owned());
-            Ok(naming::first_free(&base, |name| taken(name) || repeated(name)))
+            Ok(naming::first_free(&base, &mut 1, |name| taken(name) || repeated(name)))
         }
     }
 }

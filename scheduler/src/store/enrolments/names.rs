@@ -71,16 +71,21 @@ impl Taken {
         if !refused.is_empty() {
             return Err(refused);
         }
+        let mut next: HashMap<&str, u64> = HashMap::new();
         let taken = |name: &str| self.agents.contains_key(name) || self.open.contains_key(name);
-        let name = |one: &Wanted| match &one.name {
-            Name::Given(name) => name.clone(),
-            Name::Formed(base) => {
-                let free = naming::first_free(base, |name| taken(name) || names.contains(name));
-                names.insert(free.clone());
-                free
-            }
-        };
-        Ok(wanted.iter().map(name).collect())
+        let mut all = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            all.push(match &one.name {
+                Name::Given(name) => name.clone(),
+                Name::Formed(base) => {
+                    let next = next.entry(base.as_str()).or_insert(1);
+                    let free = naming::first_free(base, next, |name| taken(name) || names.contains(name));
+                    names.insert(free.clone());
+                    free
+                }
+            });
+        }
+        Ok(all)
     }
 
     fn refusal(&self, name: &str, replaces: bool, before: &HashSet<String>) -> Option<Refusal> {
