@@ -67,9 +67,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<List, String> {
     let columns = columns(reader.headers().map_err(|error| error.to_string())?)?;
     let mut list = List::default();
     let mut named: HashMap<String, u64> = HashMap::new();
+    let mut lines = Lines { text, known: 0, line: 1 };
     for record in reader.records() {
         let record = record.map_err(|error| error.to_string())?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = lines.of(record.position().map_or(0, csv::Position::byte));
         match agent(&columns, &record) {
             Err(reason) => list.rejected.push(Rejected { line, reason }),
             Ok(agent) => match named.get(&agent.name) {
@@ -85,6 +86,27 @@ pub(super) fn read(bytes: &[u8]) -> Result<List, String> {
         }
     }
     Ok(list)
+}
+
+/// Where records begin. The reader says where it began to look for one, which may be at empty lines before it.
+struct Lines<'a> {
+    text: &'a str,
+    /// The place whose line is known.
+    known: usize,
+    line: u64,
+}
+
+impl Lines<'_> {
+    /// The line of the record that was looked for from here on; asked in order.
+    fn of(&mut self, byte: u64) -> u64 {
+        let from = usize::try_from(byte).unwrap_or(usize::MAX).max(self.known);
+        let breaks = |text: &str| text.bytes().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let start = from + self.text.get(from..).map_or(0, breaks);
+        let passed = self.text.get(self.known..start).unwrap_or_default();
+        self.line += u64::try_from(passed.matches('\n').count()).unwrap_or_default();
+        self.known = start;
+        self.line
+    }
 }
 
 fn columns(header: &StringRecord) -> Result<Vec<Column>, String> {
@@ -133,10 +155,10 @@ mod tests {
 
     #[test]
     fn a_list_is_read_by_its_first_line() {
-        let text = "\u{feff}City,ISP,latitude,longitude,name,tags\r\n 北京 ,电信,39.9,116.4,,fast  spare\r\n\"Paris, Nord\",Free,,,paris,\r\n";
+        let text = "\u{feff}City,ISP,latitude,longitude,name,tags\r\n\r\n 北京 ,电信,39.9,116.4,,fast  spare\r\n\"Paris, Nord\",Free,,,paris,\r\n";
         let list = read(text.as_bytes()).unwrap();
         assert_eq!(list.rejected, []);
-        let [(2, beijing), (3, paris)] = list.agents.as_slice() else { panic!("{list:?}") };
+        let [(3, beijing), (4, paris)] = list.agents.as_slice() else { panic!("{list:?}") };
         assert_eq!((beijing.city.as_str(), beijing.carrier.as_str(), beijing.latitude), ("北京", "电信", Some(39.9)));
         assert_eq!(beijing.tags, ["fast", "spare"]);
         assert_eq!((paris.city.as_str(), paris.name.as_str(), paris.longitude), ("Paris, Nord", "paris", None));

@@ -35,7 +35,10 @@ pub(super) enum LandmarksCommand {
         format: FormatArgs<LandmarkRow>,
     },
     /// Choose none any more: every agent of a fleet of up to nine measures each site again
-    Clear,
+    Clear {
+        #[command(flatten)]
+        format: FormatArgs<LandmarkRow>,
+    },
     /// List the landmarks
     List {
         #[command(flatten)]
@@ -82,7 +85,11 @@ impl LandmarksCommand {
                 let client = Client::connect(connection).await?;
                 (client.fleet().list_landmarks(ListLandmarksRequest {}).await, client, format, wide.view())
             }
-            Self::Clear => return clear(connection).await,
+            Self::Clear { format: FormatArgs { format, wide } } => {
+                let client = Client::connect(connection).await?;
+                let cleared = client.fleet().set_landmarks(SetLandmarksRequest::default()).await;
+                (cleared.map(without_map), client, format, wide.view())
+            }
             Self::Trust { name } => return trust(name, connection).await,
             Self::Elect { count, dims, format: FormatArgs { format, wide } } => {
                 let dimensions = dimensions(dims, usize::try_from(count)?)?;
@@ -97,13 +104,6 @@ impl LandmarksCommand {
             None => show(answer, format, &view),
         }
     }
-}
-
-async fn clear(connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let client = Client::connect(connection).await?;
-    let cleared = client.fleet().set_landmarks(SetLandmarksRequest::default()).await;
-    let answer = cleared.map_err(|status| client.refusal(&status))?.into_inner();
-    print(&map_text(&ListLandmarksResponse { epoch: 0, ..answer }))
 }
 
 /// What fewer landmarks come to than place a site.
