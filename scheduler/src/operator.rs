@@ -250,14 +250,16 @@ impl Successor {
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
+        // A copy of a client file elsewhere has no token file beside it. Where there is one it comes first: the scheduler looks at it.
+        let alone = client.is_some() && !self.file.exists();
+        if !alone {
+            std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
+            files.push(self.file.clone());
+        }
         if let (Some(folder), Some(client)) = (&self.folder, client) {
             files.push(ClientFile { token: self.token.reveal().to_owned(), ..client }.write(folder)?);
         }
-        // A copy of a client file elsewhere has no token file beside it.
-        if self.file.exists() || files.is_empty() {
-            std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
-            files.push(self.file);
-        } else {
+        if alone {
             self.forget()?;
         }
         Ok(files)

@@ -98,6 +98,11 @@ async fn an_operators_token_is_replaced_at_every_scheduler_and_agents_stay_conne
     let [first, second] = [0, 1].map(|number| cluster.schedulers[number].data_dir().join("operator-token"));
     let old = cluster.folder().join("old-token");
     std::fs::copy(&first, &old).unwrap();
+    let client = cluster.schedulers[0].data_dir().join("client.toml");
+    let several = until("the schedulers to know each other", PATIENCE, async || {
+        Ok(std::fs::read_to_string(&client)?.contains("scheduler = [").then_some(()))
+    });
+    several.await.unwrap();
     let sessions = count(&cluster, "select count(*) from sessions").await;
     submit(&cluster).await;
 

@@ -96,11 +96,6 @@ impl Client {
         }
     }
 
-    /// Whether there are schedulers that could be asked beside this one.
-    pub(super) fn is_one_of_several(&self) -> bool {
-        self.known.len() > 1
-    }
-
     /// The scheduler's URL.
     pub(super) fn url(&self) -> &str {
         &self.url

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use chrono::Utc;
 use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::ReplaceOperatorTokenRequest;
@@ -11,8 +10,7 @@ use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::{self, Client};
-use super::output;
-use super::view::relative;
+use super::output::{self, Time};
 use crate::exit::print;
 use crate::operator::Successor;
 
@@ -58,8 +56,8 @@ impl RotateArgs {
         let client = Client::connect(connection).await?;
         let successor = Successor::draw(&client::data_dir(connection)?, connection.token_file.as_deref())?;
         let request = ReplaceOperatorTokenRequest { token_sha256: successor.hash().as_bytes().to_vec(), grace };
-        let until = match client.fleet().replace_operator_token(request).await {
-            Ok(answer) => output::time(answer.into_inner().former_until.as_ref()),
+        let answer = match client.fleet().replace_operator_token(request).await {
+            Ok(answer) => answer.into_inner(),
             Err(status) if nothing_was_done(&status) => {
                 successor.forget()?;
                 return Err(client.refusal(&status));
@@ -71,20 +69,25 @@ impl RotateArgs {
                 )));
             }
         };
-        let files = successor.adopt()?;
-        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        let former = match (grace, until) {
-            (Some(_), Some(until)) => format!("ends {}", relative(until.0, Utc::now())),
-            _ => "is refused from now on".to_owned(),
-        };
-        print(&format!("the operator's token is a new one, in {}; the former one {former}\n", files.join(" and ")))?;
-        if client.is_one_of_several() {
-            print(
-                "copy operator-token to the data directories of the other schedulers, which take the new one already\n",
-            )?;
-        }
-        Ok(())
+        let files: Vec<String> = successor.adopt()?.iter().map(|file| file.display().to_string()).collect();
+        print(&done(&files, grace.and(output::time(answer.former_until.as_ref())), &answer.other_scheduler_urls))
     }
+}
+
+/// What was done, and what is left to do.
+fn done(files: &[String], good_until: Option<Time>, others: &[String]) -> String {
+    let former = match good_until {
+        Some(until) => format!("is accepted until {until}"),
+        None => "is refused from now on".to_owned(),
+    };
+    let mut said = format!("the operator's token is a new one, in {}\nthe former one {former}\n", files.join(" and "));
+    if !others.is_empty() {
+        said += &format!(
+            "the schedulers at {} take the new one as well: copy operator-token to their data directories\n",
+            others.join(", ")
+        );
+    }
+    said
 }
 
 /// Whether the scheduler refused; where it was not heard, it may have done it.
@@ -94,4 +97,24 @@ fn nothing_was_done(status: &Status) -> bool {
             status.code(),
             Code::Unauthenticated | Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_where_the_new_token_is_and_who_needs_it() {
+        let files = ["a/operator-token".to_owned(), "a/client.toml".to_owned()];
+        assert_eq!(
+            done(&files, None, &[]),
+            "the operator's token is a new one, in a/operator-token and a/client.toml\nthe former one is refused from now on\n"
+        );
+        let said = done(&files[..1], Some(Time(chrono::DateTime::UNIX_EPOCH)), &["http://b:1".to_owned()]);
+        assert!(
+            said.contains("the former one is accepted until 1970-01-01T00:00:00.000Z\nthe schedulers at http://b:1 take the new one"),
+            "{said}"
+        );
+        assert!(grace("7d").is_ok() && grace("8d").is_err());
+    }
 }

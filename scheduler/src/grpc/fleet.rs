@@ -290,7 +290,9 @@ impl FleetService for FleetDesk {
         let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
         let until = replaced.map_err(status::from_store)?.ok_or_else(status::former_token)?;
         tracing::warn!(former_until = %until, "the operator's token was replaced");
-        Ok(Response::new(v1::ReplaceOperatorTokenResponse { former_until: Some(timestamp(until)) }))
+        let other_scheduler_urls = self.scheduler.wakes.others();
+        let former_until = Some(timestamp(until));
+        Ok(Response::new(v1::ReplaceOperatorTokenResponse { former_until, other_scheduler_urls }))
     }
 
     async fn set_contact_url(
