@@ -22,9 +22,9 @@ fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in text.split('\'').enumerate() {
         if index % 2 == 1 {
-            words.push(part.to_owned())
+            words.push(part.to_owned());
         } else {
-            words.extend(part.split_whitespace().map(str::to_owned))
+            words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
     words

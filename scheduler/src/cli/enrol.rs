@@ -15,7 +15,7 @@ use super::client::Client;
 use super::enrol_list::{self, Rejected};
 use super::output::{self, Format, FormatArgs, Row, Time, View};
 use super::submit::{read_bytes, shown};
-use super::view::relative;
+use super::view::{now, relative};
 use crate::exit::{print, usage};
 use crate::gnp::{Position, PositionError};
 use crate::up::quoted;
@@ -88,7 +88,7 @@ impl EnrolArgs {
         warn_without_contact(&made);
         let enrolment = Enrolment::new(made, client.url());
         match self.format.format {
-            Format::Table => print(&enrolment.text(Utc::now())),
+            Format::Table => print(&enrolment.text(now())),
             Format::Json => output::print_json(&enrolment),
             Format::Csv => print(&csv(&[enrolment])?),
         }
@@ -162,7 +162,7 @@ impl EnrolArgs {
         let made: Vec<Enrolment> =
             answer.enrolments.into_iter().map(|made| Enrolment::new(made, client.url())).collect();
         match self.format.format {
-            Format::Table => print(&commands(&made, Utc::now())),
+            Format::Table => print(&commands(&made, now())),
             Format::Json => output::print_json(&made),
             Format::Csv => print(&csv(&made)?),
         }
@@ -315,7 +315,7 @@ mod tests {
             ca_fingerprint: "00ff".to_owned(),
             ..CreateEnrolmentResponse::default()
         };
-        let text = row(made.clone()).text(Utc::now());
+        let text = row(made.clone()).text(DateTime::UNIX_EPOCH);
         let mut lines = text.lines();
         assert_eq!(
             lines.next(),
@@ -323,7 +323,7 @@ mod tests {
         );
         assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
         assert_eq!(lines.next(), None);
-        let replaces = row(CreateEnrolmentResponse { replaces: true, in_use: true, ..made }).text(Utc::now());
+        let replaces = row(CreateEnrolmentResponse { replaces: true, in_use: true, ..made }).text(DateTime::UNIX_EPOCH);
         assert!(replaces.contains("# harbin-cernet is in use. When the token is used"), "{replaces}");
         let made = CreateEnrolmentResponse {
             other_scheduler_urls: vec!["http://127.0.0.1:2".to_owned()],
@@ -337,7 +337,7 @@ mod tests {
     fn several_commands_stand_under_each_other_whole() {
         let rows =
             ["a", "long-name"].map(|name| row(CreateEnrolmentResponse { name: name.into(), ..Default::default() }));
-        let text = commands(&rows, Utc::now());
+        let text = commands(&rows, DateTime::UNIX_EPOCH);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "name       command");
         assert_eq!(lines[1], format!("a          {}", rows[0].command));

@@ -182,13 +182,8 @@ fn answers_about_sites_fit() {
         ..v1::ShowSiteResponse::default()
     };
     narrow(&sites::Site::from(site).text(&view).unwrap());
-    let candidate = v1::ExplainedCandidate {
-        agent: AGENT.into(),
-        predicted: LONG,
-        measured: LONG,
-        load_level: Some(-10_000),
-        ..v1::ExplainedCandidate::default()
-    };
+    let candidate =
+        v1::ExplainedCandidate { agent: AGENT.into(), predicted: LONG, measured: LONG, load_level: Some(-10_000) };
     let choice = v1::ExplainedChoice {
         assignment_id: 1_234_567_890,
         chosen_at: AT,
@@ -257,6 +252,11 @@ fn tables_of_batches_and_reports_fit() {
         ..v1::AgentRow::default()
     };
     table::<reports::AgentRow>(row);
+}
+
+#[test]
+fn growth_and_plans_fit() {
+    let view = View::plain();
     let grown = v1::ThroughputResponse {
         sites: MANY,
         crawled: MANY,

@@ -147,7 +147,8 @@ async fn send(
             sent.store(true, Ordering::Relaxed);
             None
         });
-        let parts = messages.to_vec().into_iter().chain(last);
+        let repeated: Vec<SubmitRequest> = messages.to_vec();
+        let parts = repeated.into_iter().chain(last);
         let status = match client.sites().submit(tokio_stream::iter(parts)).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) => status,

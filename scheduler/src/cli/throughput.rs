@@ -146,7 +146,7 @@ impl Shown {
         }
         match (self.begun_at, self.span_ms) {
             (Some(begun), Some(span)) => {
-                head += &format!(", in {}; it began {}\n", span_cell(span), view.when(Some(begun)))
+                head += &format!(", in {}; it began {}\n", span_cell(span), view.when(Some(begun)));
             }
             (Some(begun), None) => head += &format!("; the first crawl began {}\n", view.when(Some(begun))),
             (None, _) => head += "; no crawl has begun\n",

@@ -39,8 +39,13 @@ pub(super) struct Wide<R: Row> {
 impl<R: Row> Wide<R> {
     pub(super) fn view(&self) -> View {
         let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
-        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: Utc::now() }
+        View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: now() }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "what is printed says times from now, here at the outermost edge")]
+pub(super) fn now() -> DateTime<Utc> {
+    Utc::now()
 }
 
 fn wide_help<R: Row>() -> String {
@@ -220,11 +225,14 @@ fn printable_cells(row: &impl Row, view: &View) -> Vec<String> {
     row.cells(view).iter().map(|cell| printable(cell)).collect()
 }
 
+/// A width, and the columns that may be cut down to it.
+type Stage<'a> = (usize, &'a dyn Fn(usize, &Column) -> bool);
+
 /// Makes a table fit: the texts give way first, the widest before the others, then what is no number, and last what the row is about.
 fn shrink(columns: &mut [(usize, Column, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
-    let stages: [(usize, &dyn Fn(usize, &Column) -> bool); 3] = [
+    let stages: [Stage<'_>; 3] = [
         (SHORTEST_TEXT, &|_, column| column.text),
         (SHORTEST_CELL, &|index, column| !column.right && Some(index) != first),
         (SHORTEST_CELL, &|_, column| !column.right),

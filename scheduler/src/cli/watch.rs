@@ -6,14 +6,13 @@ use std::io::IsTerminal;
 use std::pin::pin;
 use std::time::Duration;
 
-use chrono::Utc;
 use indicatif::{ProgressBar, ProgressStyle};
 use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::{Code, Status};
 
 use super::client::Client;
 use super::output::{counted, fetched, number, time};
-use super::view::relative;
+use super::view::{now, relative};
 use crate::exit::{self, print};
 
 /// How often a broken stream is opened again without a message in between.
@@ -224,7 +223,7 @@ pub(super) fn states(progress: &BatchProgress) -> String {
 fn summary(batch: &str, progress: &BatchProgress) -> String {
     let mut summary = format!("batch {batch}: {}\n", states(progress));
     if let Some(next) = time(progress.next_recrawl.as_ref()) {
-        summary.push_str(&format!("the next recrawl is due {}\n", relative(next.0, Utc::now())));
+        summary.push_str(&format!("the next recrawl is due {}\n", relative(next.0, now())));
     }
     summary
 }
