@@ -114,7 +114,7 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
         task: Some(7),
         depth: Some(3),
     };
-    assert_eq!(lines(folder.path()), [line.clone()]);
+    assert_eq!(lines(folder.path()), std::slice::from_ref(&line));
     // What does not apply is null, and there.
     let keys = |line: &Line| match serde_json::to_value(line).unwrap() {
         serde_json::Value::Object(fields) => fields.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),

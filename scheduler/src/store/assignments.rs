@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::explain::parted;
-use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
+use crate::model::{BatchId, SiteId, Strategy, TaskId};
 use crate::strategy::{Candidate, Choice, Former};
 
-use super::{Error, loads};
-use parting::Found;
+use super::Error;
+use waiting::Row;
 
-mod parting;
+mod waiting;
 
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
@@ -87,7 +86,8 @@ pub async fn waiting(
 ) -> Result<Vec<Waiting>, Error> {
     let unsure = Strategy::ALL.into_iter().filter(|strategy| strategy.confirms_the_unsure());
     let unsure: Vec<String> = unsure.map(|strategy| strategy.name().to_owned()).collect();
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Row,
         r#"
         select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
@@ -143,48 +143,7 @@ pub async fn waiting(
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let parting = Found {
-                lease: row.lease.as_deref(),
-                crashed: row.crashed == Some(true),
-                end_cause: row.end_cause.as_deref(),
-                removed: row.removed == Some(true),
-                drains: row.drains == Some(true),
-                there: row.paused.zip(row.hung_up),
-            }
-            .parting();
-            let former = match (row.agent_id, row.chosen_by, row.candidates) {
-                (Some(agent), Some(chosen_by), Some(candidates)) => {
-                    let (predicted, measured) =
-                        (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
-                    Some(Former {
-                        agent: AgentId::new(agent),
-                        strategy: loads::strategy(&chosen_by)?,
-                        fallback: row.fallback_reason,
-                        listed: loads::listed(&candidates, &predicted, &measured)?,
-                    })
-                }
-                _ => None,
-            };
-            Ok(Waiting {
-                task: TaskId::new(row.id),
-                site: SiteId::new(row.site_id),
-                batch: BatchId::new(row.batch_id),
-                strategy: row
-                    .strategy
-                    .parse()
-                    .map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
-                reason: row.reason,
-                choices: row.choices,
-                parted: row.agent.map(|agent| parted(&agent, parting)),
-                former,
-                broken_off: row.broken_off,
-                waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
-                asked: row.asked,
-            })
-        })
-        .collect()
+    rows.into_iter().map(Waiting::try_from).collect()
 }
 
 /// What an agent was chosen from, beside the candidates.
@@ -377,7 +336,8 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{fixtures, leases, sessions};
+    use crate::model::AgentId;
+    use crate::store::{fixtures, leases, loads, sessions};
 
     const PATIENCE: Duration = Duration::from_secs(5);
 

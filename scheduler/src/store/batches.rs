@@ -364,13 +364,13 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
     Ok(progress)
 }
 
-/// The reason most waiting tasks give, with their number.
+/// The reason most tasks without an agent give, with their number: what is said of one that is assigned is how it came there.
 async fn commonest_reason(conn: &mut PgConnection, batch: BatchId) -> Result<Option<String>, Error> {
     let row = sqlx::query!(
         r#"
         select reason as "reason!", count(*) as "count!"
         from tasks
-        where batch_id = $1 and reason is not null and state in ('submitted', 'measuring', 'located', 'assigned')
+        where batch_id = $1 and reason is not null and state in ('submitted', 'measuring', 'located')
         group by reason
         order by count(*) desc, reason
         limit 1

@@ -15,7 +15,7 @@ static PLACE: OnceLock<String> = OnceLock::new();
 
 /// Whether it is the reason of an error.
 pub(super) fn is_full(error: &sqlx::Error) -> bool {
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == DISK_FULL)
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == DISK_FULL)
 }
 
 /// Where to make room.

@@ -427,6 +427,8 @@ mod tests {
             .await
             .expect("read");
             assert_eq!(logged, parted, "so does the log");
+            let progress = crate::store::batches::progress(&mut conn, scene.batch).await.expect("look");
+            assert_eq!(progress.waiting_for, None, "it has an agent again");
             // Everything as before, for the next.
             sqlx::query("update tasks set state = 'cancelled' where id = $1")
                 .bind(task.get())

@@ -1,0 +1,114 @@
+//! A task that waits, from its row: with the choice before, and what became of it.
+
+use std::time::Duration;
+
+use crate::explain::{Absence, Parting, parted};
+use crate::model::{AgentId, BatchId, SiteId, TaskId};
+use crate::store::{Error, loads};
+use crate::strategy::Former;
+
+use super::Waiting;
+
+/// A task, its newest choice, that choice's agent, and the lease that came of it.
+pub(super) struct Row {
+    pub(super) id: i64,
+    pub(super) site_id: i64,
+    pub(super) batch_id: i64,
+    pub(super) reason: Option<String>,
+    pub(super) strategy: String,
+    pub(super) broken_off: bool,
+    pub(super) waited_s: f64,
+    pub(super) asked: bool,
+    pub(super) choices: i64,
+    pub(super) agent_id: Option<i64>,
+    pub(super) agent: Option<String>,
+    pub(super) chosen_by: Option<String>,
+    pub(super) fallback_reason: Option<String>,
+    pub(super) candidates: Option<Vec<i64>>,
+    pub(super) predicted_us: Option<Vec<Option<i64>>>,
+    pub(super) measured_us: Option<Vec<Option<i64>>>,
+    pub(super) lease: Option<String>,
+    pub(super) crashed: Option<bool>,
+    pub(super) end_cause: Option<String>,
+    pub(super) removed: Option<bool>,
+    pub(super) drains: Option<bool>,
+    pub(super) paused: Option<bool>,
+    pub(super) hung_up: Option<bool>,
+}
+
+impl TryFrom<Row> for Waiting {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        let parting = Found {
+            lease: row.lease.as_deref(),
+            crashed: row.crashed == Some(true),
+            end_cause: row.end_cause.as_deref(),
+            removed: row.removed == Some(true),
+            drains: row.drains == Some(true),
+            there: row.paused.zip(row.hung_up),
+        }
+        .parting();
+        let former = match (row.agent_id, row.chosen_by, row.candidates) {
+            (Some(agent), Some(chosen_by), Some(candidates)) => {
+                let (predicted, measured) = (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
+                Some(Former {
+                    agent: AgentId::new(agent),
+                    strategy: loads::strategy(&chosen_by)?,
+                    fallback: row.fallback_reason,
+                    listed: loads::listed(&candidates, &predicted, &measured)?,
+                })
+            }
+            _ => None,
+        };
+        let strategy = row.strategy.parse();
+        Ok(Self {
+            task: TaskId::new(row.id),
+            site: SiteId::new(row.site_id),
+            batch: BatchId::new(row.batch_id),
+            strategy: strategy.map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
+            reason: row.reason,
+            choices: row.choices,
+            former,
+            parted: row.agent.map(|agent| parted(&agent, parting)),
+            broken_off: row.broken_off,
+            waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
+            asked: row.asked,
+        })
+    }
+}
+
+/// What is stored of a former choice's agent and of its lease of the task, where it had one.
+struct Found<'a> {
+    lease: Option<&'a str>,
+    crashed: bool,
+    end_cause: Option<&'a str>,
+    removed: bool,
+    drains: bool,
+    /// Whether it has paused, and hung up; `None` where it has no active session.
+    there: Option<(bool, bool)>,
+}
+
+impl Found<'_> {
+    fn parting(&self) -> Parting {
+        match (self.lease, self.end_cause) {
+            (Some("expired"), Some("superseded")) => Parting::Restarted,
+            (Some("expired"), Some("reconnected")) => Parting::Reconnected,
+            (Some("expired"), Some("replaced")) => Parting::Replaced,
+            (Some("expired"), Some("left")) => Parting::Left,
+            (Some("expired"), Some("removed")) => Parting::Removed,
+            (Some("expired"), Some("restored")) => Parting::Restored,
+            (Some("expired"), _) => Parting::Lost,
+            (Some(_), _) if self.crashed => Parting::Crashed,
+            (Some(_), _) => Parting::HandedBack { drains: self.drains },
+            (None, _) => Parting::NotBegun(match self.there {
+                _ if self.removed => Absence::Removed,
+                _ if self.drains => Absence::Drains,
+                None => Absence::Away,
+                Some((_, true)) => Absence::HungUp,
+                Some((true, _)) => Absence::Paused,
+                Some(_) => Absence::Excluded,
+            }),
+        }
+    }
+}
