@@ -1,7 +1,5 @@
 //! A database whose disk is full, with the real binaries: everybody is told so, and it goes on when there is room.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
