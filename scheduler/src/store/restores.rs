@@ -327,7 +327,8 @@ mod tests {
             last = page.events.last().map(|event| event.what.clone()).unwrap_or_default();
             assert!(i64::try_from(page.events.len()).expect("few") >= known, "nothing that was there is hidden");
             let next = events::after(&mut conn, &Filter::default(), page.next).await.expect("read on");
-            assert_eq!(next.events, [], "a reader continues behind the last one");
+            // What ended since may be read by now, and nothing twice.
+            assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
         }
         let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");
         assert_eq!(pruned, 0, "nothing of it is taken for a copy that nobody can read");
