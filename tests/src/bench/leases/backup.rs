@@ -16,9 +16,9 @@ const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
 /// Slots of each.
 const CAPACITY: u32 = 100;
-/// Backups, each between two spells without one.
+/// Backups, each between two spells without one; so short that the sites last, at nine thousand grants a second.
 const BACKUPS: usize = 3;
-const SPELL: Duration = Duration::from_secs(15);
+const SPELL: Duration = Duration::from_secs(6);
 
 /// Runs the section.
 pub(in super::super) fn run() -> anyhow::Result<Vec<Line>> {
