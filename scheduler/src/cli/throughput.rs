@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use landfall_proto::v1::{self, ThroughputRequest, ThroughputResponse};
 use serde::Serialize;
@@ -29,6 +30,12 @@ pub(super) struct ThroughputArgs {
     /// Into how many slices of equal length the time is cut, 1 to 500 [default: 20]
     #[arg(long, value_name = "N")]
     slices: Option<u32>,
+    /// Of the agents only this one; the batch's growth and its strategies stay whole
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Agents at most; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: usize,
     #[command(flatten)]
     format: FormatArgs<AgentRow>,
     /// Which of the tables CSV has [default: growth]
@@ -51,10 +58,13 @@ impl ThroughputArgs {
         let client = Client::connect(connection).await?;
         let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };
         let asked = client.reports().throughput(request).await;
-        let answer = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let mut answer = asked.map_err(|status| client.refusal(&status))?.into_inner();
         let view = self.format.wide.view();
         let left = answer.estimate.as_ref().map(left);
-        let shown = Shown::of(self.batch, self.round, answer);
+        let more_agents = cut(&mut answer.agents, self.agent.as_deref(), self.limit).with_context(|| {
+            format!("no agent called {} has ended a crawl of batch {}", self.agent.unwrap_or_default(), self.batch)
+        })?;
+        let shown = Shown { more_agents, ..Shown::of(self.batch, self.round, answer) };
         match (self.format.format, self.by) {
             (Format::Table, _) => print(&text(&shown, left.as_deref(), &view)),
             (Format::Json, _) => output::print_json(&shown),
@@ -63,6 +73,18 @@ impl ThroughputArgs {
             (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv, &view),
         }
     }
+}
+
+/// Leaves the agents that are asked for; returns how many more the limit has cut, and `None` where the one asked for is not among them.
+fn cut(agents: &mut Vec<v1::AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
+    if let Some(name) = only {
+        agents.retain(|row| row.agent == name);
+        agents.first()?;
+    }
+    let most = if limit == 0 { usize::MAX } else { limit };
+    let more = agents.len().saturating_sub(most);
+    agents.truncate(most);
+    Some(more as u64)
 }
 
 /// The report, as programs get it.
@@ -88,6 +110,9 @@ pub(super) struct Shown {
     estimate: Option<EstimateShown>,
     growth: Vec<GrowthRow>,
     agents: Vec<AgentRow>,
+    /// Agents that a limit has cut.
+    #[serde(skip)]
+    more_agents: u64,
     strategies: Vec<StrategyRow>,
 }
 
@@ -129,6 +154,7 @@ impl Shown {
             estimate: answer.estimate.as_ref().map(Into::into),
             growth: answer.growth.into_iter().map(Into::into).collect(),
             agents: answer.agents.into_iter().map(Into::into).collect(),
+            more_agents: 0,
             strategies: answer.strategies.into_iter().map(Into::into).collect(),
         }
     }
@@ -184,7 +210,7 @@ pub(super) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
         text += &output::table(&shown.growth, view);
     }
     if !shown.agents.is_empty() {
-        text += &format!("\n{}", output::table(&shown.agents, view));
+        text += &format!("\n{}{}", output::table(&shown.agents, view), output::more(shown.more_agents));
     }
     if !shown.strategies.is_empty() {
         text += &format!("\n{}", output::table(&shown.strategies, view));
@@ -405,6 +431,22 @@ mod tests {
             }],
             estimate: Some(v1::Estimate { left: duration(70), sites: 2, ..v1::Estimate::default() }),
         }
+    }
+
+    #[test]
+    fn a_limit_cuts_agents_and_says_how_many_and_one_that_is_not_there_is_no_answer() {
+        let agents = || ["a", "b", "c"].map(|agent| v1::AgentThroughput { agent: agent.into(), ..Default::default() });
+        let left = |only: Option<&str>, limit| {
+            let mut agents = agents().to_vec();
+            let more = cut(&mut agents, only, limit);
+            (agents.into_iter().map(|row| row.agent).collect::<String>(), more)
+        };
+        assert_eq!(left(None, 0), ("abc".to_owned(), Some(0)));
+        assert_eq!(left(None, 2), ("ab".to_owned(), Some(1)));
+        assert_eq!(left(Some("b"), 2), ("b".to_owned(), Some(0)));
+        assert_eq!(left(Some("d"), 2).1, None);
+        let cut = Shown { more_agents: 2, ..Shown::of("autumn".into(), None, answer()) };
+        assert!(text(&cut, None, &View::plain()).contains("\nand 2 more: --limit 0 lists all\n"));
     }
 
     #[test]
