@@ -17,7 +17,7 @@ use sqlx::{ConnectOptions, PgConnection};
 use crate::data_dir::DataDir;
 use crate::exit::{Code, ended, usage};
 use crate::postgres::{PrivatePostgres, Tool, tool};
-use crate::store::{self, restores, snapshots};
+use crate::store::{self, restores, schema, snapshots};
 use crate::up;
 
 mod archive;
@@ -157,8 +157,9 @@ async fn make(
     let mut conn = options.connect().await.context("reach the database")?;
     let pg_dump = ensure_dumpable(&mut conn).await?;
     let snapshot = snapshots::begin(&mut conn).await?;
-    let newest = newest_schema();
-    ensure!(snapshot.schema <= newest, store::Error::NewerSchema(snapshot.schema));
+    if snapshot.schema > schema::newest() {
+        return Err(schema::unknown_migration(&mut conn, snapshot.schema).await?.into());
+    }
     if wanted.secrets {
         let fits = secrets.operator_token() == snapshot.operator_token && secrets.authority() == snapshot.authority;
         ensure!(
@@ -210,11 +211,6 @@ fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
         "tables of this database's user lie in the schema {found}, and backups are of {wanted} alone"
     );
     Ok(())
-}
-
-/// The newest migration that this program knows.
-fn newest_schema() -> i64 {
-    store::MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
 fn temporary(file: &Path) -> PathBuf {

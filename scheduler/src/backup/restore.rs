@@ -86,7 +86,13 @@ impl Source {
         let mut file = File::open(path).context("open it")?;
         // First what it is: of a form that is not known, or newer, no more is read.
         let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
-        let newest = super::newest_schema();
+        let newest = schema::newest();
+        ensure!(
+            manifest.schema < schema::NUMBERED_BY_TIME,
+            "it was made by an earlier build of landfall, with a schema ({}) that this one does not know: restore it with the build \
+             that made it",
+            manifest.schema
+        );
         ensure!(
             manifest.schema <= newest,
             "it is of schema {}, made by landfall {}, and this landfall {} knows schemas up to {newest}: use the newer landfall",

@@ -108,9 +108,12 @@ async fn bad_files_change_nothing(base: &Path) {
     with_manifest(&whole, &bad, |manifest| manifest["format"] = 2.into());
     let told = refused(into(base, "never", "bad.tar")).await;
     assert!(told.contains("it is of format 2, made by landfall"), "{told}");
-    with_manifest(&whole, &bad, |manifest| manifest["schema"] = 20_991_231_000_000_i64.into());
+    with_manifest(&whole, &bad, |manifest| manifest["schema"] = 2999.into());
     let told = refused(into(base, "never", "bad.tar")).await;
-    assert!(told.contains("of schema 20991231000000") && told.contains("use the newer landfall"), "{told}");
+    assert!(told.contains("of schema 2999") && told.contains("use the newer landfall"), "{told}");
+    with_manifest(&whole, &bad, |manifest| manifest["schema"] = 20_261_124_000_321_i64.into());
+    let told = refused(into(base, "never", "bad.tar")).await;
+    assert!(told.contains("an earlier build of landfall, with a schema (20261124000321)"), "{told}");
     with_manifest(&whole, &bad, |manifest| manifest["pg_dump"] = 99.into());
     let told = refused(into(base, "never", "bad.tar")).await;
     assert!(told.contains("and Postgres 99 is needed"), "{told}");

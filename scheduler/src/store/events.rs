@@ -1,4 +1,4 @@
-//! Events: the log of every transition of tasks, leases and sessions. Triggers write it (see its migration); here it is read
+//! Events: the log of every transition of tasks, leases and sessions. Triggers write it (`migrations/0007_log.sql`); here it is read
 //! and pruned.
 //!
 //! A reader sees an event only when every transaction that began before its own has ended: whoever continues behind the last

@@ -47,12 +47,18 @@ pub enum Obstacle {
         /// How that was noticed.
         said: String,
     },
-    /// A migration was applied that differs from this program's.
+    /// The database's migrations are not this program's, and it is not newer.
     #[error(
-        "migration {0} of this database is not that of this program: the database was made by another build of landfall; run that \
-         one, or restore a backup into an empty database"
+        "the database {database} was made by another build of landfall (its migration {version} is not this one's): export what you \
+         need with that build (`landfall report assignments --batch NAME -o csv`), then start this one on an empty database or \
+         another --data-dir"
     )]
-    OtherBuild(i64),
+    OtherBuild {
+        /// The database.
+        database: String,
+        /// The first migration that differs.
+        version: i64,
+    },
     /// A migration was begun and not ended.
     #[error(
         "an upgrade of this database broke off in migration {0}, and what it left is unknown: restore the backup from before the \
@@ -78,6 +84,14 @@ pub enum Obstacle {
     Other(#[source] MigrateError),
 }
 
+/// Builds before the first release numbered their migrations by time, from this number on; releases count from 1.
+pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
+
+/// The newest migration that this program knows.
+pub fn newest() -> i64 {
+    MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
 /// Brings the schema up to date; safe when two do so at once, as the migrator holds a lock.
 ///
 /// # Errors
@@ -91,7 +105,7 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
         MigrateError::Execute(error) => (error, None),
         MigrateError::ExecuteMigration(error, version) => (error, Some(version)),
         MigrateError::VersionMissing(version) | MigrateError::VersionMismatch(version) => {
-            return Err(other_migration(conn, version).await?);
+            return Err(unknown_migration(conn, version).await?);
         }
         other => return Err(Obstacle::Other(other).into()),
     };
@@ -151,19 +165,22 @@ async fn obstacle(
 }
 
 /// What it means that the database has a migration that this program does not have, or has otherwise.
-async fn other_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
-    let ours: Vec<i64> = MIGRATOR.iter().map(|migration| migration.version).collect();
-    // Not checked when it is compiled: the table is sqlx's own.
-    let known: bool = sqlx::query_scalar("select exists (select from _sqlx_migrations where version = any($1))")
-        .bind(&ours)
-        .fetch_one(&mut *conn)
-        .await?;
-    if !known {
-        let database = place(conn).await?.database;
+///
+/// # Errors
+/// When the database fails.
+pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
+    let database = place(conn).await?.database;
+    // Not checked when it is compiled: the table may be missing, or another program's.
+    let ours: bool = sqlx::query_scalar(
+        "select exists (
+             select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'
+         )",
+    )
+    .fetch_one(conn)
+    .await?;
+    if !ours {
         return Ok(Obstacle::Foreign { database, said: format!("it has their migration {version}") }.into());
     }
-    Ok(match ours.iter().max() {
-        Some(newest) if version > *newest => Error::NewerSchema(version),
-        _ => Obstacle::OtherBuild(version).into(),
-    })
+    let newer = version > newest() && version < NUMBERED_BY_TIME;
+    Ok(if newer { Error::NewerSchema(version) } else { Obstacle::OtherBuild { database, version }.into() })
 }

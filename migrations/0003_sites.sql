@@ -1,0 +1,44 @@
+-- Sites, their addresses and where they stand.
+
+-- Web origins that batches crawl. A site is stored once, however many batches have it.
+create table sites (
+    -- Its number.
+    id bigint primary key generated always as identity,
+    -- As submitted, canonical: a bare host, or scheme://host:port.
+    name text not null constraint sites_name_unique unique,
+    -- scheme://host:port; null until a measurement or a crawl has settled it.
+    origin text,
+    -- The site of the same origin that stands for this one; null where this one stands for itself.
+    alias_of bigint references sites (id),
+    -- When it was submitted first.
+    created_at timestamptz not null default now(),
+    -- The address at which an agent measured it last, or that two agree on; null until one has.
+    address inet,
+    -- Where its last crawl sent requests to: the address, or the network whose sites share one
+    -- budget. Null before a crawl. How many sites an address has says how many crawls it bears.
+    crawled_at inet,
+    -- Where it stands, in degrees; null when unknown.
+    latitude double precision,
+    longitude double precision, -- as latitude
+    -- Who says where it stands; list outweighs geoip.
+    position_source text constraint sites_position_source_known check (
+        position_source in (
+            'list', -- a submitted list
+            'geoip' -- the GeoIP file, by its address
+        )
+    ),
+    -- Crawls in a row whose round trip contradicted what was known.
+    contradictions integer not null default 0,
+    -- Measurements before this do not count, as crawls contradicted them; null when none was
+    -- doubted.
+    doubted_at timestamptz,
+    -- When an operator reopened it: outcomes of the breaker before this do not count. Null when it
+    -- was never reopened.
+    reopened_at timestamptz,
+    constraint sites_position_whole check (
+        (latitude is null) = (position_source is null) and (longitude is null) = (position_source is null)
+    )
+);
+create unique index sites_one_per_origin on sites (origin) where alias_of is null;
+create index sites_aliases on sites (id) where alias_of is not null;
+create index sites_crawled_at on sites (crawled_at) where crawled_at is not null;

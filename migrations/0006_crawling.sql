@@ -1,0 +1,453 @@
+-- Crawling: batches of tasks, the agents chosen for them, leases, and outcomes.
+
+-- Batches: lists of sites that are crawled by one policy and one strategy.
+create table batches (
+    -- Its number.
+    id bigint primary key generated always as identity,
+    -- Its name.
+    name text not null constraint batches_name_unique unique,
+    -- How agents are chosen: a name of `model::Strategy`.
+    strategy text not null,
+    -- Budgets of one crawl.
+    max_pages integer not null,
+    max_bytes bigint not null, -- a budget, too
+    max_depth integer not null, -- a budget, too
+    max_duration_ms bigint not null, -- a budget, too
+    -- The least time between two requests to a site.
+    request_interval_ms bigint not null,
+    -- The least time between two requests to a large site; null: request_interval_ms. Not longer
+    -- than that.
+    shortest_interval_ms bigint constraint batches_shortest_interval_not_negative check (shortest_interval_ms >= 0),
+    -- Whether sitemaps are read.
+    sitemaps boolean not null default true,
+    -- Whether agents that store pages store these.
+    store boolean not null default true,
+    -- Patterns of paths, as in robots.txt, of the links that are followed; none: all.
+    include text[] not null default '{}' constraint batches_include_bounded check (cardinality(include) <= 50),
+    -- Patterns of paths of the links that are not followed.
+    exclude text[] not null default '{}' constraint batches_exclude_bounded check (cardinality(exclude) <= 50),
+    -- Part of the user agent in place of the fleet's; null: the fleet's.
+    contact_url text,
+    -- The user agent, NAME or NAME/VERSION; null: landfall-agent.
+    user_agent text
+        constraint batches_user_agent_bounded check (user_agent ~ '^[A-Za-z_-]{1,40}(/[A-Za-z0-9._-]{1,20})?$'),
+    -- From the end of a site's crawl to its next round; null: there is none.
+    recrawl_interval_ms bigint
+        constraint batches_recrawl_interval_range check (recrawl_interval_ms between 3600000 and 31536000000),
+    -- When it was made.
+    created_at timestamptz not null default now(),
+    -- Since when it is being removed, in steps: nothing is added to it. Null: it is not.
+    removing_since timestamptz
+);
+
+-- Which agents may crawl a batch. A batch without a row may be crawled by every agent.
+create table batch_constraints (
+    -- The batch.
+    batch_id bigint primary key references batches (id),
+    -- Agents of any of these; none: of all.
+    countries text[] not null constraint batch_constraints_countries_bounded check (cardinality(countries) <= 16),
+    -- Agents of any of these; none: of all.
+    carriers text[] not null constraint batch_constraints_carriers_bounded check (cardinality(carriers) <= 16),
+    -- Agents that have all of these.
+    tags text[] not null constraint batch_constraints_tags_bounded check (cardinality(tags) <= 16),
+    -- Bytes that one agent may fetch for the batch within 24 hours; null: any number.
+    bytes_per_day bigint constraint batch_constraints_quota_positive check (bytes_per_day > 0),
+    -- What happens to a task that no enrolled agent may crawl.
+    unmet text not null constraint batch_constraints_unmet_known check (unmet in ('wait', 'fail')),
+    -- Why such tasks wait, for people; null before one did.
+    reason text,
+    -- Since when that is why.
+    reason_since timestamptz
+);
+
+-- Answers to submissions: a repeated submission gets the first answer.
+create table submissions (
+    -- The key that the submitter drew.
+    idempotency_key text primary key,
+    -- The batch it was for.
+    batch_id bigint not null references batches (id),
+    -- Sites it added to the batch.
+    added bigint not null,
+    -- Sites that were in the batch before.
+    already_present bigint not null,
+    -- Names that it held more than once.
+    duplicates bigint not null,
+    -- Sites in the batch after it.
+    batch_total bigint not null,
+    -- When it was answered.
+    created_at timestamptz not null default now()
+);
+
+create type task_state as enum (
+    'submitted', -- known, nothing done
+    'measuring', -- landmarks measure its site
+    'located',   -- distances known, or known to be unknowable (then `reason` says why)
+    'assigned',  -- an agent is chosen
+    'leased',    -- that agent's session may crawl it
+    'done',      -- an outcome of kind complete or truncated was accepted
+    'failed',    -- an outcome of another kind was accepted, or it was given up
+    'cancelled'  -- not to be crawled
+);
+
+-- Why a task failed or was cancelled, for counts and filters.
+create type reason_kind as enum (
+    'guard',              -- the agent's guard refused its address
+    'robots',             -- robots.txt forbids it
+    'breaker',            -- its requests failed without end
+    'blocked',            -- the crawl was blocked for another reason
+    'name-not-found',     -- the name did not resolve
+    'connection-refused', -- the connection was refused
+    'no-connection',      -- no connection for another reason
+    'timed-out',          -- no answer in time
+    'tls',                -- no TLS session
+    'redirect',           -- redirects led nowhere
+    'status-4xx',         -- the start page is refused or missing
+    'status-5xx',         -- the server fails
+    'broken-answer',      -- the answer is no HTTP
+    'unreachable',        -- not reached for another reason
+    'poison',             -- its crawls ended with their agents
+    'no-agent',           -- no enrolled agent may crawl it
+    'cancelled',          -- an operator cancelled it
+    'same-site'           -- its site is that of another task of the batch
+);
+
+-- Tasks: one round of one site of one batch.
+create table tasks (
+    -- Its number.
+    id bigint primary key generated always as identity,
+    -- The batch, the site, and the round from 1 on.
+    batch_id bigint not null references batches (id),
+    site_id bigint not null references sites (id), -- the site
+    round integer not null default 1, -- the round
+    -- What was done about it.
+    state task_state not null default 'submitted',
+    -- When it entered its state.
+    state_since timestamptz not null default now(),
+    -- Why it waits, fell back, failed or was cancelled, for people; null otherwise.
+    reason text,
+    -- Why it failed or was cancelled; null otherwise.
+    reason_kind reason_kind,
+    -- Located, and no agent is to be chosen for it yet: `parkings` or `unmet_tasks` says why.
+    parked boolean not null default false,
+    -- The newest assignment; null before the first.
+    assignment_id bigint,
+    -- The agent of that assignment while the task is assigned or leased, else null; kept by the
+    -- trigger below. What waits for an agent is looked up every second for every agent.
+    agent_id bigint constraint tasks_agent_exists references agents (id),
+    -- The token of the newest grant; 0 before the first.
+    token bigint not null default 0,
+    -- Crawls of this round that crashed: the lease was lost with its agent, or the agent says that
+    -- the crawl panicked. After a few the task is given up, so that it does not take the fleet down
+    -- agent by agent.
+    crashes integer not null default 0,
+    -- When the next round of this task was made; null: this is its newest round.
+    retried_at timestamptz,
+    -- When the next round is due; null while this one has not ended, where there is no next, and
+    -- once it was made.
+    recrawl_at timestamptz,
+    constraint tasks_unique unique (batch_id, site_id, round)
+);
+create index tasks_open on tasks (state, id) where state in ('submitted', 'measuring', 'located', 'assigned', 'leased');
+create index tasks_by_site on tasks (site_id);
+create index tasks_held on tasks (reason) where state in ('submitted', 'measuring') and reason is not null;
+-- Tasks that an agent can be chosen for. Those whose lease was lost come first (token > 0): an
+-- operator has waited for them longest.
+create index tasks_to_choose_now on tasks ((token = 0), id) where state = 'located' and not parked;
+-- Tasks of an agent in the order of grants, those whose lease was lost first; and how many it has.
+create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
+-- What of a batch waits for an agent that may not have it any more.
+create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state = 'assigned';
+-- Crawls under way of a batch: once nothing of it waits, the long ones are looked for. At most as
+-- many as agents have slots.
+create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
+-- Tasks whose next round is due are found without a look at those that wait for theirs.
+create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
+
+-- A trigger, so that no statement can forget it. A grant and a release leave the agent alone, and
+-- cost nothing here.
+create function name_agent_of_task() returns trigger language plpgsql as $$
+begin
+    new.agent_id = case when new.state in ('assigned', 'leased') then
+        (select agent_id from assignments where id = new.assignment_id)
+    end;
+    return new;
+end $$;
+create trigger tasks_agent_chosen before update of state, assignment_id on tasks for each row
+when (
+    new.assignment_id is distinct from old.assignment_id
+    or (new.state in ('assigned', 'leased')) <> (new.agent_id is not null)
+) execute function name_agent_of_task();
+
+-- Located tasks that wait for their site's address, or for an operator. They are parked.
+create table parkings (
+    -- The task.
+    task_id bigint primary key references tasks (id) on delete cascade,
+    -- What it waits for.
+    cause text not null constraint parkings_cause_known check (
+        cause in (
+            'address', -- its address bears no further crawl
+            'pause',   -- the site asked to be left alone
+            'breaker'  -- requests to its site failed without end; an operator may reopen it
+        )
+    ),
+    -- The address, or network, whose turn it waits for; null of other causes.
+    address inet,
+    -- Until when the site is left alone; null of other causes.
+    until timestamptz,
+    -- Since when it waits.
+    since timestamptz not null default now(),
+    -- Its turn at the address has come, and its crawl has not begun there yet.
+    called boolean not null default false,
+    constraint parkings_wait_for_something check (
+        (cause = 'address' and address is not null) or (cause = 'pause' and until is not null) or cause = 'breaker'
+    )
+);
+create index parkings_at_address on parkings (address, called, since) where cause = 'address';
+create index parkings_until on parkings (until) where cause = 'pause';
+create index parkings_broken_off on parkings (task_id) where cause = 'breaker';
+
+-- Located tasks that wait because no agent may crawl them. They are parked.
+create table unmet_tasks (
+    -- The task.
+    task_id bigint primary key references tasks (id) on delete cascade,
+    -- Its batch, repeated for the index.
+    batch_id bigint not null references batches (id),
+    -- When the task got its newest reason.
+    told_at timestamptz not null default now()
+);
+create index unmet_tasks_of_batch on unmet_tasks (batch_id, told_at);
+
+-- Agents that a batch's constraints excluded when agents were chosen. Most assignments of a batch
+-- share one row.
+create table exclusions (
+    -- Its number.
+    id bigint primary key generated always as identity,
+    -- The batch.
+    batch_id bigint not null references batches (id),
+    -- The excluded agents.
+    agents bigint[] not null,
+    -- Parallel to them: country, carrier, tag:NAME or quota.
+    causes text[] not null,
+    -- When it was first used.
+    created_at timestamptz not null default now(),
+    constraint exclusions_parallel check (cardinality(agents) = cardinality(causes))
+);
+create index exclusions_newest on exclusions (batch_id, id);
+
+-- Choices of an agent for a task; a new choice is a new row. With the task in its key, a task's
+-- newest choice is one of its own.
+create table assignments (
+    -- Its number.
+    id bigint primary key generated always as identity,
+    -- The task.
+    task_id bigint not null references tasks (id),
+    -- The agent that was chosen.
+    agent_id bigint not null references agents (id),
+    -- The strategy that chose; differs from the batch's where `fallback_reason` is set.
+    strategy text not null,
+    -- The seed of the draw.
+    seed bigint not null,
+    -- The candidates, best first.
+    candidates bigint[] not null,
+    -- Their round trips to the site, predicted and measured; null where unknown.
+    predicted_us bigint[] not null,
+    measured_us bigint[] not null, -- measured
+    -- Their load levels; null for one that was away.
+    levels bigint[],
+    -- Agents that took work and were not excluded, candidates or not.
+    available integer,
+    -- The agents that were excluded; null where none were.
+    exclusions_id bigint constraint assignments_exclusions_exist references exclusions (id),
+    -- How long the crawl was predicted to take; null where the strategy does not predict it.
+    crawl_ms bigint constraint assignments_crawl_not_negative check (crawl_ms >= 0),
+    -- Why the batch's own strategy could not be followed, for people; null otherwise.
+    fallback_reason text,
+    -- How the strategy was followed, for people, where that is not obvious; null otherwise.
+    note text,
+    -- When it was chosen.
+    created_at timestamptz not null default now(),
+    constraint assignments_of_task unique (task_id, id),
+    constraint assignments_candidates_parallel check (
+        cardinality(candidates) = cardinality(predicted_us) and cardinality(candidates) = cardinality(measured_us)
+    ),
+    constraint assignments_levels_parallel check (cardinality(candidates) = cardinality(levels))
+);
+create index assignments_by_exclusions on assignments (exclusions_id) where exclusions_id is not null;
+alter table tasks add constraint tasks_assignment_exists
+    foreign key (id, assignment_id) references assignments (task_id, id);
+
+create type lease_state as enum (
+    'active',    -- the session may crawl
+    'completed', -- its outcome was accepted
+    'released',  -- handed back
+    'expired',   -- its session was lost
+    'revoked'    -- its task was cancelled
+);
+
+-- Leases: an agent session's right to crawl a task's site.
+create table leases (
+    -- The task.
+    task_id bigint not null references tasks (id),
+    -- The fence: rises by one per grant of the task.
+    token bigint not null,
+    -- The task's site, repeated for `leases_one_per_site`.
+    site_id bigint not null references sites (id),
+    -- The agent.
+    agent_id bigint not null references agents (id),
+    -- Its session; another one when its agent reconnects and goes on.
+    session_id bigint not null references sessions (id),
+    -- Whether it may crawl, or how it ended.
+    state lease_state not null default 'active',
+    -- The address, or the network of one, that the crawl sends requests to; null until its agent
+    -- has claimed it.
+    address inet,
+    -- When it was granted.
+    granted_at timestamptz not null default now(),
+    -- When it ended; null while it is active.
+    ended_at timestamptz,
+    -- When its agent was told that it is revoked; null until then, and of every other lease.
+    revocation_sent_at timestamptz,
+    -- What the crawl crashed with, in the agent's words; null of every other lease.
+    crash text,
+    primary key (task_id, token)
+);
+-- At most one task of a site is leased at a time, across batches.
+create unique index leases_one_per_site on leases (site_id) where state = 'active';
+create index leases_active_by_agent on leases (agent_id) where state = 'active';
+create index leases_active_by_session on leases (session_id) where state = 'active';
+create index leases_at_address on leases (address) where state = 'active' and address is not null;
+-- What a session has yet to be told is looked up every second.
+create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
+
+-- How far crawls under way have come: another agent goes on with one instead of beginning again.
+create table checkpoints (
+    -- The task.
+    task_id bigint primary key references tasks (id) on delete cascade,
+    -- The token of the lease whose agent sent it.
+    token bigint not null,
+    -- Pages fetched so far, by all agents that had the task.
+    pages integer not null,
+    -- The state of the crawl, deflated; only agents read it.
+    state bytea not null constraint checkpoints_at_most_a_megabyte check (octet_length(state) <= 1048576),
+    -- When it was stored.
+    saved_at timestamptz not null default now(),
+    -- The least time between two requests at the moment; null from agents that do not say.
+    interval_ms bigint,
+    -- Until when the site is left alone; null when it is not.
+    paused_until timestamptz,
+    -- Times the site turned the crawl away (429, 503) since its rate was last raised.
+    turned_away integer not null default 0,
+    -- Requests that failed in a row; a certain number opens the breaker and ends the crawl.
+    failed_in_a_row integer not null default 0,
+    -- Requests of the last minute.
+    recent_requests integer not null default 0,
+    -- Those of them that failed.
+    recent_errors integer not null default 0,
+    -- The newest error, a sentence; empty when there was none.
+    last_error text not null default ''
+);
+-- It is deflated already.
+alter table checkpoints alter column state set storage external;
+
+-- What a finished crawl reported; at most one per task.
+create table outcomes (
+    -- The task.
+    task_id bigint primary key references tasks (id),
+    -- The token of the lease it ended.
+    token bigint not null,
+    -- The agent that crawled.
+    agent_id bigint not null references agents (id),
+    -- How the crawl ended.
+    kind text not null constraint outcomes_kind_known check (kind in ('complete', 'truncated', 'blocked', 'unreachable')),
+    -- The budget that was used up, when truncated: pages, bytes, duration or depth.
+    budget text,
+    -- What blocked it, when blocked; null from agents that do not say.
+    blocked_by text constraint outcomes_blocked_by_known check (blocked_by in ('robots', 'guard', 'breaker')),
+    -- Pages and bytes that were fetched, and requests that failed.
+    pages integer not null,
+    bytes bigint not null, -- the bytes
+    errors integer not null, -- the failed requests
+    -- Pages fetched once more, because the agent that had fetched them could not hand over all its
+    -- state.
+    refetched integer not null default 0,
+    -- Links left out because they lead into traps.
+    trapped integer not null default 0,
+    -- When the crawl began, by the agent's clock.
+    started_at timestamptz not null,
+    -- How long it took, by the agent's clock.
+    duration_ms bigint not null,
+    -- Median time to first byte on warm connections; null when none was seen.
+    rtt_us bigint,
+    -- The agent's message, for people; empty when there is none.
+    message text not null default '',
+    -- When it was accepted.
+    accepted_at timestamptz not null default now(),
+    constraint outcomes_of_a_lease foreign key (task_id, token) references leases (task_id, token)
+);
+-- How long an agent's newest crawls took says how soon its slots are free.
+create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
+-- Few, however many outcomes there are.
+create index outcomes_broken_off on outcomes (accepted_at) where blocked_by = 'breaker';
+
+-- Crawls under way whose lease was asked back, because another agent would end them sooner. At most
+-- once for a task: a crawl does not go to and fro.
+create table recalls (
+    -- The task.
+    task_id bigint primary key references tasks (id) on delete cascade,
+    -- The token of the lease that was asked back.
+    token bigint not null,
+    -- The agent of that lease.
+    agent_id bigint not null references agents (id),
+    -- The agent that would end the crawl sooner, as it looked then; the task is chosen for anew
+    -- once it is handed back.
+    to_agent_id bigint not null references agents (id),
+    -- How long the crawl would have gone on, and how long at the other agent, the handover
+    -- included.
+    here_ms bigint not null,
+    there_ms bigint not null, -- at the other agent
+    -- When it was decided.
+    asked_at timestamptz not null default now(),
+    -- When the agent was told, on the session that has the lease; null until then.
+    sent_at timestamptz,
+    constraint recalls_of_a_lease foreign key (task_id, token) references leases (task_id, token) on delete cascade
+);
+-- What a session has yet to be told is looked up every second.
+create index recalls_untold on recalls (agent_id) where sent_at is null;
+-- Slots that newly recalled crawls will take.
+create index recalls_newest on recalls (asked_at);
+
+-- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
+-- All tasks of a site share the newest one.
+create table confirmations (
+    -- The site.
+    site_id bigint primary key references sites (id),
+    -- When it began.
+    began_at timestamptz not null default now(),
+    -- When all agents had answered or were not waited for any longer; null while one is waited for.
+    ended_at timestamptz
+);
+create index confirmations_open on confirmations (began_at) where ended_at is null;
+
+-- The agents that a confirmation asks, one after another; none when no agent can be nearer than
+-- those that have measured.
+create table confirmers (
+    -- The site.
+    site_id bigint not null references confirmations (site_id),
+    -- The agent.
+    agent_id bigint not null references agents (id),
+    -- When it was ordered to measure, the last time; null until its turn.
+    asked_at timestamptz,
+    -- When its measurement or its failure was seen; null until then.
+    answered_at timestamptz,
+    primary key (site_id, agent_id)
+);
+
+-- Sites whose distances are too uncertain to choose an agent by, of batches that do not confirm
+-- every site. A row is deleted when the confirmation begins.
+create table wanted_confirmations (
+    -- The site.
+    site_id bigint primary key references sites (id),
+    -- Since when: a strategy that can do without waits no longer than a confirmation is expected to
+    -- take.
+    wanted_at timestamptz not null default now()
+);
