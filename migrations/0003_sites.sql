@@ -32,9 +32,6 @@ create table sites (
     -- Measurements before this do not count, as crawls contradicted them; null when none was
     -- doubted.
     doubted_at timestamptz,
-    -- When an operator reopened it: outcomes of the breaker before this do not count. Null when it
-    -- was never reopened.
-    reopened_at timestamptz,
     constraint sites_position_whole check (
         (latitude is null) = (position_source is null) and (longitude is null) = (position_source is null)
     )

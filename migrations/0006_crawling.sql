@@ -127,8 +127,8 @@ create table tasks (
     reason text,
     -- Why it failed or was cancelled; null otherwise.
     reason_kind reason_kind,
-    -- Located, and no agent is to be chosen for it yet: `parkings` or `unmet_tasks` says why.
-    parked boolean not null default false,
+    -- Whether it has a hold in `task_holds` that is not admitted: no agent is chosen for it.
+    held boolean not null default false,
     -- The newest assignment; null before the first.
     assignment_id bigint,
     -- The agent of that assignment while the task is assigned or leased, else null; kept by the
@@ -145,14 +145,15 @@ create table tasks (
     -- When the next round is due; null while this one has not ended, where there is no next, and
     -- once it was made.
     recrawl_at timestamptz,
-    constraint tasks_unique unique (batch_id, site_id, round)
+    constraint tasks_unique unique (batch_id, site_id, round),
+    constraint tasks_held_are_located check (not held or state = 'located')
 );
 create index tasks_open on tasks (state, id) where state in ('submitted', 'measuring', 'located', 'assigned', 'leased');
 create index tasks_by_site on tasks (site_id);
 create index tasks_held on tasks (reason) where state in ('submitted', 'measuring') and reason is not null;
 -- Tasks that an agent can be chosen for. Those whose lease was lost come first (token > 0): an
 -- operator has waited for them longest.
-create index tasks_to_choose_now on tasks ((token = 0), id) where state = 'located' and not parked;
+create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held;
 -- Tasks of an agent in the order of grants, those whose lease was lost first; and how many it has.
 create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
 -- What of a batch waits for an agent that may not have it any more.
@@ -178,44 +179,54 @@ when (
     or (new.state in ('assigned', 'leased')) <> (new.agent_id is not null)
 ) execute function name_agent_of_task();
 
--- Located tasks that wait for their site's address, or for an operator. They are parked.
-create table parkings (
+create type hold_cause as enum (
+    'address',   -- its turn at its address has not come
+    'pause',     -- its site asked to be left alone
+    'breaker',   -- the circuit of its site is open
+    'unmet',     -- no agent may crawl it: `batch_constraints` says why
+    'confirming' -- the agents that may be nearest measure its site
+);
+
+-- Located tasks that wait for something of their own; at most one hold a task. A hold is deleted
+-- when what it waits for has come, or the task moves on.
+create table task_holds (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
+    -- Its batch and its site, repeated for the indexes.
+    batch_id bigint not null references batches (id),
+    site_id bigint not null references sites (id), -- the site
     -- What it waits for.
-    cause text not null constraint parkings_cause_known check (
-        cause in (
-            'address', -- its address bears no further crawl
-            'pause',   -- the site asked to be left alone
-            'breaker'  -- requests to its site failed without end; an operator may reopen it
-        )
-    ),
+    cause hold_cause not null,
     -- The address, or network, whose turn it waits for; null of other causes.
     address inet,
-    -- Until when the site is left alone; null of other causes.
+    -- When the hold ends by itself; null where it does not.
     until timestamptz,
     -- Since when it waits.
     since timestamptz not null default now(),
-    -- Its turn at the address has come, and its crawl has not begun there yet.
-    called boolean not null default false,
-    constraint parkings_wait_for_something check (
-        (cause = 'address' and address is not null) or (cause = 'pause' and until is not null) or cause = 'breaker'
-    )
+    -- Its turn at the address has come: an agent is chosen for it, and it keeps a place at the
+    -- address until its crawl begins there.
+    admitted boolean not null default false,
+    constraint task_holds_at_an_address check ((cause = 'address') = (address is not null)),
+    constraint task_holds_pauses_end check (cause <> 'pause' or until is not null),
+    constraint task_holds_admitted_to_an_address check (not admitted or cause = 'address')
 );
-create index parkings_at_address on parkings (address, called, since) where cause = 'address';
-create index parkings_until on parkings (until) where cause = 'pause';
-create index parkings_broken_off on parkings (task_id) where cause = 'breaker';
+create index task_holds_at_address on task_holds (address, admitted, since, task_id) where cause = 'address';
+create index task_holds_until on task_holds (until) where until is not null;
+create index task_holds_unmet on task_holds (batch_id, since, task_id) where cause = 'unmet';
+create index task_holds_of_site on task_holds (site_id, cause) where cause in ('breaker', 'confirming');
 
--- Located tasks that wait because no agent may crawl them. They are parked.
-create table unmet_tasks (
-    -- The task.
-    task_id bigint primary key references tasks (id) on delete cascade,
-    -- Its batch, repeated for the index.
-    batch_id bigint not null references batches (id),
-    -- When the task got its newest reason.
-    told_at timestamptz not null default now()
+-- Sites whose circuit is open: requests to them failed without end. Their tasks are held until an
+-- operator reopens them.
+create table open_circuits (
+    -- The site.
+    site_id bigint primary key references sites (id),
+    -- Since when.
+    since timestamptz not null default now(),
+    -- The agent whose crawl opened it.
+    agent_id bigint not null references agents (id),
+    -- That agent's message, for people.
+    message text not null
 );
-create index unmet_tasks_of_batch on unmet_tasks (batch_id, told_at);
 
 -- Agents that a batch's constraints excluded when agents were chosen. Most assignments of a batch
 -- share one row.
@@ -386,8 +397,6 @@ create table outcomes (
 );
 -- How long an agent's newest crawls took says how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
--- Few, however many outcomes there are.
-create index outcomes_broken_off on outcomes (accepted_at) where blocked_by = 'breaker';
 
 -- Crawls under way whose lease was asked back, because another agent would end them sooner. At most
 -- once for a task: a crawl does not go to and fro.

@@ -148,14 +148,6 @@ from site_measurements m
 join confirmers c on c.site_id = m.site_id and c.agent_id = m.prober_id
 where m.measured_at between c.asked_at and coalesce(c.answered_at, 'infinity');
 
--- Sites whose requests failed without end, and since when: no agent crawls them until an operator
--- reopens them.
-create view broken_off as
-select t.site_id, max(o.accepted_at) as since
-from outcomes o join tasks t on t.id = o.task_id join sites s on s.id = t.site_id
-where o.blocked_by = 'breaker' and o.accepted_at > coalesce(s.reopened_at, '-infinity')
-group by t.site_id;
-
 -- Crawls that have ended, and when they were under way, for reports of throughput. A crawl lies
 -- between the grant of its lease and the acceptance of its outcome, by this database's clock; the
 -- agent's clock and the length it reports say where in between, as far as they fit. So a wrong

@@ -252,6 +252,47 @@ pub fn waits(state: &str, reason: Option<&str>) -> Option<String> {
     Some(format!("no agent yet: {}", reason.filter(|reason| !reason.is_empty()).unwrap_or(usually)))
 }
 
+/// What a located task waits for of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// Its turn at this address.
+    Address(String),
+    /// The end of the pause that its site asked for.
+    Pause,
+    /// A person, as its site's circuit is open.
+    Breaker,
+    /// An agent that may crawl it; why there is none.
+    Unmet(String),
+    /// Agents that may be nearest, which measure its site.
+    Confirming,
+}
+
+impl Hold {
+    /// The word for it in answers.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Address(_) => "address",
+            Self::Pause => "pause",
+            Self::Breaker => "breaker",
+            Self::Unmet(_) => "unmet",
+            Self::Confirming => "confirming",
+        }
+    }
+}
+
+/// Why a held task waits.
+pub fn held(hold: &Hold) -> String {
+    match hold {
+        Hold::Address(address) => format!("its turn at {address} has not come"),
+        Hold::Pause => "its site asked to be left alone".to_owned(),
+        Hold::Breaker => {
+            "requests to its site failed without end: `landfall sites reopen` lets it be crawled again".to_owned()
+        }
+        Hold::Unmet(why) => why.clone(),
+        Hold::Confirming => "the agents that may be nearest measure it".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

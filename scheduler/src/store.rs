@@ -3,6 +3,7 @@
 //! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
 
+pub mod addresses;
 pub mod agents;
 pub mod alarms;
 pub mod assignments;
@@ -22,6 +23,7 @@ pub mod explain;
 pub mod facts;
 pub mod failures;
 pub mod fit_requests;
+pub mod holds;
 pub mod landmarks;
 pub mod leases;
 pub mod loads;
@@ -29,7 +31,6 @@ pub mod measurement_orders;
 pub mod measurements;
 pub mod notices;
 pub mod outcomes;
-pub mod parkings;
 pub mod placements;
 pub mod planner;
 mod policies;

@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[path = "session/checkpoints.rs"]
 mod checkpoints;
-#[path = "session/parked.rs"]
-mod parked;
+#[path = "session/held.rs"]
+mod held;
 #[path = "session/policies.rs"]
 mod policies;
 #[path = "session/recalls.rs"]

@@ -300,7 +300,12 @@ async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained(
     std::fs::write(&list, names.replacen(&site, &format!("{site},45.75,126.5"), 1)).unwrap();
     submit(&cluster, &list, &["--request-interval", "100ms", "--tag", "chosen"]).await;
     cluster
-        .await_count("sites that nobody may crawl", "select count(*) from unmet_tasks", 6, BATCH_PATIENCE)
+        .await_count(
+            "sites that nobody may crawl",
+            "select count(*) from task_holds where cause = 'unmet'",
+            6,
+            BATCH_PATIENCE,
+        )
         .await
         .unwrap();
     let explained = cluster.operate(&["explain", &site, "--wide"]).await.unwrap();

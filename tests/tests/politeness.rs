@@ -15,7 +15,7 @@ use landfall_lab::process::until;
 use landfall_lab::scenario::Scenario;
 use landfall_lab::sites::Access;
 use landfall_lab::world::World;
-use landfall_scheduler::store::parkings::bears;
+use landfall_scheduler::store::addresses::bears;
 use tokio::sync::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const SLACK: Duration = Duration::from_millis(200);
 const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 /// Leases that ended without a request, because their address bore no further crawl.
-const PARKED: &str = "select count(*) from leases where state = 'released' and address is null";
+const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
 
 /// Held by the test whose cluster runs.
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -57,7 +57,7 @@ async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
     let sites = cluster.world.scenario().sites.len();
     cluster.await_count("every task to end", ENDED, sites, PATIENCE).await.unwrap();
     assert_eq!(count(cluster, "select count(*) from tasks where state = 'done'").await, i64::try_from(sites).unwrap());
-    assert_eq!(count(cluster, "select count(*) from tasks where parked").await, 0, "nothing waits for ever");
+    assert_eq!(count(cluster, "select count(*) from tasks where held").await, 0, "nothing waits for ever");
 }
 
 /// What the sites of one address saw.
@@ -116,8 +116,8 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
     let mut cluster = cluster(scenario, 4, "").await;
     let began = Instant::now();
     crawl_all(&mut cluster, &["--request-interval", "500ms"]).await;
-    println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, PARKED).await);
-    assert!(count(&cluster, PARKED).await > 0, "no address was ever full: this shows nothing");
+    println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
+    assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let promise = Promise { interval: Duration::from_millis(500), slack: SLACK };
     sites_are_asked_as_was_promised(&cluster, promise);
     let log = cluster.world.log.entries();
@@ -142,13 +142,13 @@ async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_ot
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
     let policy = ["--request-interval", "1s", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
-    assert!(count(&cluster, PARKED).await > 0, "no address was ever full: this shows nothing");
+    assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let promise = Promise { interval: Duration::from_secs(1), slack: SLACK };
-    let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, PARKED).await);
+    let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
     // Whose origin is known is asked for robots.txt as soon as its turn has come, which is as soon as another's crawl has ended.
     submit(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
-    assert_eq!(count(&cluster, PARKED).await, in_vain, "where a site is, and that its address is full, is known now");
+    assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
     sites_are_asked_as_was_promised(&cluster, promise);
     let log = cluster.world.log.entries();
     for (crawls, log) in [("first", &first[..]), ("second", &log[first.len()..])] {

@@ -62,6 +62,8 @@ struct Task {
     round: u32,
     state: String,
     reason: String,
+    /// What holds it while it waits for something of its own; empty otherwise.
+    held: String,
     waits: String,
     choices: Vec<Choice>,
 }
@@ -112,8 +114,8 @@ impl From<ExplainResponse> for Explained {
 }
 
 impl From<ExplainedTask> for Task {
-    fn from(ExplainedTask { batch, round, state, reason, waits, choices }: ExplainedTask) -> Self {
-        Self { batch, round, state, reason, waits, choices: choices.into_iter().map(Choice::from).collect() }
+    fn from(ExplainedTask { batch, round, state, reason, held, waits, choices }: ExplainedTask) -> Self {
+        Self { batch, round, state, reason, held, waits, choices: choices.into_iter().map(Choice::from).collect() }
     }
 }
 

@@ -11,6 +11,8 @@ pub(super) struct TaskRow {
     round: u32,
     state: String,
     reason: String,
+    /// What holds it while it waits for something of its own; empty otherwise.
+    held: String,
     agent: String,
     strategy: String,
     note: String,
@@ -86,6 +88,7 @@ impl From<SiteTask> for TaskRow {
             round: task.round,
             state: task.state,
             reason: task.reason,
+            held: task.held,
             agent: task.agent,
             strategy: task.strategy,
             note: task.note,

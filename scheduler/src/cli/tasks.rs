@@ -116,6 +116,8 @@ pub(super) struct SiteRow {
     /// The kind of reason for which it failed or was cancelled; empty otherwise.
     reason_kind: String,
     reason: String,
+    /// What holds it while it waits for something of its own; empty otherwise.
+    held: String,
     /// The newest of the site in this batch, from 1.
     round: u32,
 }
@@ -132,6 +134,7 @@ impl From<v1::AssignmentRow> for SiteRow {
             pages: row.pages,
             bytes: row.bytes,
             reason: row.reason,
+            held: row.held,
             round: row.round,
         }
     }

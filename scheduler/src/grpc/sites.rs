@@ -106,7 +106,7 @@ impl SiteService for SiteDesk {
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
         if cancelled.leases > 0 {
-            // Somebody may be parked at an address that has become free.
+            // Tasks may be held for their turn at an address that has become free.
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(Response::new(cancelled.into()))

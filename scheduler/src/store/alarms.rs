@@ -1,17 +1,18 @@
-//! Alarms: sites that were broken off, because requests to them failed without end. Nobody crawls one until a person reopens it; tasks of
-//! it that come to be chosen for are parked.
+//! Alarms: sites whose circuit is open, because requests to them failed without end. Nobody crawls one until a person reopens it;
+//! tasks of it that come to be chosen for are held.
 //!
-//! Nothing of this is stored beside the outcomes: a site is broken off while its breaker opened after it was reopened last (the view
-//! `broken_off`).
+//! Invariants: an outcome opens a circuit, and reopening its site closes it; no task is held for a circuit that is closed.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{SiteId, TaskId};
+use crate::model::{AgentId, SiteId, TaskId};
 
+use super::holds::{self, Cause, Which};
+use super::measurements::raw_sites;
 use super::{Error, unsigned};
 
-/// A site that was broken off.
+/// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarm {
     /// Its name.
@@ -33,68 +34,84 @@ pub struct Alarm {
 pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
-        select s.name as site, broken.since as "since!", o.agent as "agent!", o.message as "message!",
-               (select count(*) from parkings p join tasks t on t.id = p.task_id
-                where p.cause = 'breaker' and t.site_id = s.id and t.state = 'located') as "waiting!",
+        select s.name as site, c.since, a.name as agent, c.message,
+               (select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = s.id) as "waiting!",
                count(*) over () as "total!"
-        from broken_off broken
-        join sites s on s.id = broken.site_id
-        cross join lateral (
-            select a.name as agent, o.message
-            from outcomes o join tasks t on t.id = o.task_id join agents a on a.id = o.agent_id
-            where o.blocked_by = 'breaker' and o.accepted_at = broken.since and t.site_id = s.id
-            limit 1
-        ) o
-        order by broken.since desc, s.name
+        from open_circuits c
+        join sites s on s.id = c.site_id
+        join agents a on a.id = c.agent_id
+        order by c.since desc, s.name
         limit $1
         "#,
         limit,
     )
     .fetch_all(conn)
     .await?;
-    let total = unsigned("outcomes", "count", rows.first().map_or(0, |row| row.total))?;
+    let total = unsigned("open_circuits", "count", rows.first().map_or(0, |row| row.total))?;
     let alarms = rows.into_iter().map(|row| {
         Ok(Alarm {
             site: row.site,
             since: row.since,
             agent: row.agent,
             message: row.message,
-            waiting: unsigned("parkings", "count", row.waiting)?,
+            waiting: unsigned("task_holds", "count", row.waiting)?,
         })
     });
     Ok((alarms.collect::<Result<_, Error>>()?, total))
 }
 
-/// Since when a site has been broken off; `None` when it is not.
+/// Since when a site's circuit has been open; `None` when it is closed.
 ///
 /// # Errors
 /// When the database fails.
 pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
-    let since = sqlx::query_scalar!(r#"select since as "since!" from broken_off where site_id = $1"#, site.get());
+    let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());
     Ok(since.fetch_optional(conn).await?)
 }
 
-/// Parks located tasks whose sites are broken off. They are locked by the caller.
+/// Opens the circuits of the sites whose crawls the breaker ended; one that is open stays as it is.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn park(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+pub(super) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
+    let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
+    let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
+    let messages: Vec<&str> = ended.iter().map(|(.., message)| *message).collect();
     sqlx::query!(
         r#"
-        with parked as (
-            insert into parkings (task_id, cause) select id, 'breaker' from unnest($1::bigint[]) as id
-            on conflict (task_id) do update
-            set cause = 'breaker', address = null, until = null, since = now(), called = false
-        )
-        update tasks set parked = true, reason = 'its site was broken off: `landfall sites reopen` lets it be crawled again'
-        where id = any($1)
+        insert into open_circuits (site_id, agent_id, message)
+        select * from unnest($1::bigint[], $2::bigint[], $3::text[]) as opened (site_id, agent_id, message)
+        order by site_id
+        on conflict (site_id) do nothing
         "#,
-        &tasks,
+        &sites,
+        &agents,
+        &messages as _,
     )
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
+///
+/// # Errors
+/// When the database fails.
+pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
+    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    let open = sqlx::query_scalar!(
+        r#"
+        select t.id from tasks t join open_circuits c on c.site_id = t.site_id
+        where t.id = any($1)
+        -- So that it is not closed before its tasks are seen to be held. One that is being closed counts as closed.
+        for share of c skip locked
+        "#,
+        &tasks,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (TaskId::new(task), Cause::Breaker)).collect();
+    holds::hold(conn, &broken).await
 }
 
 /// Lets sites be crawled again, all that are broken off where none is named; returns how many were, and how many tasks waited for that.
@@ -104,34 +121,17 @@ pub async fn park(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error
 /// When the database fails.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
-    let reopened = sqlx::query_scalar!(
-        r#"
-        update sites s set reopened_at = now()
-        from broken_off broken
-        where s.id = broken.site_id and ($1::bigint[] is null or s.id = any($1))
-        returning s.id
-        "#,
+    // Once before, for whoever records an outcome locks tasks before circuits; and once behind, for what was held until it was closed.
+    let open = sqlx::query_scalar!(
+        "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),
-    )
-    .fetch_all(&mut *conn)
-    .await?;
-    let called = sqlx::query!(
-        r#"
-        with waiting as (
-            select t.id, t.state = 'located' as located from parkings p join tasks t on t.id = p.task_id
-            where p.cause = 'breaker' and t.site_id = any($1)
-            order by t.id
-            for update of t
-        ), over as (
-            delete from parkings p using waiting where p.task_id = waiting.id
-        )
-        update tasks t set parked = false, reason = null from waiting where t.id = waiting.id and waiting.located
-        "#,
-        &reopened,
-    )
-    .execute(conn)
-    .await?;
-    Ok((u64::try_from(reopened.len()).unwrap_or(u64::MAX), called.rows_affected()))
+    );
+    let open: Vec<SiteId> = open.fetch_all(&mut *conn).await?.into_iter().map(SiteId::new).collect();
+    let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &raw_sites(&open));
+    let closed = closed.execute(&mut *conn).await?.rows_affected();
+    released += holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
@@ -171,26 +171,39 @@ mod tests {
         fixtures::record(&mut conn, agent, &report).await.expect("record");
         let next = fixtures::task(&mut conn, second, site, "located").await;
         let unhurt = fixtures::task(&mut conn, second, other, "located").await;
-        let broken = async |conn: &mut PgConnection| {
+        let chosen = async |conn: &mut PgConnection| {
             let waiting =
                 assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
                     .await
                     .expect("look");
-            waiting.into_iter().map(|task| (task.task, task.broken_off)).collect::<Vec<_>>()
+            waiting.into_iter().map(|task| task.task).collect::<Vec<_>>()
         };
-        assert_eq!(broken(&mut conn).await, [(next, true), (unhurt, false)]);
-        park(&mut conn, &[next]).await.expect("park");
-        assert_eq!(broken(&mut conn).await, [(unhurt, false)]);
+        assert_eq!(chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
+        assert_eq!(chosen(&mut conn).await, [unhurt]);
         let (alarms, total) = open(&mut conn, 10).await.expect("list");
         assert_eq!((alarms[0].site.as_str(), alarms[0].agent.as_str(), alarms[0].waiting, total), ("a.cn", "a", 1, 1));
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
         assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
         assert_eq!(reopen(&mut conn, Some(&[site])).await.expect("reopen"), (1, 1));
         assert_eq!(reopen(&mut conn, None).await.expect("reopen"), (0, 0));
-        assert_eq!(broken(&mut conn).await, [(next, false), (unhurt, false)]);
+        assert_eq!(chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
         assert_eq!(
             (open(&mut conn, 10).await.expect("list").1, of_site(&mut conn, site).await.expect("look")),
             (0, None)
         );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_circuit_opens_once_and_outlives_the_batch_whose_crawl_opened_it(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        for said in ["50 requests in a row failed", "once more"] {
+            raise(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("raise");
+        }
+        let (alarms, total) = open(&mut conn, 10).await.expect("list");
+        assert_eq!((alarms[0].message.as_str(), total), ("50 requests in a row failed", 1));
     }
 }

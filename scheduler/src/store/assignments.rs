@@ -10,8 +10,10 @@ use crate::model::{BatchId, SiteId, Strategy, TaskId};
 use crate::strategy::{Candidate, Choice, Former};
 
 use super::Error;
+pub use unassign::{From, unassign};
 use waiting::Row;
 
+mod unassign;
 mod waiting;
 
 /// A task that needs an agent.
@@ -33,8 +35,6 @@ pub struct Waiting {
     pub former: Option<Former>,
     /// What became of it, for people.
     pub parted: Option<String>,
-    /// Whether its site was broken off.
-    pub broken_off: bool,
     /// How long it has been in its state.
     pub waited: Duration,
     /// Whether its site was confirmed lately, or still is to be.
@@ -72,7 +72,7 @@ pub struct Within {
 }
 
 /// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
-/// so are those that are parked (`super::parkings`), those of `gnp-confirmed` whose site has no confirmation that ended
+/// so are those that are held (`super::holds`), those of `gnp-confirmed` whose site has no confirmation that ended
 /// `within.confirmed` ago, and those of a strategy that has unsure sites confirmed while theirs is wanted or under way, for
 /// `within.confirming` at most: they would have waited as long, and an agent that keeps silent must not keep them longer.
 ///
@@ -89,7 +89,7 @@ pub async fn waiting(
     let rows = sqlx::query_as!(
         Row,
         r#"
-        select t.id, t.site_id, t.batch_id, t.reason, b.strategy, t.site_id in (select broken.site_id from broken_off broken) as "broken_off!",
+        select t.id, t.site_id, t.batch_id, t.reason, b.strategy,
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
                (coalesce(r.ended_at >= now() - make_interval(secs => $2), r.site_id is not null)
                 or exists (select from wanted_confirmations w where w.site_id = t.site_id)) as "asked!",
@@ -97,13 +97,13 @@ pub async fn waiting(
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
                c.measured_us as "measured_us?: Vec<Option<i64>>",
-               held.state as "lease?", held.crashed as "crashed?", held.end_cause as "end_cause?",
+               had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
                a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.hung_up as "hung_up?"
         from tasks t
         join batches b on b.id = t.batch_id
         -- Whose turn at its address had not come is chosen for anew: its agent was not to blame.
         left join assignments c on c.id = t.assignment_id
-            and not exists (select from parkings p where p.task_id = t.id and p.cause = 'address')
+            and not exists (select from task_holds h where h.task_id = t.id)
         left join agents a on a.id = c.agent_id
         -- `offset 0`: looked up for each task, by index.
         left join lateral (
@@ -111,14 +111,14 @@ pub async fn waiting(
             from leases l join sessions s on s.id = l.session_id
             where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
             offset 0
-        ) held on true
+        ) had on true
         left join lateral (
             select s.paused is not null as paused, s.hung_up_at is not null as hung_up
             from sessions s where s.agent_id = c.agent_id and s.state = 'active'
             offset 0
         ) there on true
         left join confirmations r on r.site_id = t.site_id
-        where t.state = 'located' and not t.parked and (b.strategy = $4) = $5
+        where t.state = 'located' and not t.held and (b.strategy = $4) = $5
           and t.batch_id <> all($8)
           and (b.strategy <> $1 or r.ended_at >= now() - make_interval(secs => $2))
           and (b.strategy <> all($6) or not (
@@ -239,48 +239,6 @@ pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Resu
     Ok(())
 }
 
-/// Returns tasks whose chosen agent has no active session, drains, has paused, or hung up longer than `patience` ago while others are
-/// there, to `located`, to be chosen anew: at most `limit`, and none that somebody else is at. Returns how many.
-///
-/// # Errors
-/// When the database fails.
-pub async fn withdraw_from_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<u64, Error> {
-    let withdrawn = sqlx::query!(
-        r#"
-        with there as (
-            select s.agent_id, s.hung_up_at from sessions s where s.state = 'active' and s.paused is null
-        ), unavailable as (
-            select a.id from agents a
-            where a.draining_since is not null
-               or not exists (select from there where there.agent_id = a.id)
-               -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
-               -- up, the line is broken and not the agents, and nobody else would have the tasks.
-               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - make_interval(secs => $2))
-                  and exists (select from there where hung_up_at is null)
-        ), withdrawn as (
-            -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
-            select t.id, t.assignment_id
-            from unavailable cross join lateral (
-                select id, assignment_id from tasks
-                where tasks.agent_id = unavailable.id and tasks.state = 'assigned'
-                limit $1
-                for update skip locked
-            ) t
-            limit $1
-        )
-        -- What kept the site from being measured is true for the next choice as well.
-        update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
-        from withdrawn w join assignments a on a.id = w.assignment_id
-        where t.id = w.id
-        "#,
-        limit,
-        patience.as_secs_f64(),
-    )
-    .execute(conn)
-    .await?;
-    Ok(withdrawn.rows_affected())
-}
-
 /// Says of located tasks that are planned together why they wait, where nothing else is said of them but one of the `former` reasons.
 ///
 /// # Errors
@@ -291,7 +249,7 @@ pub async fn explain_planned(conn: &mut PgConnection, reason: &str, former: &[&s
         r#"
         with silent as (
             select t.id from tasks t join batches b on b.id = t.batch_id
-            where b.strategy = $2 and t.state = 'located' and not t.parked and (t.reason is null or t.reason = any($3))
+            where b.strategy = $2 and t.state = 'located' and not t.held and (t.reason is null or t.reason = any($3))
             -- Whoever is at a task is about to say something else of it, and may wait for one of the others.
             for no key update of t skip locked
         )
@@ -317,7 +275,7 @@ pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&s
         r#"
         with silent as (
             select id from tasks
-            where state = 'located' and not parked and (reason is null or reason = any($2)) and reason is distinct from $1
+            where state = 'located' and not held and (reason is null or reason = any($2)) and reason is distinct from $1
             -- As above.
             for no key update skip locked
         )
@@ -393,10 +351,10 @@ mod tests {
             .await
             .expect("lock");
         for withdrawn in [1, 1, 0] {
-            assert_eq!(withdraw_from_unavailable(&mut conn, PATIENCE, 1).await.expect("withdraw"), withdrawn);
+            assert_eq!(unassign(&mut conn, From::Unavailable(PATIENCE), 1).await.expect("withdraw"), withdrawn);
         }
         held.rollback().await.expect("roll back");
-        assert_eq!(withdraw_from_unavailable(&mut conn, PATIENCE, 10).await.expect("withdraw"), 1);
+        assert_eq!(unassign(&mut conn, From::Unavailable(PATIENCE), 10).await.expect("withdraw"), 1);
         for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
             assert_eq!(fixtures::state(&mut conn, task).await, state);
         }
@@ -443,7 +401,7 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, gone).await;
         let withdrawn =
-            async |conn: &mut PgConnection| withdraw_from_unavailable(conn, PATIENCE, 10).await.expect("withdraw");
+            async |conn: &mut PgConnection| unassign(conn, From::Unavailable(PATIENCE), 10).await.expect("withdraw");
         let ago = async |conn: &mut PgConnection, seconds: f64| {
             let earlier =
                 "update sessions set hung_up_at = now() - make_interval(secs => $1) where hung_up_at is not null";

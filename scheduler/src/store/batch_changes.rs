@@ -6,10 +6,11 @@
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, TaskId};
+use crate::model::{AgentId, BatchId, LeaseToken, TaskId};
 use crate::site_list::SiteName;
 
-use super::{Error, rounds, sites, unsigned};
+use super::leases::{self, Ending};
+use super::{Error, holds, rounds, sites, unsigned};
 
 /// Why a task was cancelled.
 pub const CANCELLED: &str = "cancelled by the operator";
@@ -104,38 +105,36 @@ pub async fn cancel(
     };
     // First, so that a round that is just being made has been made when open ones are looked for.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
-    let cancelled = sqlx::query_scalar!(
+    let open = sqlx::query_scalar!(
         r#"
-        with open as (
-            select id from tasks
-            where batch_id = $1 and ($2::bigint[] is null or site_id = any($2))
-              and state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
-            order by id
-            for update
-        )
-        update tasks set state = 'cancelled', reason = $3, reason_kind = 'cancelled', state_since = now()
-        from open where tasks.id = open.id
-        returning tasks.id
+        select id from tasks
+        where batch_id = $1 and ($2::bigint[] is null or site_id = any($2))
+          and state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
+        order by id
+        for update
         "#,
         batch.get(),
         sites.as_deref(),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    holds::end(conn, &open).await?;
+    let cancelled = sqlx::query!(
+        r#"
+        update tasks set state = 'cancelled', reason = $2, reason_kind = 'cancelled', state_since = now()
+        where id = any($1)
+        returning id, token
+        "#,
+        &open,
         CANCELLED,
     )
     .fetch_all(&mut *conn)
     .await?;
+    let cancelled: Vec<(TaskId, LeaseToken)> =
+        cancelled.into_iter().map(|row| (TaskId::new(row.id), LeaseToken::new(row.token))).collect();
     // And once more: of what was open a moment ago an outcome may have come first.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
-    // A statement of its own: whoever granted a lease while this waited for the task's row has committed by now.
-    let agents = sqlx::query_scalar!(
-        r#"
-        update leases set state = 'revoked', ended_at = now()
-        where task_id = any($1) and state = 'active'
-        returning agent_id
-        "#,
-        &cancelled,
-    )
-    .fetch_all(&mut *conn)
-    .await?;
+    let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
         r#"
         select count(*) as "count!" from tasks
@@ -150,10 +149,10 @@ pub async fn cancel(
     let total: u64 = unsigned("tasks", "count", total)?;
     Ok(Cancelled {
         tasks,
-        leases: u64::try_from(agents.len()).unwrap_or(u64::MAX),
+        leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
         ended: total.saturating_sub(tasks),
         recrawls,
-        agents: agents.into_iter().map(AgentId::new).collect(),
+        agents: revoked.into_iter().map(|(_, agent)| agent).collect(),
     })
 }
 
@@ -273,10 +272,10 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{LeaseToken, SessionId};
+    use crate::model::SessionId;
     use crate::store::outcomes::{Answer, Ending, Report};
     use crate::store::refusals::Refusal;
-    use crate::store::{batches, fixtures, leases, sessions};
+    use crate::store::{batches, fixtures, sessions};
 
     fn names(names: &[&str]) -> Extent {
         Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())

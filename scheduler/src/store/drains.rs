@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 
 use crate::model::AgentId;
 
+use super::assignments::{self, From};
 use super::sessions::EndCause;
 use super::{Error, enrolments, leases, minute, sessions, unsigned};
 
@@ -52,7 +53,7 @@ pub enum DrainError {
     Store(#[from] Error),
 }
 
-impl From<sqlx::Error> for DrainError {
+impl std::convert::From<sqlx::Error> for DrainError {
     fn from(error: sqlx::Error) -> Self {
         Self::Store(error.into())
     }
@@ -71,7 +72,7 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, Drain
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
         .execute(&mut *conn)
         .await?;
-    let withdrawn = withdraw(conn, agent.id).await?;
+    let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
     let leases = active_leases(conn, agent.id).await?;
     Ok(Drained { withdrawn, leases, before: agent.draining })
 }
@@ -104,7 +105,7 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashe
     sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).execute(&mut *conn).await?;
     sessions::close_active(conn, agent.id, EndCause::Removed).await?;
     leases::release_of_ended_sessions(conn, max_crashes).await?;
-    let withdrawn = withdraw(conn, agent.id).await?;
+    let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).execute(conn).await?;
     // What was leased is withdrawn with the rest.
     Ok(Drained { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
@@ -138,27 +139,6 @@ async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainErr
     }
 }
 
-/// Returns what is assigned to the agent and not leased to `located`, to be chosen anew.
-async fn withdraw(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
-    let withdrawn = sqlx::query!(
-        r#"
-        with withdrawn as (
-            select t.id, a.fallback_reason
-            from tasks t join assignments a on a.id = t.assignment_id
-            where t.state = 'assigned' and t.agent_id = $1
-            order by t.id
-            for update of t
-        )
-        update tasks t set state = 'located', reason = w.fallback_reason, state_since = now()
-        from withdrawn w where t.id = w.id
-        "#,
-        agent.get(),
-    )
-    .execute(conn)
-    .await?;
-    Ok(withdrawn.rows_affected())
-}
-
 async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
@@ -178,7 +158,7 @@ mod tests {
     use super::*;
     use crate::model::{SessionId, TaskId};
     use crate::store::sessions::OpenError;
-    use crate::store::{agents, assignments, fixtures};
+    use crate::store::{agents, fixtures};
 
     /// An agent of two slots with two leases and one more task assigned.
     async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
@@ -222,7 +202,7 @@ mod tests {
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
         assert!(!waits.leases());
         assert_eq!(
-            assignments::withdraw_from_unavailable(&mut conn, Duration::from_secs(5), 10).await.expect("withdraw"),
+            assignments::unassign(&mut conn, From::Unavailable(Duration::from_secs(5)), 10).await.expect("withdraw"),
             1
         );
         assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);

@@ -6,11 +6,11 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::constraints::Exclusion;
-use crate::explain::{Considered, Recorded};
+use crate::explain::{Considered, Hold, Recorded};
 use crate::model::{AssignmentId, BatchId, Strategy, TaskId};
 
 use super::sites::Site;
-use super::{Error, round_trip, unsigned};
+use super::{Error, holds, round_trip, unsigned};
 
 /// Tasks and choices of one site that are explained at once, the newest.
 const MOST: i64 = 100;
@@ -30,6 +30,8 @@ pub struct Task {
     pub state: String,
     /// Why it waits, failed or was cancelled.
     pub reason: Option<String>,
+    /// What holds it, while it waits for something of its own.
+    pub hold: Option<Hold>,
 }
 
 /// A choice for one of them.
@@ -73,11 +75,14 @@ pub async fn tasks(
         at.map(AssignmentId::get),
         MOST,
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
+    let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
+    let mut holds = holds::of(conn, &ids).await?;
     rows.into_iter()
         .map(|row| {
             Ok(Task {
+                hold: holds.remove(&TaskId::new(row.id)),
                 id: TaskId::new(row.id),
                 batch: BatchId::new(row.batch_id),
                 batch_name: row.name,

@@ -4,6 +4,7 @@
 //! index); a lease is active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -11,7 +12,11 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::Error;
+use super::holds::{self, Cause};
 use super::policies::Columns;
+pub(super) use ending::{Completed, Ending, complete, end};
+
+mod ending;
 
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,36 +275,27 @@ pub async fn release(
     crash: Option<&str>,
     max_crashes: u32,
 ) -> Result<bool, Error> {
-    let released = sqlx::query!(
-        r#"
-        -- The task first, as whoever records an outcome does: in the other order the two would wait for each other.
-        with held as (
-            select id from tasks where id = $2 and state = 'leased' and token = $3 for update
-        ), released as (
-            update leases l set state = 'released', ended_at = now(), crash = $4
-            from held
-            where l.task_id = held.id and l.token = $3 and l.agent_id = $1 and l.state = 'active'
-            returning l.task_id
-        )
-        update tasks t
-        set state = case when $4::text is not null and t.crashes + 1 >= $5 then 'failed' else 'assigned' end::task_state,
-            crashes = t.crashes + case when $4::text is null then 0 else 1 end,
-            reason = case when $4::text is null then 'handed back by ' || a.name
-                          when t.crashes + 1 >= $5 then format('poison: its crawl crashed %s times, at last with: %s', $5, $4)
-                          else format('its crawl at %s crashed: %s', a.name, $4) end,
-            reason_kind = case when $4::text is not null and t.crashes + 1 >= $5 then 'poison'::reason_kind end, state_since = now()
-        from released r join agents a on a.id = $1
-        where t.id = r.task_id
-        "#,
-        agent.get(),
-        task.get(),
-        token.get(),
-        crash,
-        i32::try_from(max_crashes).unwrap_or(i32::MAX),
-    )
-    .execute(conn)
-    .await?;
-    Ok(released.rows_affected() == 1)
+    let ending = crash.map_or(Ending::HandedBack, |with| Ending::Crashed { with, most: max_crashes });
+    Ok(!end(conn, &[(task, token)], Some(agent), ending).await?.is_empty())
+}
+
+/// Takes back a lease whose agent hands it back because the site asked to be left alone: nobody is to crawl it before `pause` is over.
+/// `false`: the lease was not active, or not this agent's. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn pause(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    task: TaskId,
+    token: LeaseToken,
+    pause: Duration,
+) -> Result<bool, Error> {
+    if end(conn, &[(task, token)], Some(agent), Ending::Anew { why: None }).await?.is_empty() {
+        return Ok(false);
+    }
+    holds::hold(conn, &[(task, Cause::Pause(pause))]).await?;
+    Ok(true)
 }
 
 /// The agent that was granted this lease; `None` when nobody was.
@@ -339,7 +335,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 /// # Errors
 /// When the database fails.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
-    let released = sqlx::query!(
+    let rows = sqlx::query!(
         r#"
         -- From one session that holds leases to the next, by index: of those of active sessions, most often all, none is read.
         with recursive holding (session_id) as (
@@ -347,61 +343,26 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
             union all
             select (select min(l.session_id) from leases l where l.state = 'active' and l.session_id > h.session_id)
             from holding h where h.session_id is not null
-        ), held as (
-            -- The tasks first, as whoever records an outcome does: in the other order the two would wait for each other.
-            select t.id, ended.token, ended.crashed, ended.end_cause, ended.agent
-            from (
-                select l.task_id, l.token,
-                       -- An agent that said goodbye, was removed or only connected anew did not crash.
-                       case when s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed,
-                       s.end_cause, a.name as agent
-                from holding
-                join sessions s on s.id = holding.session_id and s.state <> 'active'
-                join agents a on a.id = s.agent_id
-                -- `offset 0`: else all active leases are read, and joined.
-                cross join lateral (
-                    select task_id, token from leases where session_id = s.id and state = 'active' offset 0
-                ) l
-            ) ended
-            join tasks t on t.id = ended.task_id
-            order by t.id
-            for update of t
-        ), lost as (
-            update leases l set state = 'expired', ended_at = now()
-            from held
-            where l.task_id = held.id and l.token = held.token and l.state = 'active'
-              -- Meanwhile its agent may have come back and taken it into a new session.
-              and exists (select from sessions s where s.id = l.session_id and s.state <> 'active')
-            returning l.task_id, held.crashed, held.end_cause, held.agent
         )
-        update tasks t
-        set state = case when t.crashes + lost.crashed >= $1 then 'failed' else 'assigned' end::task_state,
-            crashes = t.crashes + lost.crashed,
-            reason = case when t.crashes + lost.crashed >= $1 then format('poison: its agent was lost, %s crashes in all', $1)
-                          else case lost.end_cause
-                              when 'restored' then 'the database was restored'
-                              when 'left' then lost.agent || ' left with its crawl'
-                              when 'removed' then lost.agent || ' was removed with its crawl'
-                              when 'superseded' then lost.agent || ' began anew without its crawl'
-                              when 'reconnected' then lost.agent || ' connected anew without its crawl'
-                              when 'replaced' then lost.agent || ' was moved to another machine'
-                              else lost.agent || ' was lost with its crawl'
-                          end
-                     end,
-            reason_kind = case when t.crashes + lost.crashed >= $1 then 'poison'::reason_kind end, state_since = now()
-        from lost where t.id = lost.task_id and t.state = 'leased'
+        select l.task_id as "task_id!", l.token as "token!"
+        from holding
+        join sessions s on s.id = holding.session_id and s.state <> 'active'
+        -- `offset 0`: else all active leases are read, and joined.
+        cross join lateral (
+            select task_id, token from leases where session_id = s.id and state = 'active' offset 0
+        ) l
         "#,
-        i32::try_from(max_crashes).unwrap_or(i32::MAX),
     )
-    .execute(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(released.rows_affected())
+    let lost: Vec<(TaskId, LeaseToken)> =
+        rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect();
+    let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use sqlx::PgPool;
 
     use super::*;
@@ -446,7 +407,9 @@ mod tests {
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(
-            assignments::withdraw_from_unavailable(&mut tx, Duration::from_secs(5), 10).await.expect("withdraw"),
+            assignments::unassign(&mut tx, assignments::From::Unavailable(Duration::from_secs(5)), 10)
+                .await
+                .expect("withdraw"),
             1,
             "another may take it"
         );
@@ -454,7 +417,9 @@ mod tests {
 
         assert!(sessions::pause(&mut conn, session, None).await.expect("go on"));
         assert_eq!(
-            assignments::withdraw_from_unavailable(&mut conn, Duration::from_secs(5), 10).await.expect("withdraw"),
+            assignments::unassign(&mut conn, assignments::From::Unavailable(Duration::from_secs(5)), 10)
+                .await
+                .expect("withdraw"),
             0
         );
         assert!(sessions::pause(&mut conn, session, Some("the disk is full")).await.expect("pause"));

@@ -9,10 +9,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, LeaseToken, ReasonKind, Rtt, SiteId, TaskId};
+use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
+use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
-use super::{Error, restores, unsigned};
+use super::{Error, alarms, holds, restores, unsigned};
 pub use ending::{Blocker, Budget, Ending};
 
 mod ending;
@@ -55,7 +56,7 @@ pub enum Answer {
         site: SiteId,
         /// Whether its lease was active until now: a slot of the agent has become free.
         freed: bool,
-        /// Whether somebody is parked at the address that it had.
+        /// Whether others are held for their turn at the address that it had.
         waited_for: bool,
     },
     /// Recorded before, as it is.
@@ -118,7 +119,7 @@ async fn record_distinct(
     locked: &mut HashMap<TaskId, Locked>,
     reports: &[(AgentId, &Report)],
 ) -> Result<Vec<Answer>, Error> {
-    let verdicts = judge(conn, locked, reports).await?;
+    let (verdicts, on_hold) = judge(conn, locked, reports).await?;
     let accepted: Vec<(AgentId, &Report)> = reports
         .iter()
         .zip(&verdicts)
@@ -127,7 +128,11 @@ async fn record_distinct(
         .collect();
     if !accepted.is_empty() {
         insert(conn, &accepted).await?;
+        if !on_hold.is_empty() {
+            holds::end(conn, &on_hold).await?;
+        }
         end_tasks(conn, &accepted).await?;
+        raise_alarms(conn, locked, &accepted).await?;
     }
     for (_, report) in accepted {
         if let Some(task) = locked.get_mut(&report.task) {
@@ -143,19 +148,36 @@ async fn record_distinct(
     Ok(verdicts)
 }
 
-/// What outcomes of different tasks deserve.
+/// Raises alarms of the sites whose crawls the breaker ended.
+async fn raise_alarms(
+    conn: &mut PgConnection,
+    locked: &HashMap<TaskId, Locked>,
+    accepted: &[(AgentId, &Report)],
+) -> Result<(), Error> {
+    let ended = accepted.iter().filter(|(_, report)| report.ending == Ending::Blocked(Some(Blocker::Breaker)));
+    let ended = ended.filter_map(|(agent, report)| {
+        let task = locked.get(&report.task)?;
+        Some((task.site, *agent, report.message.as_str()))
+    });
+    let ended: Vec<(SiteId, AgentId, &str)> = ended.collect();
+    if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
+}
+
+/// What outcomes of different tasks deserve; and those of the tasks that end and have a hold: they were taken back from their agent, or
+/// never claimed the address at which they have a place.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, Locked>,
     reports: &[(AgentId, &Report)],
-) -> Result<Vec<Answer>, Error> {
+) -> Result<(Vec<Answer>, Vec<i64>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
     // A statement of its own: whoever held a row until it was locked may have granted, or recorded, meanwhile.
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
-               exists (select from parkings p where p.cause = 'address' and not p.called and p.address = l.address) as "waited_for!",
+               exists (select from task_holds h where h.cause = 'address' and not h.admitted and h.address = l.address) as "waited_for!",
+               exists (select from task_holds h where h.task_id = l.task_id) as "on_hold!",
                o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
                o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
@@ -193,7 +215,11 @@ async fn judge(
             _ => Answer::Accepted { site: task.site, freed: known.active, waited_for: known.waited_for },
         }
     };
-    Ok(reports.iter().map(verdict).collect())
+    let verdicts: Vec<Answer> = reports.iter().map(verdict).collect();
+    let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }));
+    let on_hold = |task: &TaskId| leases.get(&task.get()).is_some_and(|lease| lease.on_hold);
+    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).map(TaskId::get).collect();
+    Ok((verdicts, on_hold))
 }
 
 /// A report's figures as they are stored: what does not fit is the most that does.
@@ -273,43 +299,15 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
 }
 
 async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {
-    let (tasks, tokens): (Vec<i64>, Vec<i64>) =
-        reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
-    let failures: Vec<Option<String>> = reports
-        .iter()
-        .map(|(_, report)| match report.ending {
-            Ending::Complete | Ending::Truncated(_) => None,
-            Ending::Blocked(_) | Ending::Unreachable(_) => {
-                Some(format!("{}: {}", report.ending.kind(), report.message))
-            }
-        })
-        .collect();
-    let reasons: Vec<Option<&str>> =
-        reports.iter().map(|(_, report)| report.ending.reason().map(ReasonKind::name)).collect();
-    sqlx::query!(
-        r#"
-        with ended as (
-            update leases l set state = 'completed', ended_at = now()
-            from unnest($1::bigint[], $2::bigint[]) as reported (task_id, token)
-            where l.task_id = reported.task_id and l.token = reported.token
-        ), forgotten as (
-            delete from checkpoints where task_id = any($1)
-        )
-        update tasks t
-        set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
-            reason = reported.failure, reason_kind = reported.kind::reason_kind, state_since = now(),
-            recrawl_at = now() + make_interval(secs => (select b.recrawl_interval_ms / 1000.0 from batches b where b.id = t.batch_id))
-        from unnest($1::bigint[], $3::text[], $4::text[]) as reported (task_id, failure, kind)
-        where t.id = reported.task_id
-        "#,
-        &tasks,
-        &tokens,
-        &failures as _,
-        &reasons as _,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
+    let completed = reports.iter().map(|(_, report)| Completed {
+        task: report.task,
+        token: report.token,
+        failure: report
+            .ending
+            .reason()
+            .map(|kind| (format!("{}: {}", report.ending.kind(), report.message), kind.name())),
+    });
+    leases::complete(conn, &completed.collect::<Vec<_>>()).await
 }
 
 /// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
@@ -343,7 +341,7 @@ mod tests {
 
     use super::*;
     use crate::model::SessionId;
-    use crate::store::{fixtures, leases, sessions};
+    use crate::store::{fixtures, sessions};
 
     fn report(task: TaskId, token: i64, ending: Ending) -> Report {
         Report {
@@ -490,9 +488,13 @@ mod tests {
     async fn an_unreachable_site_fails_with_the_reason(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let (agent, _, task) = leased(&mut conn).await;
-        fixtures::record(&mut conn, agent, &report(task, 1, Ending::Unreachable(Some(ReasonKind::NoConnection))))
-            .await
-            .expect("record");
+        fixtures::record(
+            &mut conn,
+            agent,
+            &report(task, 1, Ending::Unreachable(Some(crate::model::ReasonKind::NoConnection))),
+        )
+        .await
+        .expect("record");
         let (state, reason, kind): (String, String, String) =
             sqlx::query_as("select state::text, reason, reason_kind::text from tasks")
                 .fetch_one(&mut *conn)

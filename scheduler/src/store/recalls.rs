@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId};
 
+use super::leases::{self, Ending};
 use super::{Error, unsigned};
 
 /// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
@@ -77,7 +78,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
           and not exists (select from recalls r where r.task_id = t.id offset 0)
           and not coalesce(p.paused_until > now() or p.turned_away > 0, false)
           and not exists (
-              select from parkings w where w.cause = 'address' and w.address = l.address and not w.called offset 0
+              select from task_holds w where w.cause = 'address' and w.address = l.address and not w.admitted offset 0
           )
         -- As `strategy::schedule` expects it.
         order by greatest(
@@ -249,46 +250,19 @@ pub async fn release(
     token: LeaseToken,
     why: impl FnOnce(&Recalled) -> String,
 ) -> Result<bool, Error> {
-    // The task first, as whoever records an outcome does: in the other order the two would wait for each other.
-    let held = sqlx::query!(
-        r#"
-        select t.id from tasks t
-        join leases l on l.task_id = t.id and l.token = t.token
-        where t.id = $1 and t.token = $2 and t.state = 'leased' and l.agent_id = $3 and l.state = 'active'
-          and exists (select from recalls r where r.task_id = t.id and r.token = t.token)
-        for update of t
-        "#,
-        task.get(),
-        token.get(),
-        agent.get(),
-    )
-    .fetch_optional(&mut *conn)
-    .await?;
-    let Some(recalled) = of_last_leases(conn, &[task]).await?.remove(&task).filter(|_| held.is_some()) else {
+    let Some(recalled) = of_last_leases(conn, &[task]).await?.remove(&task).filter(|recalled| recalled.token == token)
+    else {
         return Ok(false);
     };
-    let released = sqlx::query!(
-        r#"
-        with released as (
-            update leases set state = 'released', ended_at = now()
-            where task_id = $1 and token = $2 and agent_id = $3 and state = 'active'
-            returning task_id
-        )
-        update tasks t set state = 'located', reason = $4, state_since = now() from released r where t.id = r.task_id
-        "#,
-        task.get(),
-        token.get(),
-        agent.get(),
-        why(&recalled),
-    )
-    .execute(conn)
-    .await?;
-    Ok(released.rows_affected() == 1)
+    let ending = Ending::Anew { why: Some(&why(&recalled)) };
+    Ok(!leases::end(conn, &[(task, token)], Some(agent), ending).await?.is_empty())
 }
 
 /// Whose a crawl was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recalled {
+    /// The token of the lease that was asked for.
+    pub token: LeaseToken,
     /// The agent.
     pub from: AgentId,
     /// Its name.
@@ -305,7 +279,7 @@ pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select r.task_id, r.agent_id, a.name, r.here_ms
+        select r.task_id, r.token, r.agent_id, a.name, r.here_ms
         from recalls r join tasks t on t.id = r.task_id and t.token = r.token join agents a on a.id = r.agent_id
         where r.task_id = any($1)
         "#,
@@ -316,7 +290,8 @@ pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result
     rows.into_iter()
         .map(|row| {
             let here = Duration::from_millis(unsigned("recalls", "here_ms", row.here_ms)?);
-            Ok((TaskId::new(row.task_id), Recalled { from: AgentId::new(row.agent_id), name: row.name, here }))
+            let (token, from) = (LeaseToken::new(row.token), AgentId::new(row.agent_id));
+            Ok((TaskId::new(row.task_id), Recalled { token, from, name: row.name, here }))
         })
         .collect()
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
+use crate::explain::Hold;
 use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
 
-use super::{Error, planner, round_trip, unsigned};
+use super::{Error, holds, planner, round_trip, unsigned};
 pub use fleet::{AgentRow, agents};
 
 mod fleet;
@@ -61,6 +62,8 @@ pub struct AssignmentRow {
     pub reason: Option<String>,
     /// The same of one that failed or was cancelled, in a word.
     pub reason_kind: Option<ReasonKind>,
+    /// What holds it, while it waits for something of its own.
+    pub hold: Option<Hold>,
     /// The confidence that the site stands in several places, where that is suspected.
     pub anycast: Option<f64>,
     /// The newest choice.
@@ -193,8 +196,12 @@ pub async fn assignments(
     )
     .fetch_all(&mut *tx)
     .await?;
+    let waiting: Vec<TaskId> =
+        rows.iter().filter(|row| row.state == "located").map(|row| TaskId::new(row.id)).collect();
+    let mut holds = holds::of(&mut tx, &waiting).await?;
     tx.commit().await?;
     let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::try_from).collect::<Result<_, Error>>()?;
+    rows.iter_mut().for_each(|row| row.hold = holds.remove(&row.task));
     rows.sort_unstable_by_key(|row| row.key);
     Ok(rows)
 }
@@ -315,6 +322,7 @@ impl TryFrom<Stored> for AssignmentRow {
             state_since: row.state_since,
             reason: row.reason,
             reason_kind: row.reason_kind.as_ref().map(named).transpose()?,
+            hold: None,
             anycast: row.anycast,
             choice,
             assignments: unsigned("assignments", "count", row.assignments)?,

@@ -6,11 +6,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{EmbeddingEpoch, Rtt, SiteId};
+use crate::explain::Hold;
+use crate::model::{EmbeddingEpoch, Rtt, SiteId, TaskId};
 use crate::site_list::SiteName;
 
 use super::checkpoints::Manners;
-use super::{Error, round_trip, unsigned};
+use super::{Error, holds, round_trip, unsigned};
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;
@@ -81,6 +82,8 @@ pub struct SiteTask {
     pub state: String,
     /// Why it waits, fell back, failed or was cancelled.
     pub reason: Option<String>,
+    /// What holds it, while it waits for something of its own.
+    pub hold: Option<Hold>,
     /// The agent chosen.
     pub agent: Option<String>,
     /// The strategy that chose.
@@ -259,8 +262,10 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         &site.ids(),
         NEWEST_TASKS,
     )
-    .fetch_all(conn)
+    .fetch_all(&mut *conn)
     .await?;
+    let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
+    let mut holds = holds::of(conn, &ids).await?;
     let count = |column, value: Option<i32>| unsigned("checkpoints", column, value.unwrap_or_default());
     rows.into_iter()
         .map(|row| {
@@ -300,6 +305,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 round: unsigned("tasks", "round", row.round)?,
                 state: row.state,
                 reason: row.reason,
+                hold: holds.remove(&TaskId::new(row.id)),
                 agent: row.agent,
                 strategy: row.strategy,
                 note: row.note,

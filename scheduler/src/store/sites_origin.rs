@@ -12,7 +12,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::SiteId;
 use crate::site_list::SiteName;
 
-use super::Error;
+use super::{Error, holds};
 
 /// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
 const MOVE_TRIES: u32 = 3;
@@ -113,54 +113,67 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
 
 async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     // Whatever of the keeper's has not begun gives way to a crawl of the same origin that has.
-    sqlx::query!(
+    let given_way = sqlx::query_scalar!(
         r#"
-        update tasks
-        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $1), reason_kind = 'same-site',
-            state_since = now()
+        select id from tasks
         where site_id = $2 and state in ('submitted', 'measuring', 'located', 'assigned')
           and exists (
               select from tasks begun
               where begun.batch_id = tasks.batch_id and begun.round = tasks.round and begun.site_id = $1
                 and begun.state in ('leased', 'done')
           )
+        order by id
+        for update
         "#,
         site.get(),
         keeper.get(),
     )
-    .execute(&mut *conn)
+    .fetch_all(&mut *conn)
     .await?;
+    cancel(conn, &given_way, site).await?;
+    let moved = sqlx::query!(
+        r#"
+        select id, exists (
+                   select from tasks kept
+                   where kept.batch_id = tasks.batch_id and kept.round = tasks.round and kept.site_id = $2
+               ) as "kept!"
+        from tasks
+        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+        order by id
+        for update
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
+    cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
+    let moved: Vec<i64> = moved.into_iter().map(|row| row.id).collect();
+    // What it waited for, it waited for as another site.
+    holds::end(conn, &moved).await?;
+    sqlx::query!(
+        "update tasks set site_id = $2, state = 'submitted', reason = null, state_since = now() where id = any($1)",
+        &moved,
+        keeper.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Cancels tasks, which are locked, that another name's of the same origin cover.
+async fn cancel(conn: &mut PgConnection, tasks: &[i64], of: SiteId) -> Result<(), Error> {
+    holds::end(conn, tasks).await?;
     sqlx::query!(
         r#"
         update tasks
         set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $2), reason_kind = 'same-site',
             state_since = now()
-        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
-          and exists (
-              select from tasks kept
-              where kept.batch_id = tasks.batch_id and kept.round = tasks.round and kept.site_id = $2
-          )
+        where id = any($1)
         "#,
-        site.get(),
-        keeper.get(),
-    )
-    .execute(&mut *conn)
-    .await?;
-    sqlx::query!(
-        r#"
-        with moved as (
-            update tasks
-            set site_id = $2, state = 'submitted', reason = null, parked = false, state_since = now()
-            where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
-            returning id
-        ), called as (
-            -- What it waited for, it waited for as another site.
-            delete from parkings p using moved where p.task_id = moved.id
-        )
-        delete from unmet_tasks u using moved where u.task_id = moved.id
-        "#,
-        site.get(),
-        keeper.get(),
+        tasks,
+        of.get(),
     )
     .execute(conn)
     .await?;
@@ -200,6 +213,7 @@ mod tests {
     use super::*;
     use crate::model::TaskId;
     use crate::store::fixtures;
+    use crate::store::holds::Cause;
 
     const ORIGIN: &str = "https://www.a.cn:443";
 
@@ -296,23 +310,16 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_was_parked_under_another_name_is_free_to_go(pool: PgPool) {
+    async fn what_was_held_under_another_name_is_free_to_go(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
-        let parked = fixtures::task(&mut conn, batch, www, "located").await;
-        for parking in [
-            "insert into parkings (task_id, cause, address) values ($1, 'address', '192.0.2.7')",
-            "insert into unmet_tasks (task_id, batch_id) select id, batch_id from tasks where id = $1",
-            "update tasks set parked = true, reason = 'its turn has not come' where id = $1",
-        ] {
-            sqlx::query(parking).bind(parked.get()).execute(&mut *conn).await.expect("park");
-        }
+        let held = fixtures::task(&mut conn, batch, www, "located").await;
+        holds::hold(&mut conn, &[(held, Cause::Unmet)]).await.expect("hold");
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
-        assert_eq!(task(&mut conn, parked).await, (bare.get(), "submitted".into(), None));
-        let left = "select (select count(*) from parkings) + (select count(*) from unmet_tasks)
-                           + (select count(*) from tasks where parked)";
+        assert_eq!(task(&mut conn, held).await, (bare.get(), "submitted".into(), None));
+        let left = "select (select count(*) from task_holds) + (select count(*) from tasks where held)";
         assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&mut *conn).await.expect("count"), 0);
     }
 

@@ -340,8 +340,10 @@ mod tests {
     use sqlx::postgres::Postgres;
 
     use super::*;
+    use crate::model::TaskId;
     use crate::model::{AgentId, SessionId};
     use crate::store::fixtures;
+    use crate::store::holds::{self, Cause};
     use crate::throughput::{Stalled, Standstill, estimate, growth};
 
     /// A batch an agent crawls; `begin` is an hour ago.
@@ -529,20 +531,18 @@ mod tests {
             fixtures::task(&mut scene.conn, batch, site, state).await;
         }
         scene
-            .execute(
-                "update tasks set parked = state = 'located', reason = case when s.name <> 'free' then 'so' end
-                 from sites s where s.id = site_id",
-            )
+            .execute("update tasks set reason = 'so' from sites s where s.id = site_id and s.name in ('held', 'gone')")
             .await;
-        scene.execute("insert into unmet_tasks (task_id, batch_id) select t.id, batch_id from tasks t join sites s on s.id = site_id where s.name = 'unmet'").await;
-        scene
-            .execute(
-                "insert into parkings (task_id, cause, until)
-                 select t.id, case when s.name = 'paused' then 'pause' else 'breaker' end,
-                        case when s.name = 'paused' then now() + interval '1 hour' end
-                 from tasks t join sites s on s.id = site_id where s.name in ('broken', 'paused')",
-            )
-            .await;
+        let waiting = "select t.id, s.name from tasks t join sites s on s.id = t.site_id where t.state = 'located'";
+        let waiting: Vec<(i64, String)> = sqlx::query_as(waiting).fetch_all(&mut *scene.conn).await.expect("read");
+        for (task, name) in waiting {
+            let cause = match name.as_str() {
+                "unmet" => Cause::Unmet,
+                "broken" => Cause::Breaker,
+                _ => Cause::Pause(secs(3600.0)),
+            };
+            holds::hold(&mut scene.conn, &[(TaskId::new(task), cause)]).await.expect("hold");
+        }
         let grown = scene.read(5).await;
         let Remaining { waiting, unassigned, held, crawling, paused_for, connected, taking, .. } =
             grown.standing.remaining;

@@ -161,7 +161,7 @@ impl Admission {
         withdrawn
     }
 
-    /// Parks tasks that nobody gets, which are locked, or fails them where their batch says so.
+    /// Holds tasks that nobody gets, which are locked, or fails them where their batch says so.
     pub(super) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -173,7 +173,7 @@ impl Admission {
                     unmet::fail(conn, tasks, &reason).await.context("fail tasks")?;
                 }
                 Some(Nobody { reason, fails: false }) => {
-                    unmet::park(conn, *batch, tasks, &reason).await.context("park unmet tasks")?;
+                    unmet::hold(conn, *batch, tasks, &reason).await.context("hold unmet tasks")?;
                 }
                 None => {}
             }
@@ -197,7 +197,6 @@ mod tests {
     use crate::store::{drains, fixtures, leases};
     use crate::tasks::assign::Assign;
     use crate::tasks::balance::Balance;
-    use crate::tasks::prune::Prune;
     use crate::tasks::trial::Trial;
 
     /// Agents of two slots, 10, 20, 30 ms and so on from every site.
@@ -305,7 +304,7 @@ mod tests {
         scene.tag(3, &["fast", "x"]).await;
         scene.pass().await;
         assert_eq!(scene.at(task).await, Some(3));
-        assert_eq!(scene.trial.count("select count(*) from unmet_tasks").await, 0);
+        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 0);
         let excluded: (Vec<i64>, Vec<String>) =
             sqlx::query_as("select x.agents, x.causes from assignments c join exclusions x on x.id = c.exclusions_id")
                 .fetch_one(&scene.trial.scheduler.pool)
@@ -451,7 +450,7 @@ mod tests {
         scene.pass().await;
         assert_eq!(scene.trial.count(assigned).await, 0);
         assert_eq!(scene.trial.count("select count(*) from tasks where state = 'leased'").await, 1);
-        assert_eq!(scene.trial.count("select count(*) from unmet_tasks").await, 7);
+        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 7);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -511,12 +510,11 @@ mod tests {
         let batch = scene.batch("b", tagged(&["fast"])).await;
         scene.located(batch, "a.cn").await;
         scene.pass().await;
-        assert_eq!(scene.trial.count("select count(*) from unmet_tasks").await, 1);
+        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 1);
         let mut conn = scene.trial.conn().await;
         batch_changes::cancel(&mut conn, batch, "b", &Extent::All).await.expect("cancel");
         scene.tag(0, &["fast"]).await;
-        Prune::new(scene.trial.reap()).run_once().await.expect("a pass");
-        assert_eq!(scene.trial.count("select count(*) from unmet_tasks").await, 0);
+        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 0);
         scene.pass().await;
         assert_eq!(scene.trial.count("select count(*) from tasks where state = 'cancelled'").await, 1);
     }

@@ -5,8 +5,8 @@
 //! their batch's constraints exclude. A task that nobody gets for that waits or fails, and what waits at an agent that may not have it
 //! any more is taken back.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -16,10 +16,11 @@ use crate::config::Config;
 use crate::explain::NEXT;
 use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
 use crate::seed;
-use crate::store::assignments::{self, Ground, Pool, Waiting, Within};
+use crate::store::assignments::{self, From, Ground, Pool, Waiting, Within};
 use crate::store::facts::{self, SiteFacts};
+use crate::store::holds::{self, Which};
 use crate::store::loads::Available;
-use crate::store::{alarms, confirmations, loads, parkings, quarantines, unmet};
+use crate::store::{addresses, alarms, confirmations, loads, quarantines, unmet};
 use crate::strategy::{self, Candidate, Choice, confidence};
 
 use super::admission::{Admission, Nobody};
@@ -31,8 +32,6 @@ use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
-/// Unmet tasks of one batch that are told a new reason in a pass: a million learn it within minutes.
-const TOLD_PER_PASS: i64 = 5_000;
 
 /// What is noted of a choice that explores.
 pub(super) const EXPLORES: &str = "explores: it may be nearer than the best known";
@@ -41,12 +40,14 @@ pub(super) const EXPLORES: &str = "explores: it may be nearer than the best know
 #[derive(Debug)]
 pub struct Assign {
     scheduler: OnDuty,
+    /// Where the next look at addresses that are waited for begins.
+    next_address: Mutex<Option<String>>,
 }
 
 impl Assign {
     /// Chooses for this scheduler.
     pub fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
+        Self { scheduler, next_address: Mutex::new(None) }
     }
 
     /// One pass: as many transactions as there are bounded batches waiting.
@@ -56,7 +57,7 @@ impl Assign {
     pub async fn run_once(&self) -> anyhow::Result<()> {
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
-        self.call_parked().await?;
+        self.release_held().await?;
         self.recall_unmet().await?;
         while self.withdraw_excluded().await? {}
         // What is withdrawn is chosen for at once, however much more there is to withdraw.
@@ -64,14 +65,19 @@ impl Assign {
         plan::run(&self.scheduler, map).await
     }
 
-    /// Calls the parked tasks whose turn has come.
-    async fn call_parked(&self) -> anyhow::Result<()> {
+    /// Lets held tasks go on whose time or turn has come.
+    async fn release_held(&self) -> anyhow::Result<()> {
         let cap = self.scheduler.config.politeness.crawls_at_address;
+        let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = next().clone();
         let mut tx = self.scheduler.begin().await?;
-        let called = parkings::call(&mut tx, cap, TASKS_PER_PASS).await.context("call parked tasks")?;
-        tx.commit().await.context("commit the tasks called")?;
-        if called > 0 {
-            tracing::debug!(called, "the turn of parked tasks has come");
+        let due = holds::release(&mut tx, Which::Due, TASKS_PER_PASS).await.context("release held tasks")?.len();
+        let admitted = addresses::admit(&mut tx, cap, from.as_deref(), TASKS_PER_PASS).await;
+        let (admitted, place) = admitted.context("admit tasks to addresses")?;
+        tx.commit().await.context("commit the tasks that go on")?;
+        *next() = place;
+        if due > 0 || admitted > 0 {
+            tracing::debug!(due, admitted, "held tasks go on");
         }
         Ok(())
     }
@@ -102,7 +108,7 @@ impl Assign {
             if fails {
                 unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
             } else {
-                unmet::explain(&mut tx, batch, &reason, TOLD_PER_PASS).await.context("explain unmet tasks")?;
+                unmet::explain(&mut tx, batch, &reason).await.context("explain unmet tasks")?;
             }
         }
         tx.commit().await.context("commit recalled tasks")?;
@@ -120,7 +126,8 @@ impl Assign {
             return Ok(false);
         }
         let from = Admission::read(&mut tx, batches).await?.withdrawn();
-        let withdrawn = unmet::withdraw(&mut tx, &from, TASKS_PER_PASS).await.context("withdraw from the excluded")?;
+        let withdrawn = assignments::unassign(&mut tx, From::Excluded(&from), TASKS_PER_PASS).await;
+        let withdrawn = withdrawn.context("withdraw from the excluded")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             tracing::info!(withdrawn, "tasks of agents that constraints exclude by now are chosen for anew");
@@ -132,7 +139,7 @@ impl Assign {
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
-        let withdrawn = assignments::withdraw_from_unavailable(&mut tx, patience, TASKS_PER_PASS)
+        let withdrawn = assignments::unassign(&mut tx, From::Unavailable(patience), TASKS_PER_PASS)
             .await
             .context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
@@ -159,8 +166,8 @@ impl Assign {
             return Ok(false);
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
-        let waiting = park_broken(&mut tx, waiting).await?;
-        let waiting = park_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
+        let waiting = hold_broken(&mut tx, waiting).await?;
+        let waiting = hold_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let known = Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?;
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
@@ -226,26 +233,23 @@ pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Ca
     may_be && confidence::unsure(candidates)
 }
 
-/// Parks the tasks of sites that were broken off; returns the others.
-pub(super) async fn park_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) -> anyhow::Result<Vec<Waiting>> {
-    let (broken, waiting): (Vec<Waiting>, Vec<Waiting>) = waiting.into_iter().partition(|task| task.broken_off);
-    if !broken.is_empty() {
-        let broken: Vec<TaskId> = broken.iter().map(|task| task.task).collect();
-        alarms::park(conn, &broken).await.context("park tasks of sites that were broken off")?;
-    }
-    Ok(waiting)
+/// Holds the tasks of sites whose circuit is open; returns the others.
+pub(super) async fn hold_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) -> anyhow::Result<Vec<Waiting>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Parks the tasks whose address is known to be full; returns the others, which have a place there.
-pub(super) async fn park_ahead(
-    conn: &mut PgConnection,
-    mut waiting: Vec<Waiting>,
-    cap: u32,
-) -> anyhow::Result<Vec<Waiting>> {
+/// Holds the tasks whose address is known to be full; returns the others, which have a place there.
+async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<Waiting>, cap: u32) -> anyhow::Result<Vec<Waiting>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
-    waiting.retain(|task| !parked.contains(&task.task));
-    Ok(waiting)
+    let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    Ok(without(waiting, &held))
+}
+
+fn without(mut waiting: Vec<Waiting>, held: &HashSet<TaskId>) -> Vec<Waiting> {
+    waiting.retain(|task| !held.contains(&task.task));
+    waiting
 }
 
 /// How long a task would wait at an agent.

@@ -18,12 +18,12 @@ use crate::store::assignments::{self, Ground, Pool, Waiting};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available, Held};
 use crate::store::recalls::{self, Recalled};
-use crate::store::{confirmations, parkings, quarantines};
+use crate::store::{addresses, confirmations, quarantines};
 use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{EXPLORES, draw_seed, is_to_be_confirmed, park_broken, with_parted, within};
+use super::assign::{EXPLORES, draw_seed, hold_broken, is_to_be_confirmed, with_parted, within};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, PLANNED, explain_nobody};
 use super::known::Known;
@@ -89,7 +89,7 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     }
     let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
     seen.batches.extend(waiting.iter().map(|task| task.batch));
-    let waiting = park_broken(&mut tx, waiting).await?;
+    let waiting = hold_broken(&mut tx, waiting).await?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let fleet: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
     let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
@@ -179,7 +179,7 @@ impl Sight {
         Ok(Self { waiting, facts, usual, candidates, crawls, recalled, frees, unsure, alarm })
     }
 
-    /// Records what is decided; returns the agents that got something. What is decided and finds its address full is parked; what waits for
+    /// Records what is decided; returns the agents that got something. What is decided and finds its address full is held; what waits for
     /// a slot has no place at its address yet.
     async fn carry_out(
         &self,
@@ -189,10 +189,10 @@ impl Sight {
         decided: &[Decided<'_>],
     ) -> anyhow::Result<BTreeSet<AgentId>> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
-        let parked = parkings::ahead::park(conn, &tasks, cap).await.context("park tasks whose address is full")?;
+        let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let mut chosen = BTreeSet::new();
         for Decided { task, choice, takes, explores } in
-            decided.iter().filter(|decided| !parked.contains(&decided.task.task))
+            decided.iter().filter(|decided| !held.contains(&decided.task.task))
         {
             // What kept the site from being measured says more than that no distance is known.
             let unmeasured = task.reason.as_ref().filter(|reason| {
@@ -467,7 +467,6 @@ mod tests {
                     choices: 0,
                     former: None,
                     parted: None,
-                    broken_off: false,
                     waited: Duration::ZERO,
                     asked: false,
                 }],

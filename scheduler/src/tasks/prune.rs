@@ -1,9 +1,9 @@
-//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints and parkings
+//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints
 //! of tasks that ended without an outcome, and enrolment tokens that could long not be used.
 
 use anyhow::Context;
 
-use crate::store::{checkpoints, enrolments, events, parkings, unmet};
+use crate::store::{checkpoints, enrolments, events};
 
 use super::duty::OnDuty;
 
@@ -37,11 +37,9 @@ impl Prune {
         }
         let mut tx = self.scheduler.begin().await?;
         checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-        parkings::prune(&mut tx).await.context("prune parkings")?;
-        unmet::prune(&mut tx).await.context("prune unmet tasks")?;
         let keep = self.scheduler.config.enrolments.keep;
         enrolments::prune(&mut tx, keep).await.context("prune enrolment tokens")?;
-        tx.commit().await.context("commit pruned checkpoints and parkings")?;
+        tx.commit().await.context("commit pruned checkpoints")?;
         if pruned > 0 {
             tracing::debug!(pruned, "old events are gone");
         }

@@ -8,12 +8,13 @@ use sqlx::{PgPool, Postgres};
 
 use crate::Scheduler;
 use crate::config::{Config, TermConfig};
+use crate::explain;
 use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::store::measurement_orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
 use crate::store::sessions::{self, Registration};
 use crate::store::terms::Duty;
-use crate::store::{fixtures, landmarks};
+use crate::store::{fixtures, holds, landmarks};
 use crate::wake::Wakes;
 
 use super::duty::{OnDuty, Terms};
@@ -117,12 +118,15 @@ impl Trial {
         .collect()
     }
 
+    /// Its state, and why it waits or has ended.
     pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
-        sqlx::query_as("select state::text, reason from tasks where id = $1")
+        let (state, reason) = sqlx::query_as("select state::text, reason from tasks where id = $1")
             .bind(task.get())
             .fetch_one(&self.scheduler.pool)
             .await
-            .expect("read a task")
+            .expect("read a task");
+        let hold = holds::of(&mut *self.conn().await, &[task]).await.expect("read a hold").remove(&task);
+        (state, hold.map(|hold| explain::held(&hold)).or(reason))
     }
 
     /// Sends an agent its orders and answers those that `result` has something to say about.

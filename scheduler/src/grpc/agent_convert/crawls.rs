@@ -7,8 +7,8 @@ use tonic::Status;
 
 use super::{clip, lease_key, plain, respond};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+use crate::store::addresses::Claim;
 use crate::store::checkpoints::{self, Checkpoint, Manners};
-use crate::store::parkings::Claim;
 
 /// No agent leaves a site alone for longer at a time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);

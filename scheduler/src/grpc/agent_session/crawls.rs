@@ -8,7 +8,7 @@ use super::manners;
 use super::stream::Session;
 use crate::explain;
 use crate::grpc::{agent_convert as convert, status};
-use crate::store::parkings::{self, Claimed};
+use crate::store::addresses::{self, Claimed};
 use crate::store::recalls::{self, Recalled};
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, checkpoints, leases, restores};
@@ -24,7 +24,7 @@ impl Session {
             && recalls::release(&mut tx, self.agent, task, token, said).await.map_err(status::from_store)?;
         let released = match pause {
             _ if asked_for => Ok(true),
-            Some(pause) => parkings::pause(&mut tx, self.agent, task, token, pause).await,
+            Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await,
         };
         let released = released.map_err(status::from_store)?;
@@ -73,9 +73,9 @@ impl Session {
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;
-        parkings::note_address(&mut *self.connection().await?, &claim).await.map_err(status::from_store)?;
+        addresses::note_address(&mut *self.connection().await?, &claim).await.map_err(status::from_store)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let claimed = parkings::claim(&mut tx, &claim, cap).await.map_err(status::from_store)?;
+        let claimed = addresses::claim(&mut tx, &claim, cap).await.map_err(status::from_store)?;
         tx.commit().await.map_err(|error| status::from_store(error.into()))?;
         let reason = match claimed {
             Claimed::NotHeld => {

@@ -18,15 +18,17 @@ pub(in crate::grpc) fn tasks(
     asked: &HashMap<BatchId, Constraints>,
 ) -> Vec<v1::ExplainedTask> {
     let one = |task: Task| {
+        let reason = task.hold.as_ref().map(explain::held).or(task.reason);
         let constraints = asked.get(&task.batch).cloned().unwrap_or_default();
         let of_task = choices.iter().filter(|choice| choice.task == task.id);
         v1::ExplainedTask {
-            waits: explain::waits(&task.state, task.reason.as_deref()).unwrap_or_default(),
+            waits: explain::waits(&task.state, reason.as_deref()).unwrap_or_default(),
             choices: of_task.map(|choice| explained(choice, &constraints)).collect(),
             batch: task.batch_name,
             round: task.round,
             state: task.state,
-            reason: task.reason.unwrap_or_default(),
+            reason: reason.unwrap_or_default(),
+            held: task.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
         }
     };
     tasks.into_iter().map(one).collect()

@@ -2,6 +2,7 @@
 
 use landfall_proto::v1;
 
+use crate::explain;
 use crate::model::{ReasonKind, TaskState};
 use crate::store::agents::Agent;
 use crate::store::reports::{AgentRow, AssignmentRow};
@@ -102,7 +103,8 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             site: row.site,
             origin: row.origin.unwrap_or_default(),
             state: row.state,
-            reason: row.reason.unwrap_or_default(),
+            reason: row.hold.as_ref().map(explain::held).or(row.reason).unwrap_or_default(),
+            held: row.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
             assignments: row.assignments,
             anycast_confidence: row.anycast,
             probes: row.probes,

@@ -6,6 +6,7 @@ use landfall_proto::v1;
 
 use crate::config::CrawlConfig;
 use crate::constraints::Constraints;
+use crate::explain;
 use crate::gnp::Position;
 use crate::model::Strategy;
 use crate::naming;
@@ -329,7 +330,8 @@ impl From<SiteTask> for v1::SiteTask {
             batch: task.batch,
             round: task.round,
             state: task.state,
-            reason: task.reason.unwrap_or_default(),
+            reason: task.hold.as_ref().map(explain::held).or(task.reason).unwrap_or_default(),
+            held: task.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
             agent: task.agent.unwrap_or_default(),
             strategy: task.strategy.unwrap_or_default(),
             candidates: task.candidates.into_iter().map(Into::into).collect(),

@@ -16,7 +16,6 @@ pub(super) struct Row {
     pub(super) batch_id: i64,
     pub(super) reason: Option<String>,
     pub(super) strategy: String,
-    pub(super) broken_off: bool,
     pub(super) waited_s: f64,
     pub(super) asked: bool,
     pub(super) choices: i64,
@@ -71,7 +70,6 @@ impl TryFrom<Row> for Waiting {
             choices: row.choices,
             former,
             parted: row.agent.map(|agent| parted(&agent, parting)),
-            broken_off: row.broken_off,
             waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
             asked: row.asked,
         })

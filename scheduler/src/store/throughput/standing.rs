@@ -41,11 +41,11 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
                -- Nothing that passes by itself: an address or a pause does.
                count(*) filter (
                    where (t.state in ('submitted', 'measuring') and t.reason is not null)
-                      or (t.state = 'located' and t.parked and (u.task_id is not null or p.cause = 'breaker'))
+                      or (t.held and h.cause in ('unmet', 'breaker'))
                ) as "held!",
                count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,
                coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!",
-               greatest(coalesce(extract(epoch from max(p.until) - now()), 0), 0)::float8 as "paused_for!",
+               greatest(coalesce(extract(epoch from max(h.until) filter (where h.cause = 'pause') - now()), 0), 0)::float8 as "paused_for!",
                (select max_duration_ms from batches where id = $1) as "max_duration_ms!",
                exists (select from sessions where state = 'active') as "connected!",
                exists (
@@ -56,8 +56,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
         left join outcomes o on o.task_id = t.id
         left join leases l on l.task_id = t.id and l.state = 'active' and t.state = 'leased'
         left join checkpoints c on c.task_id = t.id
-        left join parkings p on p.task_id = t.id and t.state = 'located'
-        left join unmet_tasks u on u.task_id = t.id
+        left join task_holds h on h.task_id = t.id
         where t.batch_id = $1 and case when $2::integer is null then t.retried_at is null else t.round = $2 end
         "#,
         scope.batch.get(),

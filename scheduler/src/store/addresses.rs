@@ -1,0 +1,313 @@
+//! Addresses: what each bears, who crawls there, and whose turn comes next.
+//!
+//! An agent claims the address of a lease before it sends anything there. The sites at one address share a budget of crawls, which the
+//! scheduler keeps over all agents: the active leases that have claimed it. It grows with the sites that are known to be there, to a cap
+//! ([`bears`]). Each crawl keeps to its own rate besides, so that an address never gets more than so many times that. A lease that finds
+//! its address full ends, and its task is held (`super::holds`); in the order in which they came, tasks are admitted as others end. Where a
+//! site's address is known from its last crawl that is seen [`ahead`].
+//!
+//! Invariant: crawls under way at an address, and tasks admitted to it, are never more than it bears.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+
+use super::Error;
+use super::holds::{self, Cause};
+use super::leases::{self, Ending};
+
+pub mod ahead;
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// The lease has the address until it ends.
+    Granted,
+    /// So many others are crawled there: the lease has ended, and its task is held.
+    Full {
+        /// Leases that have the address.
+        crawls: u32,
+    },
+    /// The lease is not active, or not this session's.
+    NotHeld,
+}
+
+/// What a lease is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    /// Whose.
+    pub agent: AgentId,
+    /// Its session.
+    pub session: SessionId,
+    /// The task.
+    pub task: TaskId,
+    /// The token of the grant.
+    pub token: LeaseToken,
+    /// What the site's name led to.
+    pub address: IpAddr,
+}
+
+/// How many crawls at once an address bears with so many sites: the square root of them, at least one and at most `cap`. Who hosts more
+/// sites has more to serve them with, but not as much more.
+pub fn bears(sites: u32, cap: u32) -> u32 {
+    let root = sites.isqrt();
+    let up = if root * root < sites { root + 1 } else { root };
+    up.clamp(1, cap.max(1))
+}
+
+/// Sites of one address that are counted: more bear no more.
+fn most_counted(cap: u32) -> i64 {
+    i64::from(cap) * i64::from(cap)
+}
+
+/// Addresses that one look at those waited for takes in: a pass costs as much with a hundred thousand of them.
+const LOOKED_AT: i32 = 500;
+
+/// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
+fn shared(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
+
+/// Asks for an address on behalf of a lease. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
+    let Claim { agent, session, task, token, address } = *claim;
+    let address = shared(address);
+    // The task before its lease, as whoever ends one.
+    let site = sqlx::query_scalar!(
+        r#"
+        select t.site_id
+        from tasks t join leases l on l.task_id = t.id and l.token = t.token
+        where t.id = $1 and t.state = 'leased' and t.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        for update of t
+        "#,
+        task.get(),
+        token.get(),
+        agent.get(),
+        session.get(),
+    )
+    .fetch_optional(&mut *conn)
+    .await?;
+    let Some(site) = site else { return Ok(Claimed::NotHeld) };
+    // One claim at a time of one address: two would both find the last place.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address)
+        .execute(&mut *conn)
+        .await?;
+    let found = sqlx::query!(
+        r#"
+        select (select count(*) from leases l where l.state = 'active' and l.address = $1::text::inet and l.task_id <> $2) as "crawls!",
+               -- With this one, whether or not it was there before.
+               (select count(*) from (
+                    select from sites s where s.crawled_at = $1::text::inet and s.id <> $3 limit $4
+                ) others) + 1 as "sites!"
+        "#,
+        address,
+        task.get(),
+        site,
+        most_counted(cap),
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    let known = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
+    let crawls = known(found.crawls);
+    if crawls >= bears(known(found.sites), cap) {
+        let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew { why: None }).await?;
+        let full =
+            ended.into_iter().map(|(task, _)| (task, Cause::Address { address: address.clone(), admitted: false }));
+        holds::hold(conn, &full.collect::<Vec<_>>()).await?;
+        return Ok(Claimed::Full { crawls });
+    }
+    holds::end(conn, &[task.get()]).await?;
+    sqlx::query!(
+        "update leases set address = $3::text::inet where task_id = $1 and token = $2",
+        task.get(),
+        token.get(),
+        address,
+    )
+    .execute(&mut *conn)
+    .await?;
+    Ok(Claimed::Granted)
+}
+
+/// Notes where a crawl has found a site, if the lease is the session's: how many sites an address has is nobody else's to say. Not in the
+/// transaction of its [claim]: a site's row is locked by others before tasks.
+///
+/// # Errors
+/// When the database fails.
+pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update sites s set crawled_at = $3::text::inet
+        from leases l
+        where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
+          and s.id = l.site_id and s.crawled_at is distinct from $3::text::inet
+        "#,
+        claim.task.get(),
+        claim.token.get(),
+        shared(claim.address),
+        claim.agent.get(),
+        claim.session.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// Admits the tasks whose turn at their address has come, at most `limit`, at no more than [`LOOKED_AT`] addresses from `from` on. Returns
+/// how many, and where the next look begins; `None` when it is at the first again.
+///
+/// # Errors
+/// When the database fails.
+pub async fn admit(
+    conn: &mut PgConnection,
+    cap: u32,
+    from: Option<&str>,
+    limit: i64,
+) -> Result<(u64, Option<String>), Error> {
+    let waited_for = sqlx::query_scalar!(
+        r#"
+        with recursive waited_for (address, number) as (
+            -- From one address to the next, by index: a million may wait at one.
+            select min(address), 1 from task_holds
+            where cause = 'address' and not admitted and ($1::text is null or address > $1::text::inet)
+            union all
+            select (select min(h.address) from task_holds h where h.cause = 'address' and not h.admitted and h.address > w.address),
+                   w.number + 1
+            from waited_for w where w.address is not null and w.number < $2
+        )
+        select w.address::text as "address!" from waited_for w where w.address is not null
+        "#,
+        from,
+        LOOKED_AT,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let more = i32::try_from(waited_for.len()).is_ok_and(|count| count == LOOKED_AT);
+    let next = waited_for.last().filter(|_| more).cloned();
+    if waited_for.is_empty() {
+        return Ok((0, None));
+    }
+    let places = ahead::room(conn, &waited_for, cap).await?.into_iter().map(|(address, room)| (address, room.places));
+    let places: Vec<(String, i64)> = places.filter(|(_, places)| *places > 0).collect();
+    if places.is_empty() {
+        return Ok((0, next));
+    }
+    Ok((holds::admit(conn, &places, limit).await?, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::{assignments, fixtures};
+
+    #[test]
+    fn an_address_bears_more_crawls_the_more_sites_it_has_to_a_cap() {
+        let borne: Vec<u32> = [0, 1, 2, 4, 5, 9, 50, 64, 65, u32::MAX].map(|sites| bears(sites, 8)).to_vec();
+        assert_eq!(borne, [1, 1, 2, 2, 3, 3, 8, 8, 8, 8]);
+        assert_eq!(bears(100, 0), 1);
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_address_and_a_mapped_one_is_itself() {
+        let shared = |text: &str| shared(text.parse().expect("an address"));
+        assert_eq!(shared("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!((shared("192.0.2.7"), shared("::ffff:192.0.2.7")), ("192.0.2.7".to_owned(), "192.0.2.7".to_owned()));
+    }
+
+    /// Sites at one address, leased by one agent each.
+    struct Crowd {
+        claims: Vec<Claim>,
+    }
+
+    impl Crowd {
+        async fn new(conn: &mut PgConnection, sites: usize) -> Self {
+            let batch = fixtures::batch(conn, "b", "random").await;
+            let mut claims = Vec::new();
+            for number in 0..sites {
+                let agent = fixtures::agent(conn, &format!("agent{number}")).await;
+                let session = fixtures::session(conn, agent).await;
+                let site = fixtures::site(conn, &format!("s{number}.cn")).await;
+                let task = fixtures::assigned(conn, batch, site, agent).await;
+                leases::grant(conn, agent, session).await.expect("grant");
+                let address = "192.0.2.7".parse().expect("an address");
+                claims.push(Claim { agent, session, task, token: LeaseToken::new(1), address });
+            }
+            Self { claims }
+        }
+
+        /// As the session does it.
+        async fn claim(&self, pool: &PgPool, number: usize) -> Claimed {
+            let one = &self.claims[number];
+            note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
+            let mut tx = crate::store::begin(pool).await.expect("begin");
+            let claimed = claim(&mut tx, one, 8).await.expect("claim");
+            tx.commit().await.expect("commit");
+            claimed
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_address_is_given_to_as_many_as_it_bears_and_the_others_come_in_turn(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 5).await;
+        let mut claimed = Vec::new();
+        for number in 0..5 {
+            claimed.push(crowd.claim(&pool, number).await);
+        }
+        // One site: one; two: two; three and four: two; five: three.
+        let full = Claimed::Full { crawls: 2 };
+        assert_eq!(claimed, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
+        assert_eq!(crowd.claim(&pool, 0).await, Claimed::Granted, "it has it");
+        assert_eq!(crowd.claim(&pool, 2).await, Claimed::NotHeld, "its lease has ended");
+        let foreign = Claim { agent: crowd.claims[1].agent, session: crowd.claims[1].session, ..crowd.claims[0] };
+        let elsewhere = "192.0.2.9".parse().expect("an address");
+        for lie in [foreign, crowd.claims[2]] {
+            note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
+        }
+        let moved = sqlx::query_scalar::<_, i64>("select count(*) from sites where crawled_at = '192.0.2.9'");
+        assert_eq!(
+            moved.fetch_one(&mut *conn).await.expect("count"),
+            0,
+            "who does not hold a lease says nothing of its site"
+        );
+        let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
+            let waiting =
+                assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
+                    .await
+                    .expect("look");
+            waiting.into_iter().map(|task| task.task).collect()
+        };
+        assert_eq!((admit(&mut conn, 8, None, 10).await.expect("admit").0, chosen(&mut conn).await), (0, vec![]));
+        let [first, next] = [&crowd.claims[0], &crowd.claims[2]];
+        leases::release(&mut conn, first.agent, first.task, first.token, None, 5).await.expect("release");
+        assert_eq!(admit(&mut conn, 8, None, 10).await.expect("admit").0, 1);
+        assert_eq!(
+            admit(&mut conn, 8, None, 10).await.expect("admit").0,
+            0,
+            "the place is kept for the one on its way"
+        );
+        assert_eq!(chosen(&mut conn).await, [next.task]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let crowd = Crowd::new(&mut conn, 2).await;
+        let mut first = crate::store::begin(&pool).await.expect("begin");
+        assert_eq!(claim(&mut first, &crowd.claims[0], 1).await.expect("claim"), Claimed::Granted);
+        let second = async |conn: &mut PgConnection| claim(conn, &crowd.claims[1], 1).await.expect("claim");
+        assert_eq!(fixtures::behind(&pool, first, second).await, Claimed::Full { crawls: 1 });
+    }
+}

@@ -1,0 +1,105 @@
+//! Taking tasks back from agents that were chosen and have not begun: the only way from `assigned` to `located`.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId};
+use crate::store::Error;
+
+/// Whose tasks are taken back.
+#[derive(Debug, Clone, Copy)]
+pub enum From<'a> {
+    /// An agent's, all of them; whoever is granting one is waited for.
+    Agent(AgentId),
+    /// Those of agents that have no active session, drain, have paused, or hung up longer than this ago while others are there.
+    Unavailable(Duration),
+    /// Those of batches at agents that may not have them any more.
+    Excluded(&'a [(BatchId, AgentId)]),
+}
+
+/// Takes tasks back, to be chosen for anew: at most `limit`, and but for an agent's none that somebody else is at. Returns how many.
+///
+/// # Errors
+/// When the database fails.
+pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Result<u64, Error> {
+    let locked = match from {
+        From::Agent(agent) => of_agent(conn, agent, limit).await?,
+        From::Unavailable(patience) => of_unavailable(conn, patience, limit).await?,
+        From::Excluded(pairs) => of_excluded(conn, pairs, limit).await?,
+    };
+    if locked.is_empty() {
+        return Ok(0);
+    }
+    let unassigned = sqlx::query!(
+        r#"
+        -- What kept the site from being measured is true for the next choice as well.
+        update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
+        from assignments a
+        where t.id = any($1) and a.id = t.assignment_id
+        "#,
+        &locked,
+    )
+    .execute(conn)
+    .await?;
+    Ok(unassigned.rows_affected())
+}
+
+async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<i64>, Error> {
+    let locked = sqlx::query_scalar!(
+        "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update",
+        agent.get(),
+        limit,
+    );
+    Ok(locked.fetch_all(conn).await?)
+}
+
+async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<Vec<i64>, Error> {
+    let locked = sqlx::query_scalar!(
+        r#"
+        with there as (
+            select s.agent_id, s.hung_up_at from sessions s where s.state = 'active' and s.paused is null
+        ), unavailable as (
+            select a.id from agents a
+            where a.draining_since is not null
+               or not exists (select from there where there.agent_id = a.id)
+               -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
+               -- up, the line is broken and not the agents, and nobody else would have the tasks.
+               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - make_interval(secs => $2))
+                  and exists (select from there where hung_up_at is null)
+        )
+        -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
+        select t.id as "id!"
+        from unavailable cross join lateral (
+            select id from tasks
+            where tasks.agent_id = unavailable.id and tasks.state = 'assigned'
+            limit $1
+            for update skip locked
+        ) t
+        limit $1
+        "#,
+        limit,
+        patience.as_secs_f64(),
+    );
+    Ok(locked.fetch_all(conn).await?)
+}
+
+async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<i64>, Error> {
+    let (batches, agents): (Vec<i64>, Vec<i64>) = from.iter().map(|(batch, agent)| (batch.get(), agent.get())).unzip();
+    let locked = sqlx::query_scalar!(
+        r#"
+        select t.id as "id!" from unnest($1::bigint[], $2::bigint[]) as not_for (batch_id, agent_id)
+        cross join lateral (
+            select id from tasks
+            where tasks.batch_id = not_for.batch_id and tasks.agent_id = not_for.agent_id and tasks.state = 'assigned'
+            limit $3
+            for update skip locked
+        ) t
+        limit $3
+        "#,
+        &batches,
+        &agents,
+        limit,
+    );
+    Ok(locked.fetch_all(conn).await?)
+}

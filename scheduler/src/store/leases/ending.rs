@@ -1,0 +1,198 @@
+//! How leases end: the only statements that end one.
+//!
+//! Invariant: the task is locked before its lease, in the order of tasks, or two who end leases would wait for each other.
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, TaskId};
+use crate::store::{Error, holds};
+
+/// How a lease ends, but by an outcome.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store) enum Ending<'a> {
+    /// Its agent hands it back. The task stays assigned.
+    HandedBack,
+    /// Its crawl crashed.
+    Crashed {
+        /// With what.
+        with: &'a str,
+        /// A task that crashed so often is given up.
+        most: u32,
+    },
+    /// Its session has ended; where the agent was lost, or came back without it, that counts as a crash.
+    Lost {
+        /// As above.
+        most: u32,
+    },
+    /// Its agent hands it back, and the task is chosen for anew.
+    Anew {
+        /// What is said of the task; what kept its site from being measured where there is nothing.
+        why: Option<&'a str>,
+    },
+    /// Its task was cancelled, and is locked.
+    Revoked,
+}
+
+impl Ending<'_> {
+    const fn state(self) -> &'static str {
+        match self {
+            Self::HandedBack | Self::Crashed { .. } | Self::Anew { .. } => "released",
+            Self::Lost { .. } => "expired",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// Ends these leases, as far as they are active, and their agent's where one is named. Returns the tasks of those that it ended, with
+/// the agents that had them.
+///
+/// # Errors
+/// When the database fails.
+pub(in crate::store) async fn end(
+    conn: &mut PgConnection,
+    leases: &[(TaskId, LeaseToken)],
+    of: Option<AgentId>,
+    ending: Ending<'_>,
+) -> Result<Vec<(TaskId, AgentId)>, Error> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (tasks, tokens): (Vec<i64>, Vec<i64>) = leases.iter().map(|(task, token)| (task.get(), token.get())).unzip();
+    if matches!(ending, Ending::Revoked) {
+        return revoke(conn, &tasks, &tokens).await;
+    }
+    let (crash, most) = match ending {
+        Ending::Crashed { with, most } => (Some(with), Some(most)),
+        Ending::Lost { most } => (None, Some(most)),
+        Ending::HandedBack | Ending::Anew { .. } | Ending::Revoked => (None, None),
+    };
+    let why = if let Ending::Anew { why } = ending { why } else { None };
+    let ended = sqlx::query!(
+        r#"
+        with held as (
+            select t.id, t.token
+            from unnest($1::bigint[], $2::bigint[]) as ending (task_id, token)
+            join tasks t on t.id = ending.task_id and t.token = ending.token
+            where t.state = 'leased'
+            order by t.id
+            for update of t
+        ), ended as (
+            update leases l set state = $3::text::lease_state, ended_at = now(), crash = $4
+            from held
+            where l.task_id = held.id and l.token = held.token and l.state = 'active'
+              and ($5::bigint is null or l.agent_id = $5)
+              -- Meanwhile the agent of a lost one may have come back and taken it into a new session.
+              and ($3 <> 'expired' or exists (select from sessions s where s.id = l.session_id and s.state <> 'active'))
+            returning l.task_id, l.agent_id, l.session_id
+        ), counted as (
+            select e.task_id, e.agent_id, a.name as agent, s.end_cause,
+                   -- An agent that said goodbye, was removed or only connected anew did not crash.
+                   case when $4 is not null or $3 = 'expired' and s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
+            from ended e join agents a on a.id = e.agent_id join sessions s on s.id = e.session_id
+        ), judged as (
+            select c.*, t.crashes + c.crashed as crashes, c.crashed > 0 and t.crashes + c.crashed >= $6 as given_up
+            from counted c join tasks t on t.id = c.task_id
+        )
+        update tasks t
+        set state = case when j.given_up then 'failed' when $7 then 'located' else 'assigned' end::task_state,
+            crashes = j.crashes,
+            reason = case when j.given_up then
+                              format('poison: ' || case when $4 is null then 'its agent was lost, %s crashes in all'
+                                                        else 'its crawl crashed %s times, at last with: %s' end, $6, $4)
+                          when $7 then coalesce($8, (select c.fallback_reason from assignments c where c.id = t.assignment_id))
+                          when $4 is not null then format('its crawl at %s crashed: %s', j.agent, $4)
+                          when $3 <> 'expired' then 'handed back by ' || j.agent
+                          else case j.end_cause
+                              when 'restored' then 'the database was restored'
+                              when 'left' then j.agent || ' left with its crawl'
+                              when 'removed' then j.agent || ' was removed with its crawl'
+                              when 'superseded' then j.agent || ' began anew without its crawl'
+                              when 'reconnected' then j.agent || ' connected anew without its crawl'
+                              when 'replaced' then j.agent || ' was moved to another machine'
+                              else j.agent || ' was lost with its crawl'
+                          end
+                     end,
+            reason_kind = case when j.given_up then 'poison'::reason_kind end, state_since = now()
+        from judged j where t.id = j.task_id
+        returning t.id, j.agent_id, j.given_up as "given_up!"
+        "#,
+        &tasks,
+        &tokens,
+        ending.state(),
+        crash,
+        of.map(AgentId::get),
+        most.map(|most| i32::try_from(most).unwrap_or(i32::MAX)),
+        matches!(ending, Ending::Anew { .. }),
+        why,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let given_up: Vec<i64> = ended.iter().filter(|row| row.given_up).map(|row| row.id).collect();
+    if !given_up.is_empty() {
+        holds::end(conn, &given_up).await?;
+    }
+    Ok(ended.into_iter().map(|row| (TaskId::new(row.id), AgentId::new(row.agent_id))).collect())
+}
+
+async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Result<Vec<(TaskId, AgentId)>, Error> {
+    let revoked = sqlx::query!(
+        r#"
+        update leases l set state = 'revoked', ended_at = now()
+        from unnest($1::bigint[], $2::bigint[]) as ending (task_id, token)
+        where l.task_id = ending.task_id and l.token = ending.token and l.state = 'active'
+        returning l.task_id, l.agent_id
+        "#,
+        tasks,
+        tokens,
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(revoked.into_iter().map(|row| (TaskId::new(row.task_id), AgentId::new(row.agent_id))).collect())
+}
+
+/// What a crawl came to.
+#[derive(Debug, Clone)]
+pub(in crate::store) struct Completed {
+    /// The task.
+    pub(in crate::store) task: TaskId,
+    /// The token of the lease.
+    pub(in crate::store) token: LeaseToken,
+    /// Why the task fails, for people, and in a word; `None` when it is done.
+    pub(in crate::store) failure: Option<(String, &'static str)>,
+}
+
+/// Ends leases by outcomes, with their tasks, which are locked by the caller. In one statement: nothing is done more often. A lease that
+/// was taken back counts as completed from then on.
+///
+/// # Errors
+/// When the database fails.
+pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
+    let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
+    let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();
+    let failure = |one: &Completed| one.failure.clone().unzip();
+    let (failures, kinds): (Vec<Option<String>>, Vec<Option<&str>>) = completed.iter().map(failure).unzip();
+    sqlx::query!(
+        r#"
+        with ended as (
+            update leases l set state = 'completed', ended_at = now()
+            from unnest($1::bigint[], $2::bigint[]) as reported (task_id, token)
+            where l.task_id = reported.task_id and l.token = reported.token
+        ), forgotten as (
+            delete from checkpoints where task_id = any($1)
+        )
+        update tasks t
+        set state = case when reported.failure is null then 'done'::task_state else 'failed'::task_state end,
+            reason = reported.failure, reason_kind = reported.kind::reason_kind, state_since = now(),
+            recrawl_at = now() + make_interval(secs => (select b.recrawl_interval_ms / 1000.0 from batches b where b.id = t.batch_id))
+        from unnest($1::bigint[], $3::text[], $4::text[]) as reported (task_id, failure, kind)
+        where t.id = reported.task_id
+        "#,
+        &tasks,
+        &tokens,
+        &failures as _,
+        &kinds as _,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}

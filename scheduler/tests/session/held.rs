@@ -1,0 +1,56 @@
+//! Sites at an address that bears no further crawl.
+
+use std::time::Instant;
+
+use super::*;
+
+const SITES: usize = 5;
+/// The planner looks every two seconds by itself, so that one after another without being woken would take twice as long.
+const FOUR_LOOKS: Duration = Duration::from_secs(4);
+
+#[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
+async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none_in_vain(pool: PgPool) {
+    let politeness = PolitenessConfig { crawls_at_address: 1 };
+    let running = Running::with(pool.clone(), Config { politeness, ..Config::default() }).await;
+    let credential = running.enrol("a").await.credential;
+    let capacity = v1::Register { capacity: 5, ..register() };
+    let mut agent = Agent::register(&running, &credential, capacity).await.expect("connect");
+    agent.welcome().await;
+    // As after a first crawl.
+    sqlx::raw_sql(
+        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('b', 'random', 10, 100000, 3, 60000, 1000);
+         with there as (
+             insert into sites (name, crawled_at) select n || '.cn', '192.0.2.7' from generate_series(1, 5) n returning id
+         )
+         insert into tasks (batch_id, site_id) select b.id, there.id from there, batches b",
+    )
+    .execute(&pool)
+    .await
+    .expect("submit");
+    let mut order = agent.crawl_order().await;
+    let counts = "select (select count(*) from tasks where held), (select count(*) from leases)";
+    let (held, leases): (i64, i64) = sqlx::query_as(counts).fetch_one(&pool).await.expect("count");
+    assert_eq!((held, leases), (4, 1), "four wait, though the agent has room for them");
+
+    let began = Instant::now();
+    for number in 1..=SITES {
+        let address = "192.0.2.7".to_owned();
+        let claim = v1::AddressClaim { task_id: order.task_id, token: order.token, address };
+        agent.say(v1::session_request::Message::Address(claim)).await;
+        match agent.hear().await.expect("an answer") {
+            v1::session_response::Message::Address(answer) => assert!(answer.granted, "{answer:?}"),
+            other => panic!("expected an answer to the claim, got {other:?}"),
+        }
+        agent.say(outcome(&order)).await;
+        assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+        if number < SITES {
+            order = agent.crawl_order().await;
+        }
+    }
+    assert!(began.elapsed() < FOUR_LOOKS, "{:?}", began.elapsed());
+    let completed: Vec<String> =
+        sqlx::query_scalar("select state::text from leases").fetch_all(&pool).await.expect("read");
+    assert_eq!(completed, vec!["completed"; SITES], "no lease was granted only to be handed back");
+    running.stop().await;
+}
