@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use clap::Args;
+use clap::{Args, Subcommand};
 
 mod accuracy;
 mod anycast;
@@ -26,14 +26,25 @@ mod refined;
 mod speed;
 mod trust;
 mod tun;
+mod waiting;
 mod warc;
 
 /// What may be typed after `lab bench`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
     /// Only these sections [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+    #[command(subcommand)]
+    long: Option<Long>,
+}
+
+/// What takes so long that it only runs when it is asked for.
+#[derive(Debug, Subcommand)]
+enum Long {
+    /// Watch what tasks cost that merely wait; half an hour and more
+    Waiting(waiting::WaitingArgs),
 }
 
 /// One figure beside its target.
@@ -109,6 +120,9 @@ const SECTIONS: &[Section] = &[
 /// # Errors
 /// When a name is unknown or a section fails; a missed target is printed, not an error.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
+    if let Some(Long::Waiting(args)) = &args.long {
+        return print("waiting", || waiting::run(args));
+    }
     if let Some(unknown) = args.only.iter().find(|only| !SECTIONS.iter().any(|(name, _)| name == only)) {
         let names: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
         bail!("--only: there is no section '{unknown}'; there are {}", names.join(", "));
@@ -117,13 +131,19 @@ pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == name) {
             continue;
         }
-        let started = Instant::now();
-        let lines = run()?;
-        println!("\n{name} ({:.1} s)", started.elapsed().as_secs_f64());
-        for line in lines {
-            let verdict = line.met.map_or("", |met| if met { "ok" } else { "MISSED" });
-            println!("  {:<72} {:>12} {:>12} {verdict}", line.what, line.figure, line.target);
-        }
+        print(name, run)?;
+    }
+    Ok(())
+}
+
+/// Runs one section and prints its lines.
+fn print(name: &str, run: impl FnOnce() -> anyhow::Result<Vec<Line>>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let lines = run()?;
+    println!("\n{name} ({:.1} s)", started.elapsed().as_secs_f64());
+    for line in lines {
+        let verdict = line.met.map_or("", |met| if met { "ok" } else { "MISSED" });
+        println!("  {:<72} {:>12} {:>12} {verdict}", line.what, line.figure, line.target);
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use nix::unistd::Pid;
+use anyhow::Context;
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// Processor time since boot, in ticks.
 #[derive(Debug, Clone, Copy)]
@@ -47,12 +48,44 @@ pub fn peak_memory(pid: Pid) -> Option<u64> {
 /// buffers count once. `None` where the system does not say.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
-    let postmaster: i32 = pid_file.lines().next()?.trim().parse().ok()?;
-    let children = fs::read_to_string(format!("/proc/{postmaster}/task/{postmaster}/children")).unwrap_or_default();
-    let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([postmaster]);
+    let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
+    let pids = children(postmaster).into_iter().chain([postmaster]);
     let shares =
-        pids.filter_map(|pid: i32| field_kib(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"));
+        pids.filter_map(|pid| field_kib(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"));
     Some(shares.sum()).filter(|sum| *sum > 0)
+}
+
+/// The processes that this one started and that have not ended.
+pub fn children(parent: Pid) -> Vec<Pid> {
+    let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
+}
+
+/// The processor time of a process, in seconds: its own, and that of its children that have ended.
+///
+/// # Errors
+/// When the process has ended.
+pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
+    // Behind the name, which may hold anything: the 14th to 17th fields of the whole line.
+    let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
+    let times = fields.split_whitespace().skip(11).take(4).map(str::parse);
+    let times: Vec<f64> = times.collect::<Result<_, _>>().context("read a process's times")?;
+    let &[user, system, ended_user, ended_system] = times.as_slice() else { anyhow::bail!("four times in {stat}") };
+    let second = sysconf(SysconfVar::CLK_TCK)?.context("the ticks of a second")?;
+    let second = f64::from(i32::try_from(second)?);
+    Ok(((user + system) / second, (ended_user + ended_system) / second))
+}
+
+/// The processor time of a process, of those it started and of those that have ended, in seconds. It never falls.
+///
+/// # Errors
+/// When the process has ended.
+pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
+    // A child may have ended since it was listed: then its parent's time has it.
+    let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
+    let (own, ended) = processor_s(parent)?;
+    Ok(children + own + ended)
 }
 
 /// A field of a /proc file that is given in kB, in bytes.

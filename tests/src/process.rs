@@ -96,6 +96,11 @@ impl Process {
         }
     }
 
+    /// Where its output goes.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
     /// The end of its log.
     pub fn tail(&self) -> String {
         tail(&self.log)

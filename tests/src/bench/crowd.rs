@@ -22,7 +22,7 @@ use landfall_agent::dns::Resolver;
 use landfall_agent::guard::Guard;
 use landfall_agent::user_agent::UserAgent;
 use landfall_agent::warc::Store;
-use nix::unistd::{SysconfVar, sysconf};
+use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::Line;
 use super::crawl::site::{Plan, Served, Server, addresses};
 use super::speed::median;
+use crate::machine::processor_s;
 
 /// Of 4 KiB and 20 links, as in `bench crawl`; no crawl comes to its end.
 const PLAN: Plan = super::crawl::PLAN;
@@ -89,11 +90,11 @@ async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
     command.args(["bench-crowd", "--port", port, "--sites", &SITES.to_string()]);
     command.args(["--interval-ms", &interval.to_string(), "--folder"]).arg(folder.path());
     let mut child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().context("start the crawls")?;
-    let pid = child.id().context("it runs")?;
+    let pid = Pid::from_raw(i32::try_from(child.id().context("it runs")?)?);
     sleep(BEFORE).await;
-    let (before, busy_before, began) = (server.asked().await?.requests, processor_s(pid)?, Instant::now());
+    let (before, busy_before, began) = (server.asked().await?.requests, processor_s(pid)?.0, Instant::now());
     sleep(WINDOW).await;
-    let (after, busy_after, seconds) = (server.asked().await?.requests, processor_s(pid)?, began.elapsed());
+    let (after, busy_after, seconds) = (server.asked().await?.requests, processor_s(pid)?.0, began.elapsed());
     let peak_mib = peak_mib(pid)?;
     if let Some(status) = child.try_wait()? {
         bail!("the crawls ended before they were measured: {status}");
@@ -104,18 +105,7 @@ async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
     Ok(Run { rate: requests / seconds, busy: (busy_after - busy_before) / seconds, peak_mib })
 }
 
-/// The processor time that a process took, in seconds.
-fn processor_s(pid: u32) -> anyhow::Result<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("read the crawls' times")?;
-    // Behind the name, which may hold anything: the 14th and 15th fields of the whole line.
-    let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
-    let times = fields.split_whitespace().skip(11).take(2);
-    let ticks: f64 = times.map(str::parse::<f64>).sum::<Result<_, _>>().context("two times")?;
-    let second = sysconf(SysconfVar::CLK_TCK)?.context("the ticks of a second")?;
-    Ok(ticks / f64::from(i32::try_from(second)?))
-}
-
-fn peak_mib(pid: u32) -> anyhow::Result<f64> {
+fn peak_mib(pid: Pid) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the crawls' status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a line VmHWM")?;
     let kib: f64 = line.trim().trim_end_matches("kB").trim().parse().context("a number")?;
@@ -187,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_time_and_the_memory_of_a_process_are_read() {
-        let own = std::process::id();
-        assert!(processor_s(own).unwrap() >= 0.0 && peak_mib(own).unwrap() > 1.0);
+        let own = Pid::this();
+        assert!(processor_s(own).unwrap().0 >= 0.0 && peak_mib(own).unwrap() > 1.0);
     }
 }

@@ -179,6 +179,11 @@ impl Bench {
         Ok(client(&self.directory.path().join("scheduler"))?.token)
     }
 
+    /// Its database.
+    pub(super) const fn postgres(&mut self) -> &mut SharedPostgres {
+        &mut self.postgres
+    }
+
     /// Ends the database.
     pub(super) async fn close(mut self) -> anyhow::Result<()> {
         self.pool.close().await;

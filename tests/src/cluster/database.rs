@@ -9,6 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::postgres::PgConnectOptions;
 
+use crate::machine::children;
+
 /// A server that was killed may take this long to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -114,18 +116,16 @@ impl SharedPostgres {
         }
     }
 
-    fn pid(&self) -> anyhow::Result<Pid> {
+    /// The server's first process, which starts all others.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn pid(&self) -> anyhow::Result<Pid> {
         let file = self.directory.join("postgres/postmaster.pid");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let first = text.lines().next().unwrap_or_default();
         first.trim().parse().map(Pid::from_raw).with_context(|| format!("{} begins with no number", file.display()))
     }
-}
-
-/// The processes that this one started.
-fn children(parent: Pid) -> Vec<Pid> {
-    let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
 /// The URL of a private Postgres.

@@ -1,0 +1,311 @@
+//! Databases in which tasks wait, as they are after hours of waiting: in bulk, past the triggers and constraints, on which nothing is
+//! measured here.
+//!
+//! Each text is what a scheduler leaves behind, its reasons included: where a reason differs, the first pass writes every row anew. The
+//! log holds a line for each state that a waiting task has been in, as the triggers write them.
+
+use anyhow::Context;
+use clap::ValueEnum;
+use sqlx::{AssertSqlSafe, Executor as _, PgPool};
+
+/// Agents of each database; so few measure each site, and need no landmarks.
+pub(super) const AGENTS: usize = 9;
+/// Addresses at which parked tasks wait, and crawls under way at each: as many as it bears by default.
+const ADDRESSES: u32 = 100;
+const AT_ADDRESS: u32 = 8;
+/// Slots of each agent, all taken, where a planned task waits for one.
+const SLOTS: u32 = 4;
+/// Tasks that a scheduler lets in to be measured at once, and orders that its agents hold at once.
+const MEASURING: u32 = 4_096;
+const ORDERS: u32 = 2_304;
+/// Rounds of a site that is crawled again.
+const ROUNDS: u32 = 10;
+
+/// How tasks wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Standing {
+    /// Submitted, with no agent connected.
+    Submitted,
+    /// As many as may be are measured, by agents that have all the orders they may have; the others are submitted.
+    Measuring,
+    /// Located, of a `random` batch, while every connected agent has paused: this strategy makes queues of any length at full agents.
+    Random,
+    /// Measured by nine agents and located, of a `gnp-top3` batch, while every connected agent has paused.
+    #[value(name = "gnp-top3")]
+    Top3,
+    /// Measured and located, of an `earliest-finish` batch, while each slot of each agent is taken for hours.
+    EarliestFinish,
+    /// At a hundred addresses that are crawled by as many as they bear.
+    Parked,
+    /// Of a batch whose constraints no agent meets.
+    Unmet,
+    /// Of a batch whose quota every agent has used up today, with a tenth of its sites.
+    Quota,
+    /// Done, ten rounds of each site, the next one due in a year.
+    Done,
+}
+
+impl Standing {
+    /// What it is called, on the command line and in tables.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Whether its tasks wait for somebody.
+    pub(super) const fn waits(self) -> bool {
+        !matches!(self, Self::Done)
+    }
+
+    /// Sites that so many tasks are of.
+    pub(super) const fn sites(self, tasks: u32) -> u32 {
+        if self.waits() { tasks } else { tasks / ROUNDS }
+    }
+
+    /// What makes this many tasks stand so, as SQL.
+    fn text(self, tasks: u32) -> String {
+        let located = "submitted,located";
+        let measured = "submitted,measuring,located";
+        let nobody = "every connected agent drains, has paused or hung up: see `landfall agents list`";
+        let waiting = Waiting { tasks, state: "located", ..Waiting::default() };
+        let text = match self {
+            Self::Submitted => Waiting { reason: "no agent is connected", ..waiting.submitted() }.text(),
+            Self::Measuring => [connected(1, false), waiting.submitted().text(), measuring(tasks)].concat(),
+            Self::Random => [connected(1, true), Waiting { reason: nobody, log: located, ..waiting }.text()].concat(),
+            Self::Top3 => {
+                let waiting = Waiting { strategy: "gnp-top3", reason: nobody, log: measured, known: true, ..waiting };
+                [connected(1, true), waiting.text(), mapped(tasks)].concat()
+            }
+            Self::EarliestFinish => {
+                let reason = "planned: waits until the slot it is planned for is about to be free";
+                let waiting = Waiting { strategy: "earliest-finish", reason, log: measured, known: true, ..waiting };
+                let busy = busy(tasks, u32::try_from(AGENTS).unwrap_or(u32::MAX) * SLOTS);
+                [connected(SLOTS, false), waiting.text(), mapped(tasks), busy].concat()
+            }
+            Self::Parked => {
+                let waiting = Waiting { log: located, known: true, held: true, ..waiting };
+                let slots = ADDRESSES * AT_ADDRESS / u32::try_from(AGENTS).unwrap_or(1) + 1;
+                [connected(slots, false), waiting.text(), busy(tasks, ADDRESSES * AT_ADDRESS), held("address")].concat()
+            }
+            Self::Unmet => {
+                let reason = "no agent meets the constraints: 9 of 9 are not in AQ";
+                let waiting = Waiting { log: located, held: true, ..waiting };
+                [connected(1, false), waiting.text(), constrained("array['AQ']", "null", reason)].concat()
+            }
+            Self::Quota => {
+                let reason =
+                    "no agent meets the constraints: 9 of 9 have used up 1.0 kB a day, or will with what is under way";
+                let waiting = Waiting { log: located, held: true, ..waiting };
+                let done = "update tasks set state = 'done', held = false, token = 1, assignment_id = id
+                    where id % 10 = 0;"
+                    .to_owned();
+                let crawled = crawled("now() - interval '1 hour'");
+                let constrained = constrained("'{}'", "1000", reason);
+                [connected(1, false), waiting.text(), done, crawled, constrained].concat()
+            }
+            Self::Done => [connected(1, false), rounds(self.sites(tasks)), crawled("t.state_since")].concat(),
+        };
+        format!("{text}{EPILOGUE}")
+    }
+}
+
+const PROLOGUE: &str =
+    "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
+/// Numbers that were given here are not given again.
+const EPILOGUE: &str = "
+    select setval(pg_get_serial_sequence('sites', 'id'), max(id)) from sites;
+    select setval(pg_get_serial_sequence('tasks', 'id'), max(id)) from tasks;
+    select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
+    set session_replication_role = origin;";
+
+/// Makes this many tasks stand so, as if for long, with nothing left to be tidied up.
+pub(super) async fn stand(pool: &PgPool, standing: Standing, tasks: u32) -> anyhow::Result<()> {
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute(PROLOGUE).await.context("take time")?;
+    conn.execute(AssertSqlSafe(standing.text(tasks))).await.context("make tasks that wait")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    conn.execute("checkpoint").await.context("write all of it")?;
+    // With its session end the statistics of what it wrote are complete.
+    conn.close().await.context("end the session")?;
+    Ok(())
+}
+
+/// Every agent is connected, has so many slots, and has paused or not.
+fn connected(slots: u32, paused: bool) -> String {
+    let paused = if paused { "'its disk is full'" } else { "null" };
+    format!(
+        "update agents set incarnation = 1, capacity = {slots};
+         insert into sessions (agent_id, incarnation, expires_at, paused)
+         select id, 1, now() + interval '1 day', {paused} from agents;"
+    )
+}
+
+/// Tasks that wait, of one batch, whose sites and tasks are numbered from 1.
+#[derive(Debug, Clone, Copy)]
+struct Waiting<'a> {
+    tasks: u32,
+    strategy: &'a str,
+    state: &'a str,
+    reason: &'a str,
+    held: bool,
+    /// Whether it is known where the sites are.
+    known: bool,
+    /// The states in the log.
+    log: &'a str,
+}
+
+impl Default for Waiting<'_> {
+    fn default() -> Self {
+        Self { tasks: 0, strategy: "random", state: "", reason: "", held: false, known: false, log: "" }
+    }
+}
+
+impl Waiting<'_> {
+    fn submitted(self) -> Self {
+        Self { strategy: "gnp-top3", state: "submitted", log: "submitted", ..self }
+    }
+
+    fn text(self) -> String {
+        let Self { tasks, strategy, state, reason, held, known, log } = self;
+        format!(
+            "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+             values ('waiting', '{strategy}', 10, 100000, 3, 60000, 1000);
+             insert into sites (id, name, origin, address, crawled_at) overriding system value
+             select n, 's' || n || '.bench.test', case when {known} then 'https://s' || n || '.bench.test' end,
+                    case when {known} then inet '10.0.0.0' + n end,
+                    case when {known} and {held} then inet '10.1.0.0' + n % {ADDRESSES} end
+             from generate_series(1, {tasks}) n;
+             insert into tasks (id, batch_id, site_id, state, reason, held, state_since) overriding system value
+             select n, 1, n, '{state}', nullif('{reason}', ''), {held}, now() - interval '1 hour'
+             from generate_series(1, {tasks}) n;
+             insert into events (noun, what, task_id)
+             select 'task', state, n from generate_series(1, {tasks}) n cross join unnest(string_to_array('{log}', ',')) state;"
+        )
+    }
+}
+
+/// The first tasks are being measured, and the agents hold all the orders that they may.
+fn measuring(tasks: u32) -> String {
+    let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
+    format!(
+        "update tasks set state = 'measuring' where id <= {measuring};
+         insert into events (noun, what, task_id) select 'task', 'measuring', n from generate_series(1, {measuring}) n;
+         insert into measurement_orders (prober_id, site_id, address, expires_at)
+         select a.id, n, inet '10.0.0.0' + n, now() + interval '1 day'
+         from generate_series(1, {orders}) n
+         join (select id, row_number() over (order by id) as turn from agents) a on a.turn = 1 + n % {AGENTS};"
+    )
+}
+
+/// Agents and sites have their places in a map of two dimensions, in milliseconds; every agent has measured every other and all sites, and
+/// found what the map says.
+fn mapped(sites: u32) -> String {
+    format!(
+        "create temporary table agent_at as
+             select id, 50 + 40 * cos(id) as x, 50 + 40 * sin(id) as y from agents;
+         create temporary table site_at as
+             select n as id, n * 7919::bigint % 1000 / 10.0::float8 as x, n * 104729::bigint % 1000 / 10.0::float8 as y
+             from generate_series(1, {sites}) n;
+         insert into embeddings (dimensions, landmarks, fit_error, mesh_error)
+         select 2, array_agg(id order by id), 0.05, 0.05 from agents;
+         insert into agent_placements (epoch, agent_id, coordinate, fit_error)
+         select e.epoch, a.id, array[a.x, a.y, 1], 0.05 from embeddings e cross join agent_at a;
+         insert into mesh_measurements
+             (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, reached_us, reached_at)
+         select a.id, b.id, rtt, rtt, rtt, 100, 10, 0, rtt, now()
+         from agent_at a join agent_at b on a.id <> b.id
+         cross join lateral (select (1000 * (2 + sqrt((a.x - b.x) ^ 2 + (a.y - b.y) ^ 2)))::bigint as rtt) far;
+         insert into site_measurements
+             (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address, dns_us, connect_us, requests)
+         select s.id, a.id, rtt, rtt, rtt, 100, 10, 0, inet '10.0.0.0' + s.id, 2000, rtt, 12
+         from site_at s cross join agent_at a
+         cross join lateral (select (1000 * (2 + sqrt((a.x - s.x) ^ 2 + (a.y - s.y) ^ 2)))::bigint as rtt) far;
+         insert into site_sightings (site_id, prober_id, address)
+         select s.id, a.id, inet '10.0.0.0' + s.id from site_at s cross join agent_at a;
+         insert into site_verdicts (site_id, suspect, confidence, evidence) select id, false, 0, '' from site_at;
+         insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+         select s.id, e.epoch, array[s.x, s.y, 1], 0.05, {AGENTS} from site_at s cross join embeddings e;"
+    )
+}
+
+/// So many crawls under way, dealt out to the agents, for ten hours each; the numbers of their sites and tasks follow those that are taken.
+fn busy(taken: u32, crawls: u32) -> String {
+    format!(
+        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
+         values ('busy', 'random', 1000000, 100000000000, 30, 86400000, 1000);
+         create temporary table busy as
+             select {taken} + n as id, inet '10.1.0.0' + n % {ADDRESSES} as address, a.id as agent_id, s.id as session_id
+             from generate_series(1, {crawls}) n
+             join (select id, row_number() over (order by id) as turn from agents) a on a.turn = 1 + n % {AGENTS}
+             join sessions s on s.agent_id = a.id;
+         insert into sites (id, name, origin, address, crawled_at) overriding system value
+         select id, 'b' || id || '.bench.test', 'https://b' || id || '.bench.test', address, address from busy;
+         insert into tasks (id, batch_id, site_id, state, token, assignment_id, agent_id) overriding system value
+         select id, 2, id, 'leased', 1, id, agent_id from busy;
+         insert into assignments (id, task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, crawl_ms)
+         overriding system value
+         select id, id, agent_id, 'random', 1, array[agent_id], array[null]::bigint[], array[null]::bigint[], 36000000
+         from busy;
+         insert into leases (task_id, token, site_id, agent_id, session_id, address)
+         select id, 1, id, agent_id, session_id, address from busy;"
+    )
+}
+
+/// Every waiting task is held for this cause, at its site's address where that is the cause.
+fn held(cause: &str) -> String {
+    format!(
+        "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
+         select t.id, t.batch_id, t.site_id, '{cause}', case when '{cause}' = 'address' then s.crawled_at end, t.state_since
+         from tasks t join sites s on s.id = t.site_id
+         where t.state = 'located';"
+    )
+}
+
+/// The batch asks this of its agents, and nobody meets it.
+fn constrained(countries: &str, bytes_per_day: &str, reason: &str) -> String {
+    let held = held("unmet");
+    format!(
+        "insert into batch_constraints (batch_id, countries, carriers, tags, bytes_per_day, unmet, reason, reason_since)
+         values (1, {countries}, '{{}}', '{{}}', {bytes_per_day}, 'wait', '{reason}', now() - interval '1 hour');
+         {held}"
+    )
+}
+
+/// Ten rounds of each site, eight days apart: none is in the log any more.
+fn rounds(sites: u32) -> String {
+    format!(
+        "insert into batches
+             (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, recrawl_interval_ms)
+         values ('done', 'random', 10, 100000, 3, 60000, 1000, 31536000000);
+         insert into sites (id, name, origin, address, crawled_at) overriding system value
+         select n, 's' || n || '.bench.test', 'https://s' || n || '.bench.test', inet '10.0.0.0' + n, inet '10.0.0.0' + n
+         from generate_series(1, {sites}) n;
+         insert into tasks (id, batch_id, site_id, round, state, state_since, token, assignment_id, retried_at, recrawl_at)
+         overriding system value
+         select (r - 1) * {sites} + n, 1, n, r, 'done', at, 1, (r - 1) * {sites} + n, case when r < {ROUNDS} then at + interval '8 days' end,
+                case when r = {ROUNDS} then at + interval '1 year' end
+         from generate_series(1, {ROUNDS}) r cross join generate_series(1, {sites}) n
+         cross join lateral (select now() - ({ROUNDS} + 1 - r) * interval '8 days' as at) ended;"
+    )
+}
+
+/// Every task that is done was crawled by one of the agents; it was accepted at this time.
+fn crawled(accepted_at: &str) -> String {
+    format!(
+        "create temporary table crawl as
+             select t.id, t.site_id, {accepted_at} as accepted_at, a.id as agent_id, s.id as session_id
+             from tasks t
+             join (select id, row_number() over (order by id) as turn from agents) a on a.turn = 1 + t.id / 10 % {AGENTS}
+             join sessions s on s.agent_id = a.id
+             where t.state = 'done';
+         insert into assignments
+             (id, task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, levels, available)
+         overriding system value
+         select id, id, agent_id, 'random', id, array[agent_id], array[null]::bigint[], array[null]::bigint[], array[-1], {AGENTS}
+         from crawl;
+         insert into leases (task_id, token, site_id, agent_id, session_id, state, granted_at, ended_at)
+         select id, 1, site_id, agent_id, session_id, 'completed', accepted_at - interval '1 minute', accepted_at from crawl;
+         insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us, accepted_at)
+         select id, 1, agent_id, 'complete', 10, 30000, 0, accepted_at - interval '1 minute', 59000, 20000, accepted_at
+         from crawl;"
+    )
+}

@@ -1,0 +1,28 @@
+//! `lab bench waiting` on small databases: each standing lasts, so that its figures are of what it says.
+
+use std::process::Command;
+
+const STANDINGS: [&str; 9] =
+    ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
+
+/// How many are watched at once: they sleep most of the time.
+const AT_ONCE: usize = 3;
+
+#[test]
+fn each_standing_lasts_while_it_is_watched() {
+    std::thread::scope(|scope| {
+        for standings in STANDINGS.chunks(STANDINGS.len() / AT_ONCE) {
+            scope.spawn(move || {
+                let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
+                lab.args(["bench", "waiting", "--tasks", "100", "--seconds", "3", "--standing", &standings.join(",")]);
+                let output = lab.output().unwrap();
+                let (printed, said) =
+                    (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+                assert!(output.status.success(), "{printed}\n{said}");
+                for standing in standings {
+                    assert!(printed.contains(&format!("| {standing} | 100 |")), "no row of {standing}: {printed}");
+                }
+            });
+        }
+    });
+}
