@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::disks::SmallDisks;
@@ -87,8 +88,42 @@ pub struct Injector {
     postgres_busy: bool,
     /// Breaks of flapping streams still to come.
     flaps: Vec<(Instant, usize)>,
-    /// What takes its time: the operator's commands, and what is done to the database.
-    commands: JoinSet<anyhow::Result<()>>,
+    commands: Commands,
+}
+
+/// What a command is done to: the commands of one subject run in the order in which they were given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Database,
+    Agent(usize),
+}
+
+/// What takes its time, beside everything else: the operator's commands, and what is done to the database.
+#[derive(Debug, Default)]
+struct Commands {
+    running: JoinSet<anyhow::Result<()>>,
+    /// The end of the newest command of each subject.
+    newest: BTreeMap<Subject, oneshot::Receiver<()>>,
+}
+
+impl Commands {
+    /// Runs a command once every earlier one of its subject has ended: a resume must not overtake its drain.
+    fn give<F>(&mut self, subject: Subject, command: F)
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let (ended, end) = oneshot::channel();
+        let earlier = self.newest.insert(subject, end);
+        self.running.spawn(async move {
+            if let Some(earlier) = earlier {
+                // The sender is dropped, never used.
+                let _ = earlier.await;
+            }
+            let result = command.await;
+            drop(ended);
+            result
+        });
+    }
 }
 
 impl Injector {
@@ -106,7 +141,7 @@ impl Injector {
             schedulers_busy: vec![false; cluster.schedulers.len()],
             postgres_busy: false,
             flaps: Vec::new(),
-            commands: JoinSet::new(),
+            commands: Commands::default(),
         }
     }
 
@@ -157,7 +192,7 @@ impl Injector {
             self.begin(cluster, fault, target).await.with_context(|| format!("begin {}", fault.kind.name()))?;
             self.lasting.insert((from + fault.lasts, fault.number), Done { fault, target, from, to: None });
         }
-        while let Some(ended) = self.commands.try_join_next() {
+        while let Some(ended) = self.commands.running.try_join_next() {
             ended.context("a command panicked")??;
         }
         let ends = self.lasting.first_key_value().map(|((at, _), _)| *at);
@@ -287,7 +322,7 @@ impl Injector {
     /// Does something to the database beside everything else: it may take seconds, and other faults are not to wait for it.
     fn database(&mut self, cluster: &Cluster, action: OnDatabase) -> anyhow::Result<()> {
         let shared = Arc::clone(cluster.postgres.as_ref().context("the schedulers share no database")?);
-        self.commands.spawn(async move { shared.lock().await.apply(action).await });
+        self.commands.give(Subject::Database, async move { shared.lock().await.apply(action).await });
         Ok(())
     }
 
@@ -298,7 +333,7 @@ impl Injector {
         for command in &mut commands {
             command.args(words).arg(&name).stdout(Stdio::null()).stderr(Stdio::null());
         }
-        self.commands.spawn(async move {
+        self.commands.give(Subject::Agent(target), async move {
             for command in (0..commands.len()).cycle() {
                 if commands[command].status().await.is_ok_and(|status| status.success()) {
                     break;
@@ -331,7 +366,7 @@ impl Injector {
     /// # Errors
     /// When the database cannot be started again.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
-        while let Some(ended) = self.commands.join_next().await {
+        while let Some(ended) = self.commands.running.join_next().await {
             ended.context("a command panicked")??;
         }
         Ok(())
@@ -362,4 +397,34 @@ const fn on_wire(kind: Kind) -> bool {
 fn signal(pid: Option<nix::unistd::Pid>, signal: Signal) -> anyhow::Result<()> {
     let Some(pid) = pid else { return Ok(()) };
     kill(pid, signal).with_context(|| format!("send {signal} to {pid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn commands_of_one_subject_run_one_after_another_in_the_order_given() {
+        let mut commands = Commands::default();
+        let (note, mut noted) = mpsc::channel(4);
+        let (open, gate) = oneshot::channel::<()>();
+        let first = note.clone();
+        commands.give(Subject::Database, async move {
+            gate.await.context("the gate")?;
+            first.send("stop").await.context("note")
+        });
+        let second = note.clone();
+        commands.give(Subject::Database, async move { second.send("resume").await.context("note") });
+        commands.give(Subject::Agent(0), async move { note.send("another subject").await.context("note") });
+        assert_eq!(noted.recv().await, Some("another subject"));
+        tokio::task::yield_now().await;
+        assert!(noted.try_recv().is_err(), "the second waits for the first");
+        open.send(()).expect("the first waits");
+        assert_eq!((noted.recv().await, noted.recv().await), (Some("stop"), Some("resume")));
+        while let Some(ended) = commands.running.join_next().await {
+            ended.expect("no panic").expect("no error");
+        }
+    }
 }
