@@ -1,8 +1,14 @@
 //! Log lines to standard error. `LANDFALL_LOG` chooses them, or `RUST_LOG` (default: `info` and above); standard output is for what was asked.
 
+use std::fmt;
 use std::io::IsTerminal;
 
+use sha2::{Digest, Sha256};
+use tracing::field::{Field, Visit};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
 /// Postgres' notices are about its own commands ("relation exists, skipping"): nothing to tell a person.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
@@ -18,11 +24,103 @@ pub fn start() {
         None => (EnvFilter::new(DEFAULT), None),
     };
     let started = tracing_subscriber::fmt()
+        .fmt_fields(NamedStatements)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .try_init();
     if let (Ok(()), Some(refused)) = (started, refused) {
         tracing::warn!("{refused}: the default is used");
+    }
+}
+
+/// Writes fields as usual, but a statement's name in place of its text: a slow statement is one line.
+struct NamedStatements;
+
+impl<'writer> FormatFields<'writer> for NamedStatements {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut named = Named(DefaultVisitor::new(writer, true));
+        fields.record(&mut named);
+        named.0.finish()
+    }
+}
+
+struct Named<'writer>(DefaultVisitor<'writer>);
+
+impl Visit for Named<'_> {
+    fn record_str(&mut self, field: &Field, text: &str) {
+        if field.name() != "db.statement" {
+            return self.0.record_str(field, text);
+        }
+        // sqlx sets the text off by empty lines, and leaves it out where the summary is all of it.
+        let text = text.strip_prefix("\n\n").and_then(|text| text.strip_suffix('\n')).unwrap_or(text);
+        if !text.is_empty() {
+            self.0.record_debug(field, &format_args!("{}", name(text)));
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.record_debug(field, value);
+    }
+}
+
+/// How the file in `.sqlx` begins that describes a statement: by the SHA-256 of its text.
+fn name(statement: &str) -> String {
+    let hash = Sha256::digest(statement.as_bytes());
+    hash.iter().take(6).fold("query-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_statement_is_one_line_that_names_it() {
+        let (lines, statement) = (Lines::default(), "\n        select id\n        from tasks\n        ");
+        let written = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .fmt_fields(NamedStatements)
+            .with_writer(move || written.clone())
+            .with_ansi(false)
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let text = format!("\n\n{statement}\n");
+            tracing::warn!(
+                summary = "select id from tasks …",
+                db.statement = text,
+                rows_returned = 7,
+                "slow statement"
+            );
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        let line = String::from_utf8(bytes).unwrap();
+        assert_eq!(line.lines().count(), 1, "{line}");
+        let named = format!(r#"slow statement summary="select id from tasks …" db.statement={}"#, name(statement));
+        assert!(line.contains(&named) && line.ends_with("rows_returned=7\n"), "{line}");
+    }
+
+    #[test]
+    fn a_statement_is_named_as_its_file_is() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../.sqlx");
+        let first = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap();
+        let described: serde_json::Value = serde_json::from_slice(&std::fs::read(first.path()).unwrap()).unwrap();
+        let file = first.file_name().into_string().unwrap();
+        assert!(file.starts_with(&name(described["query"].as_str().unwrap())), "{file}");
     }
 }
