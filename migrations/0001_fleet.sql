@@ -152,6 +152,8 @@ create table sessions (
     constraint sessions_incarnation_unique unique (agent_id, incarnation)
 );
 create unique index sessions_one_active on sessions (agent_id) where state = 'active';
+-- Sessions that ended are deleted some time later.
+create index sessions_ended on sessions (ended_at) where ended_at is not null;
 -- How often an agent superseded itself lately is looked up when it connects.
 create index sessions_superseded on sessions (agent_id, ended_at) where end_cause = 'superseded';
 

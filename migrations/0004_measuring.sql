@@ -117,6 +117,8 @@ create table site_measurements (
     primary key (site_id, prober_id),
     constraint site_measurements_result check ((rtt_us is null) <> (failure is null))
 );
+-- Agents are judged by the newest; the oldest are deleted.
+create index site_measurements_by_time on site_measurements (measured_at);
 
 -- Sites that a prober sees at another address than `sites.address`. A prober without a row here
 -- sees the site there.

@@ -77,9 +77,14 @@ create table site_placements (
     fit_error double precision not null,
     -- How many landmarks' measurements it was located by.
     landmarks integer not null,
+    -- No task needed it when a newer embedding came: it stays in its own until the site is located
+    -- anew.
+    idle boolean not null default false,
     -- When it was located.
     located_at timestamptz not null default now()
 );
+-- Placements to carry over into a newer embedding.
+create index site_placements_outdated on site_placements (epoch, located_at) where not idle;
 
 -- Whether a site stands in one place, as its landmarks' measurements say; the newest judgement.
 create table site_verdicts (

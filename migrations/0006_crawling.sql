@@ -77,6 +77,7 @@ create table submissions (
     -- When it was answered.
     created_at timestamptz not null default now()
 );
+create index submissions_by_time on submissions (created_at);
 
 create type task_state as enum (
     'submitted', -- known, nothing done
@@ -163,6 +164,8 @@ create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state =
 create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
 -- Tasks whose next round is due are found without a look at those that wait for theirs.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
+-- Rounds that a newer one followed are deleted some time later.
+create index tasks_followed on tasks (retried_at) where retried_at is not null;
 
 -- A trigger, so that no statement can forget it. A grant and a release leave the agent alone, and
 -- cost nothing here.
@@ -287,6 +290,15 @@ create index assignments_by_exclusions on assignments (exclusions_id) where excl
 alter table tasks add constraint tasks_assignment_exists
     foreign key (id, assignment_id) references assignments (task_id, id);
 
+-- How far the deletion of former choices has come; exactly one row.
+create table retention_progress (
+    -- Always true: the key of the only row.
+    singleton boolean primary key default true constraint retention_progress_one_row check (singleton),
+    -- The newest assignment whose predecessors were deleted.
+    assignment_id bigint not null default 0
+);
+insert into retention_progress default values;
+
 create type lease_state as enum (
     'active',    -- the session may crawl
     'completed', -- its outcome was accepted
@@ -305,8 +317,9 @@ create table leases (
     site_id bigint not null references sites (id),
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- Its session; another one when its agent reconnects and goes on.
-    session_id bigint not null references sessions (id),
+    -- Its session; another one when its agent reconnects and goes on. No foreign key: a session that
+    -- ended is deleted before its leases.
+    session_id bigint not null,
     -- Whether it may crawl, or how it ended.
     state lease_state not null default 'active',
     -- The address, or the network of one, that the crawl sends requests to; null until its agent

@@ -14,12 +14,12 @@ use serde::Deserialize;
 use crate::contact::ContactUrl;
 use crate::strategy::confidence;
 
-mod enrolments;
+mod keep;
 mod leases;
 mod politeness;
 
-pub use enrolments::EnrolmentsConfig;
-pub use leases::{EventsConfig, LeaseConfig, TermConfig};
+pub use keep::KeepConfig;
+pub use leases::{LeaseConfig, TermConfig};
 pub use politeness::PolitenessConfig;
 
 /// Where the scheduler listens unless told otherwise.
@@ -99,10 +99,8 @@ pub struct Config {
     pub crawl: CrawlConfig,
     /// What all agents together may ask of one address.
     pub politeness: PolitenessConfig,
-    /// How long the log is kept.
-    pub events: EventsConfig,
-    /// How long one-time tokens are remembered.
-    pub enrolments: EnrolmentsConfig,
+    /// How long what is over is kept.
+    pub keep: KeepConfig,
 }
 
 impl Default for Config {
@@ -119,8 +117,7 @@ impl Default for Config {
             confirm: ConfirmConfig::default(),
             crawl: CrawlConfig::default(),
             politeness: PolitenessConfig::default(),
-            events: EventsConfig::default(),
-            enrolments: EnrolmentsConfig::default(),
+            keep: KeepConfig::default(),
         }
     }
 }
@@ -160,8 +157,7 @@ impl Config {
         self.confirm.validate()?;
         self.crawl.validate()?;
         self.politeness.validate()?;
-        self.enrolments.validate()?;
-        self.events.validate()
+        self.keep.validate(&self.lease, &self.measure)
     }
 }
 
@@ -424,7 +420,10 @@ mod tests {
             ("[confirm]\nsamples = 0", "confirm.samples"),
             ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
             ("[crawl]\nshortest_interval = \"2s\"", "crawl.shortest_interval"),
-            ("[events]\nkeep = \"1m\"", "events.keep"),
+            ("[keep]\nevents = \"1m\"", "keep.events"),
+            ("[keep]\nrounds = \"20years\"", "keep.rounds"),
+            ("[keep]\nsessions = \"2h\"\n[lease]\nlife = \"1day\"", "keep.sessions"),
+            ("[keep]\nmeasurements = \"1h\"", "keep.measurements"),
         ] {
             let error = load(text).unwrap_err();
             assert!(error.contains(&format!("{key} must be ")), "{text}: {error}");

@@ -42,6 +42,7 @@ pub mod refusals;
 pub mod removal;
 pub mod reports;
 pub mod restores;
+pub mod retention;
 pub mod rounds;
 pub mod schedulers;
 pub mod schema;

@@ -11,7 +11,7 @@ use crate::exit::print;
 
 #[derive(Debug, Args)]
 pub(super) struct TokensArgs {
-    /// Those that were used or revoked or have expired as well, until they are forgotten (`enrolments.keep`)
+    /// Those that were used or revoked or have expired as well, until they are forgotten (`keep.enrolments`)
     #[arg(long)]
     all: bool,
     #[command(flatten)]

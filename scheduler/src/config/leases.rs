@@ -1,11 +1,11 @@
-//! How leases live, how long the log that tells of them is kept, and how soon another scheduler takes over.
+//! How leases live, and how soon another scheduler takes over.
 
 use std::time::Duration;
 
 use humantime_serde::re::humantime::format_duration;
 use serde::Deserialize;
 
-use super::{ConfigError, DAY, MINUTE, TENTH, YEAR, counted, value, within};
+use super::{ConfigError, DAY, MINUTE, TENTH, counted, value, within};
 
 /// How leases live.
 #[derive(Debug, Clone, Deserialize)]
@@ -78,27 +78,5 @@ impl Default for TermConfig {
 impl TermConfig {
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         within("term.life", self.life, &(3 * TENTH..=MINUTE))
-    }
-}
-
-/// How long the log of events is kept.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EventsConfig {
-    /// Events older than this are deleted, 1 h to 365 days. A site leaves about eight of some 150 bytes in a batch, so a
-    /// million sites a day fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
-    #[serde(with = "humantime_serde")]
-    pub keep: Duration,
-}
-
-impl Default for EventsConfig {
-    fn default() -> Self {
-        Self { keep: 7 * DAY }
-    }
-}
-
-impl EventsConfig {
-    pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        within("events.keep", self.keep, &(60 * MINUTE..=YEAR))
     }
 }

@@ -117,17 +117,22 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
     };
     let place = Place { site: last.site_id, round: last.round };
     let tasks: Vec<i64> = going.iter().map(|task| task.id).collect();
-    sqlx::query!("delete from events where task_id = any($1)", &tasks).execute(&mut *conn).await?;
-    sqlx::query!("delete from outcomes where task_id = any($1)", &tasks).execute(&mut *conn).await?;
-    sqlx::query!("delete from leases where task_id = any($1)", &tasks).execute(&mut *conn).await?;
+    Ok(Step::Removed(remove_tasks(conn, &tasks).await?, place))
+}
+
+/// Removes ended tasks, which the caller has locked, with all that hangs on them.
+pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[i64]) -> Result<u64, Error> {
+    sqlx::query!("delete from events where task_id = any($1)", tasks).execute(&mut *conn).await?;
+    sqlx::query!("delete from outcomes where task_id = any($1)", tasks).execute(&mut *conn).await?;
+    sqlx::query!("delete from leases where task_id = any($1)", tasks).execute(&mut *conn).await?;
     // Tasks and their choices name each other.
     let removed = sqlx::query!(
         "with choices as (delete from assignments where task_id = any($1)) delete from tasks where id = any($1)",
-        &tasks,
+        tasks,
     )
     .execute(conn)
     .await?;
-    Ok(Step::Removed(removed.rows_affected(), place))
+    Ok(removed.rows_affected())
 }
 
 /// Removes the batch itself once it has no task.

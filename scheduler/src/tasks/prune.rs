@@ -1,9 +1,9 @@
-//! Pruning: events older than the operator wants to keep them go, so that the log is bounded; and checkpoints
-//! of tasks that ended without an outcome, and enrolment tokens that could long not be used.
+//! Pruning: what is over goes once it is as old as `[keep]` says, so that every table that grows is bounded.
 
 use anyhow::Context;
 
-use crate::store::{checkpoints, enrolments, events};
+use crate::store::retention::{self, Subject};
+use crate::store::{checkpoints, events};
 
 use super::duty::OnDuty;
 
@@ -24,24 +24,28 @@ impl Prune {
     /// # Errors
     /// When the database fails; what was deleted stays so.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        let keep = self.scheduler.config.events.keep;
-        let mut pruned = 0;
+        let keep = &self.scheduler.config.keep;
         loop {
             let mut tx = self.scheduler.begin().await?;
-            let some = events::prune(&mut tx, keep).await.context("prune events")?;
+            let pruned = events::prune(&mut tx, keep.events).await.context("prune events")?;
             tx.commit().await.context("commit pruned events")?;
-            pruned += some;
-            if some == 0 {
+            if pruned == 0 {
                 break;
             }
         }
         let mut tx = self.scheduler.begin().await?;
         checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-        let keep = self.scheduler.config.enrolments.keep;
-        enrolments::prune(&mut tx, keep).await.context("prune enrolment tokens")?;
         tx.commit().await.context("commit pruned checkpoints")?;
-        if pruned > 0 {
-            tracing::debug!(pruned, "old events are gone");
+        for subject in Subject::ALL {
+            loop {
+                let mut tx = self.scheduler.begin().await?;
+                let more = retention::prune(&mut tx, subject, keep.of(subject)).await;
+                let more = more.with_context(|| format!("prune {subject:?}"))?;
+                tx.commit().await.with_context(|| format!("commit pruned {subject:?}"))?;
+                if !more {
+                    break;
+                }
+            }
         }
         Ok(())
     }

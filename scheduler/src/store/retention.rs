@@ -1,0 +1,400 @@
+//! Retention: what is over is deleted once it is as old as the operator allows.
+//!
+//! Invariants: a piece is one short transaction that locks nothing but rows that are over; it finds them by an index, and reads
+//! no more rows than it may delete; the newest round of a site in a batch stays, however old it is.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::{Error, enrolments, removal};
+
+/// Rows that one piece deletes at most, each with some ten that hang on it: some tens of milliseconds.
+pub const PIECE: i64 = 1_000;
+
+/// What is deleted by its age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Rounds that a newer round of the same site and batch followed, with all that hangs on them.
+    Rounds,
+    /// Assignments and leases that a newer choice of the same task followed.
+    Moves,
+    /// Measurements of sites.
+    Measurements,
+    /// Sessions that ended.
+    Sessions,
+    /// Answers to submissions.
+    Submissions,
+    /// Quarantines and alarms that ended.
+    Quarantines,
+    /// The history of embeddings.
+    Embeddings,
+    /// Enrolment tokens that cannot be used any more.
+    Enrolments,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Rounds,
+        Self::Moves,
+        Self::Measurements,
+        Self::Sessions,
+        Self::Submissions,
+        Self::Quarantines,
+        Self::Embeddings,
+        Self::Enrolments,
+    ];
+}
+
+/// Deletes the next piece of what was over `keep` ago; returns whether there may be more. Run in a transaction.
+///
+/// # Errors
+/// When the database fails.
+pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
+    let secs = keep.as_secs_f64();
+    let pruned = match subject {
+        Subject::Rounds => rounds(conn, secs).await?,
+        Subject::Moves => moves(conn, secs).await?,
+        Subject::Measurements => measurements(conn, secs).await?,
+        Subject::Sessions => sessions(conn, secs).await?,
+        Subject::Submissions => submissions(conn, secs).await?,
+        Subject::Quarantines => quarantines(conn, secs).await?,
+        Subject::Embeddings => embeddings(conn, secs).await?,
+        Subject::Enrolments => enrolments::prune(conn, keep).await?,
+    };
+    Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
+}
+
+async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let tasks = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where retried_at < now() - make_interval(secs => $1)
+        order by retried_at limit $2
+        for update skip locked
+        "#,
+        keep,
+        PIECE,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    removal::remove_tasks(conn, &tasks).await
+}
+
+/// Walks the assignments in the order in which they were made, from where the last piece ended: whatever came before one of them
+/// for the same task has been over since. So each row is read once, and those in use are not read again.
+async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let next = sqlx::query!(
+        r#"
+        select a.id, a.task_id, a.created_at
+        from retention_progress p
+        join lateral (
+            select id, task_id, created_at from assignments where id > p.assignment_id order by id limit $2
+        ) a on true
+        where a.created_at < now() - make_interval(secs => $1)
+        order by a.id
+        "#,
+        keep,
+        PIECE,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    let Some(last) = next.last() else { return Ok(0) };
+    let (ids, tasks): (Vec<i64>, Vec<i64>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
+    let made: Vec<_> = next.iter().map(|row| row.created_at).collect();
+    sqlx::query!(
+        r#"
+        delete from leases l using unnest($1::bigint[], $2::timestamptz[]) as later (task_id, made_at)
+        where l.task_id = later.task_id and l.granted_at < later.made_at and l.state <> 'active'
+          and l.token < (select t.token from tasks t where t.id = l.task_id)
+          and not exists (select from outcomes o where o.task_id = l.task_id and o.token = l.token)
+        "#,
+        &tasks,
+        &made,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let exclusions = sqlx::query_scalar!(
+        r#"
+        delete from assignments a using unnest($1::bigint[], $2::bigint[]) as later (id, task_id)
+        where a.task_id = later.task_id and a.id < later.id
+        returning a.exclusions_id
+        "#,
+        &ids,
+        &tasks,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    unused_exclusions(conn, exclusions).await?;
+    sqlx::query!("update retention_progress set assignment_id = $1", last.id).execute(conn).await?;
+    Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
+}
+
+/// Deletes those of these exclusions that no assignment names any more, but the newest of a batch: the next choice may share it.
+pub(super) async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
+    let mut named: Vec<i64> = named.into_iter().flatten().collect();
+    named.sort_unstable();
+    named.dedup();
+    sqlx::query!(
+        r#"
+        delete from exclusions e
+        where e.id = any($1) and not exists (select from assignments a where a.exclusions_id = e.id)
+          and exists (select from exclusions newer where newer.batch_id = e.batch_id and newer.id > e.id)
+        "#,
+        &named,
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn measurements(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from site_measurements m using (
+            select site_id, prober_id from site_measurements
+            where measured_at < now() - make_interval(secs => $1)
+            order by measured_at limit $2
+            for update skip locked
+        ) old
+        where m.site_id = old.site_id and m.prober_id = old.prober_id
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+/// The newest session of an agent stays: when the agent was last seen is read from it.
+async fn sessions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from sessions s using (
+            select id from sessions ended
+            where ended.ended_at < now() - make_interval(secs => $1)
+              and exists (
+                  select from sessions newer
+                  where newer.agent_id = ended.agent_id and newer.incarnation > ended.incarnation
+              )
+              and not exists (select from leases l where l.session_id = ended.id and l.state = 'active')
+              and not exists (select from measurement_orders o where o.session_id = ended.id)
+            order by ended_at limit $2
+            for update skip locked
+        ) old
+        where s.id = old.id
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+async fn submissions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from submissions where idempotency_key in (
+            select idempotency_key from submissions
+            where created_at < now() - make_interval(secs => $1)
+            order by created_at limit $2
+        )
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+async fn quarantines(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let released = sqlx::query!(
+        r#"
+        delete from quarantines where id in (
+            select id from quarantines where released_at < now() - make_interval(secs => $1) order by released_at limit $2
+        )
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let ended = sqlx::query!(
+        r#"
+        delete from trust_alarms where id in (
+            select id from trust_alarms where ended_at < now() - make_interval(secs => $1) order by ended_at limit $2
+        )
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(released.rows_affected().max(ended.rows_affected()))
+}
+
+async fn embeddings(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+    let pruned = sqlx::query!(
+        r#"
+        delete from embedding_history where epoch in (
+            -- Epochs rise with time.
+            select epoch from (select epoch, fitted_at from embedding_history order by epoch limit $2) oldest
+            where fitted_at < now() - make_interval(secs => $1)
+        )
+        "#,
+        keep,
+        PIECE,
+    )
+    .execute(conn)
+    .await?;
+    Ok(pruned.rows_affected())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{AgentId, LeaseToken, SessionId, Strategy, TaskId};
+    use crate::store::assignments::{self, Ground};
+    use crate::store::{fixtures, leases, rounds};
+    use crate::strategy::Choice;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn count(pool: &PgPool, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(pool).await.expect("count")
+    }
+
+    async fn execute(pool: &PgPool, sql: &'static str) {
+        sqlx::query(sql).execute(pool).await.expect("execute");
+    }
+
+    /// Pieces until nothing is left.
+    async fn pruned(pool: &PgPool, subject: Subject) {
+        loop {
+            let mut tx = crate::store::begin(pool).await.expect("begin");
+            let more = prune(&mut tx, subject, HOUR).await.expect("prune");
+            tx.commit().await.expect("commit");
+            if !more {
+                return;
+            }
+        }
+    }
+
+    async fn crawler(pool: &PgPool, name: &str) -> (AgentId, SessionId) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, name).await;
+        (agent, fixtures::session(&mut conn, agent).await)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_round_goes_with_all_that_hangs_on_it_and_the_newest_stays(pool: PgPool) {
+        let (agent, session) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let first = fixtures::assigned(&mut conn, batch, site, agent).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        for ended in [
+            "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
+             select task_id, token, agent_id, 'complete', 1, 1, 0, now(), 1000 from leases",
+            "update leases set state = 'completed', ended_at = now()",
+            "update tasks set state = 'done'",
+        ] {
+            execute(&pool, ended).await;
+        }
+        assert_eq!(rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
+        pruned(&pool, Subject::Rounds).await;
+        assert_eq!(count(&pool, "select count(*) from tasks").await, 2, "not old enough");
+        execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;
+        execute(&pool, "update tasks set state_since = now() - interval '2 years'").await;
+        pruned(&pool, Subject::Rounds).await;
+        assert_eq!(count(&pool, "select min(round) from tasks having count(*) = 1").await, 2, "the newest stays");
+        let left = "select (select count(*) from leases) + (select count(*) from outcomes) + (select count(*) from assignments)";
+        assert_eq!(count(&pool, left).await, 0);
+    }
+
+    /// Chooses an agent for a task, as its only candidate.
+    async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
+        let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
+        let mut conn = pool.acquire().await.expect("connect");
+        assignments::insert(&mut conn, task, 1, &choice, None, Ground::default()).await.expect("assign");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_choice_and_its_lease_go_an_hour_after_the_next_choice_was_made(pool: PgPool) {
+        let (a, of_a) = crawler(&pool, "a").await;
+        let (b, of_b) = crawler(&pool, "b").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::task(&mut conn, batch, site, "located").await;
+        choose(&pool, task, a).await;
+        leases::grant(&mut conn, a, of_a).await.expect("grant");
+        execute(&pool, "update assignments set created_at = now() - interval '3 hours'").await;
+        execute(&pool, "update leases set granted_at = now() - interval '3 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 1, "it is in use, however old");
+        assert!(leases::release(&mut conn, a, task, LeaseToken::new(1), None, 5).await.expect("release"));
+        choose(&pool, task, b).await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 2, "the move is of this hour");
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from leases").await, 1, "the newest lease may still be answered");
+        leases::grant(&mut conn, b, of_b).await.expect("grant");
+        assert_eq!(count(&pool, "select agent_id from assignments").await, b.get());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_is_over_goes_by_its_age_and_what_is_in_use_stays(pool: PgPool) {
+        let (agent, _) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let old = fixtures::site(&mut conn, "old.cn").await;
+        let fresh = fixtures::site(&mut conn, "fresh.cn").await;
+        // The next session ends this one.
+        fixtures::session(&mut conn, agent).await;
+        for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
+            sqlx::query(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
+                 values ($1, $2, 1000, 3, 0, now() - $3::text::interval)",
+            )
+            .bind(site.get())
+            .bind(agent.get())
+            .bind(age)
+            .execute(&mut *conn)
+            .await
+            .expect("measure");
+            sqlx::query(
+                "insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total, created_at)
+                 values ($1, $2, 1, 0, 0, 1, now() - $1::text::interval)",
+            )
+            .bind(age)
+            .bind(batch.get())
+            .execute(&mut *conn)
+            .await
+            .expect("submit");
+        }
+        execute(&pool, "update sessions set ended_at = now() - interval '2 hours' where state <> 'active'").await;
+        execute(
+            &pool,
+            "insert into trust_alarms (reason, since, ended_at) values ('x', now(), now() - interval '2 hours'), ('y', now(), null)",
+        )
+        .await;
+        for subject in Subject::ALL {
+            pruned(&pool, subject).await;
+        }
+        assert_eq!(count(&pool, "select site_id from site_measurements").await, fresh.get());
+        assert_eq!(count(&pool, "select count(*) from submissions").await, 1);
+        assert_eq!(count(&pool, "select count(*) from sessions where state = 'active'").await, 1);
+        assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
+        assert_eq!(count(&pool, "select count(*) from trust_alarms where ended_at is null").await, 1);
+        assert_eq!(count(&pool, "select count(*) from trust_alarms").await, 1);
+    }
+}
