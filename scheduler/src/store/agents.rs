@@ -201,6 +201,30 @@ impl Agent {
     }
 }
 
+/// An agent's name, and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Located {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its name.
+    pub name: String,
+    /// Where it stands; `None` where that is not known.
+    pub position: Option<Position>,
+}
+
+/// Where every agent stands, those that were removed among them.
+///
+/// # Errors
+/// When the database fails or a row is inconsistent.
+pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
+    let rows = sqlx::query!("select id, name, latitude, longitude from agents").fetch_all(conn).await?;
+    let located = rows.into_iter().map(|row| {
+        let position = position("agents", row.latitude, row.longitude)?;
+        Ok(Located { agent: AgentId::new(row.id), name: row.name, position })
+    });
+    located.collect()
+}
+
 /// What every agent is called.
 ///
 /// # Errors

@@ -369,14 +369,14 @@ mod tests {
         .expect("read the tasks");
         let expected = [
             ("a.cn", 1, "failed"),
-            ("a.cn", 2, "submitted"),
+            ("a.cn", 2, "located"),
             ("b.cn", 1, "done"),
             ("c.cn", 1, "cancelled"),
-            ("c.cn", 2, "submitted"),
+            ("c.cn", 2, "located"),
         ];
         assert_eq!(rounds, expected.map(|(name, round, state)| (name.to_owned(), round, state.to_owned())));
         let progress = batches::progress(&mut conn, batch).await.expect("progress");
-        assert_eq!((progress.submitted, progress.complete, progress.failed, progress.cancelled), (2, 1, 0, 0));
+        assert_eq!((progress.located, progress.complete, progress.failed, progress.cancelled), (2, 1, 0, 0));
         assert_eq!(batches::task_count(&mut conn, batch).await.expect("count"), 3);
     }
 
@@ -399,7 +399,7 @@ mod tests {
         tx.rollback().await.expect("rollback");
         assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry").tasks, 1);
         let open: Vec<(String, i32)> = sqlx::query_as(
-            "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'submitted'",
+            "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'located'",
         )
         .fetch_all(&mut *conn)
         .await

@@ -47,6 +47,15 @@ pub struct Newest {
     pub mesh_busy: bool,
 }
 
+/// The epoch of the newest embedding; `None` before the first.
+///
+/// # Errors
+/// When the database fails.
+pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
+    let epoch = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1");
+    Ok(epoch.fetch_optional(conn).await?.map(EmbeddingEpoch::new))
+}
+
 /// The newest embedding; `None` before the first.
 ///
 /// # Errors

@@ -74,7 +74,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
         order by site_id
         on conflict (site_id) do update
         set epoch = excluded.epoch, coordinate = excluded.coordinate, fit_error = excluded.fit_error,
-            landmarks = excluded.landmarks, located_at = now()
+            landmarks = excluded.landmarks, idle = false, located_at = now()
         -- A pass that began before a take-over must not undo one that began after it.
         where site_placements.epoch <= excluded.epoch
         "#,
@@ -90,27 +90,53 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
     Ok(())
 }
 
-/// Sites that have been located, whose tasks are open, and that lie in an older embedding; at most `limit`. Those that
-/// wait for an agent come first, then those placed last: of what was placed long ago, most is about to end.
+/// A site that lies in an older embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outdated {
+    /// The site.
+    pub site: SiteId,
+    /// Whether a task of it needs the placement.
+    pub open: bool,
+}
+
+/// Sites that lie in an older embedding and were not [set aside](set_idle), at most `limit`; those placed last come first:
+/// of what was placed long ago, most is about to end.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<SiteId>, Error> {
-    let sites = sqlx::query_scalar!(
+pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<Outdated>, Error> {
+    let rows = sqlx::query!(
         r#"
-        select tasks.site_id from tasks
-        join site_placements using (site_id)
-        where tasks.state in ('located', 'assigned', 'leased') and site_placements.epoch < $1
-        group by tasks.site_id, site_placements.located_at
-        order by bool_or(tasks.state = 'located') desc, site_placements.located_at desc, tasks.site_id
-        limit $2
+        select placed.site_id, exists (
+            select from tasks t where t.site_id = placed.site_id and t.state in ('located', 'assigned', 'leased')
+        ) as "open!"
+        from (
+            select site_id from site_placements where epoch < $1 and not idle
+            order by epoch desc, located_at desc limit $2
+        ) placed
         "#,
         epoch.get(),
         limit,
     )
     .fetch_all(conn)
     .await?;
-    Ok(sites.into_iter().map(SiteId::new).collect())
+    Ok(rows.into_iter().map(|row| Outdated { site: SiteId::new(row.site_id), open: row.open }).collect())
+}
+
+/// Sets placements in embeddings before `epoch` aside, as no task needs them: they stay in their embedding until their sites are located anew.
+///
+/// # Errors
+/// When the database fails.
+pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
+    sqlx::query!(
+        // One that was placed anew meanwhile is needed again.
+        "update site_placements set idle = true where site_id = any($1) and epoch < $2",
+        &raw_sites(sites),
+        epoch.get(),
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
 }
 
 /// Forgets the placements of sites that lie in an older embedding than this one.

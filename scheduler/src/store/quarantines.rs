@@ -187,9 +187,10 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
         r#"
         with recent as (
             -- Bounded before it is counted: a scheduler knows millions of these.
-            select site_id from site_measurements where rtt_us is not null order by site_id desc limit $1::bigint * 64
+            select site_id, measured_at from site_measurements
+            where rtt_us is not null order by measured_at desc, site_id desc limit $1::bigint * 64
         )
-        select site_id from recent group by site_id order by count(*) desc, site_id desc limit $1
+        select site_id from recent group by site_id order by count(*) desc, max(measured_at) desc, site_id desc limit $1
         "#,
         limit,
     )
@@ -249,10 +250,10 @@ pub async fn on_probation(
         r#"
         with shown as (
             select s.id as site_id, q.agent_id, q.since, m.measured_at,
-                   row_number() over (partition by q.agent_id order by s.id desc) as turn
+                   row_number() over (partition by q.agent_id order by s.place) as turn
             from quarantines q
             join sessions on sessions.agent_id = q.agent_id and sessions.state = 'active'
-            cross join unnest($1::bigint[]) as s (id)
+            cross join unnest($1::bigint[]) with ordinality as s (id, place)
             left join site_measurements m on m.site_id = s.id and m.prober_id = q.agent_id
             where q.released_at is null and q.evidence = $2
         )
@@ -269,4 +270,35 @@ pub async fn on_probation(
     .fetch_all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), AgentId::new(row.agent_id))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn agents_are_judged_by_the_sites_measured_last_not_by_the_youngest(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let mut sites = Vec::new();
+        for number in 0..70 {
+            let site = fixtures::site(&mut conn, &format!("s{number}.cn")).await;
+            sqlx::query(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
+                 values ($1, $2, 1000, 3, 0, now() - make_interval(days => $3))",
+            )
+            .bind(site.get())
+            .bind(agent.get())
+            .bind(number)
+            .execute(&mut *conn)
+            .await
+            .expect("measure");
+            sites.push(site);
+        }
+        assert_eq!(judged_sites(&mut conn, 1).await.expect("choose"), sites[..1]);
+        assert_eq!(judged_sites(&mut conn, 3).await.expect("choose"), sites[..3]);
+    }
 }

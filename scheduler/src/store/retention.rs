@@ -314,7 +314,11 @@ mod tests {
         execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;
         execute(&pool, "update tasks set state_since = now() - interval '2 years'").await;
         pruned(&pool, Subject::Rounds).await;
-        assert_eq!(count(&pool, "select min(round) from tasks having count(*) = 1").await, 2, "the newest stays");
+        assert_eq!(
+            count(&pool, "select min(round)::bigint from tasks having count(*) = 1").await,
+            2,
+            "the newest stays"
+        );
         let left = "select (select count(*) from leases) + (select count(*) from outcomes) + (select count(*) from assignments)";
         assert_eq!(count(&pool, left).await, 0);
     }

@@ -92,11 +92,15 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
             update tasks t set retried_at = now(), recrawl_at = null
             from former where t.id = former.id and t.retried_at is null
         )
-        insert into tasks (batch_id, site_id, round) select batch_id, site_id, round from next order by site_id
+        insert into tasks (batch_id, site_id, round, state)
+        select batch_id, site_id, round, case when b.strategy = any($2) then 'submitted'::task_state else 'located' end
+        from next join batches b on b.id = next.batch_id
+        order by site_id
         -- Somebody else has just made it.
         on conflict (batch_id, site_id, round) do nothing
         "#,
         &tasks,
+        &super::tasks::distanced(),
     )
     .execute(conn)
     .await?;
@@ -249,12 +253,12 @@ mod tests {
         scene.pass("1 minute").await;
         assert_eq!(scene.recrawl().await, ONE);
         assert_eq!(scene.recrawl().await, NONE, "the second round has not ended");
-        assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "submitted", false)]);
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false)]);
         let progress = batches::progress(&mut *scene.conn().await, scene.batch).await.expect("progress");
-        assert_eq!((progress.submitted, progress.complete, progress.pages), (1, 0, 0), "{progress:?}");
+        assert_eq!((progress.located, progress.complete, progress.pages), (1, 0, 0), "{progress:?}");
         assert_eq!(batches::task_count(&mut *scene.conn().await, scene.batch).await.expect("count"), 1);
         let made: i64 = sqlx::query_scalar(
-            "select count(*) from events e join tasks t on t.id = e.task_id where t.round = 2 and e.what = 'submitted'",
+            "select count(*) from events e join tasks t on t.id = e.task_id where t.round = 2 and e.what = 'located'",
         )
         .fetch_one(&scene.pool)
         .await
@@ -268,7 +272,7 @@ mod tests {
         scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
         scene.pass("1 hour").await;
         assert_eq!(scene.recrawl().await, ONE);
-        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "submitted", false)]);
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
 
         scene.execute("update batches set recrawl_interval_ms = 3600000").await;
         let mut conn = scene.conn().await;
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!(scene.recrawl().await, NONE, "somebody is at it");
         tx.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE);
-        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "submitted", false)]);
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -352,7 +356,7 @@ mod tests {
         let mut conn = scene.conn().await;
         let retried = batch_changes::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
         assert_eq!(retried.tasks, 1);
-        assert_eq!(scene.rounds().await.last(), Some(&round("a.cn", 3, "submitted", false)));
+        assert_eq!(scene.rounds().await.last(), Some(&round("a.cn", 3, "located", false)));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -370,11 +374,8 @@ mod tests {
             .await;
         scene.pass("1 hour").await;
         assert_eq!(scene.recrawl().await, Recrawled { due: 2, rounds: 1 });
-        let rounds = [
-            round("a.cn", 1, "done", false),
-            round("a.cn", 2, "submitted", false),
-            round("www.a.cn", 1, "done", false),
-        ];
+        let rounds =
+            [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
         // Where the keeper's own gave way to the other name's crawl, the next round is the keeper's.
@@ -386,7 +387,7 @@ mod tests {
             )
             .await;
         assert_eq!(scene.recrawl().await, ONE);
-        assert_eq!(scene.rounds().await[2], round("a.cn", 3, "submitted", false));
+        assert_eq!(scene.rounds().await[2], round("a.cn", 3, "located", false));
         assert_eq!(batches::task_count(&mut *scene.conn().await, scene.batch).await.expect("count"), 1);
     }
 }

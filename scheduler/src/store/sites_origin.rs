@@ -12,7 +12,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::SiteId;
 use crate::site_list::SiteName;
 
-use super::{Error, holds};
+use super::{Error, holds, tasks};
 
 /// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
 const MOVE_TRIES: u32 = 3;
@@ -153,9 +153,16 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     // What it waited for, it waited for as another site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
-        "update tasks set site_id = $2, state = 'submitted', reason = null, state_since = now() where id = any($1)",
+        r#"
+        update tasks
+        set site_id = $2, reason = null, state_since = now(),
+            state = case when b.strategy = any($3) then 'submitted'::task_state else 'located' end
+        from batches b
+        where b.id = tasks.batch_id and tasks.id = any($1)
+        "#,
         &moved,
         keeper.get(),
+        &tasks::distanced(),
     )
     .execute(conn)
     .await?;
@@ -180,27 +187,15 @@ async fn cancel(conn: &mut PgConnection, tasks: &[i64], of: SiteId) -> Result<()
     Ok(())
 }
 
-/// Moves submitted tasks of sites that are aliases to the site that stands for them, at most `limit` sites.
+/// Moves what was submitted under a name while that proved to be another site's to the site that stands for it.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn follow_aliases(conn: &mut PgConnection, limit: i64) -> Result<(), Error> {
-    let aliases = sqlx::query!(
-        r#"
-        select distinct sites.id, sites.alias_of as "alias_of!"
-        from tasks join sites on sites.id = tasks.site_id
-        where tasks.state = 'submitted' and sites.alias_of is not null
-        limit $1
-        "#,
-        limit,
-    )
-    .fetch_all(&mut *conn)
-    .await?;
-    // One by one, because two aliases of one site may meet in one batch; there are few: a site is seldom resubmitted
-    // under another name.
-    for alias in aliases {
+pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
+    // One by one, because two aliases of one site may meet in one batch; there are few.
+    for (alias, keeper) in aliases {
         let mut tx = conn.begin().await?;
-        move_tasks(&mut tx, SiteId::new(alias.id), SiteId::new(alias.alias_of)).await?;
+        move_tasks(&mut tx, *alias, *keeper).await?;
         tx.commit().await?;
     }
     Ok(())
@@ -318,7 +313,7 @@ mod tests {
         holds::hold(&mut conn, &[(held, Cause::Unmet)]).await.expect("hold");
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
-        assert_eq!(task(&mut conn, held).await, (bare.get(), "submitted".into(), None));
+        assert_eq!(task(&mut conn, held).await, (bare.get(), "located".into(), None));
         let left = "select (select count(*) from task_holds) + (select count(*) from tasks where held)";
         assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&mut *conn).await.expect("count"), 0);
     }
@@ -331,7 +326,9 @@ mod tests {
         settle(&mut conn, bare, ORIGIN).await.expect("settle");
         settle(&mut conn, www, ORIGIN).await.expect("settle");
         let late = fixtures::task(&mut conn, batch, www, "submitted").await;
-        follow_aliases(&mut conn, 10).await.expect("follow");
+        let begun = tasks::begin_measuring(&mut conn, 10, 10).await.expect("begin");
+        assert_eq!(begun, tasks::Begun { tasks: 1, aliases: vec![(www, bare)] });
+        follow_aliases(&mut conn, &begun.aliases).await.expect("follow");
         assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
     }
 }

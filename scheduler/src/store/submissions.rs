@@ -16,7 +16,7 @@ use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
-use super::{Error, batches, constraints, planner, positions, settings, unsigned};
+use super::{Error, batches, constraints, planner, positions, settings, tasks, unsigned};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
 /// stay in a few megabytes.
@@ -261,12 +261,14 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
 
 /// Makes tasks of the sites that have none in this batch, and counts them.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
-    let mut added = 0;
+    let (mut added, distanced) = (0, tasks::distanced());
     for chunk in sites.chunks(CHUNK) {
         let done = sqlx::query!(
             r#"
-            insert into tasks (batch_id, site_id)
-            select $1, site_id from unnest($2::bigint[]) with ordinality as listed (site_id, position)
+            insert into tasks (batch_id, site_id, state)
+            select $1, site_id, case when b.strategy = any($3) then 'submitted'::task_state else 'located' end
+            from unnest($2::bigint[]) with ordinality as listed (site_id, position)
+            cross join (select strategy from batches where id = $1) b
             -- A batch has a site once, whatever round it is in. As `not exists` this would be a join, and the planner, who takes a
             -- new batch for empty, would compare every site with all of its tasks.
             where (select id from tasks t where t.batch_id = $1 and t.site_id = listed.site_id order by t.round limit 1) is null
@@ -275,6 +277,7 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
             "#,
             batch.get(),
             chunk,
+            &distanced,
         )
         .execute(&mut *conn)
         .await?;
@@ -378,7 +381,7 @@ mod tests {
             .await
             .expect("the batch");
         let ids = later.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let explained = format!("explain (analyze, format json) execute {statement}({batch}, '{{{ids}}}')");
+        let explained = format!("explain (analyze, format json) execute {statement}({batch}, '{{{ids}}}', '{{}}')");
         let row = sqlx::query(AssertSqlSafe(explained)).fetch_one(&mut *tx).await.expect("explained");
         let plan: String = row.try_get_unchecked(0).expect("a text");
         let plan: serde_json::Value = serde_json::from_str(&plan).expect("JSON");

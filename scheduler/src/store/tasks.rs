@@ -2,6 +2,7 @@
 //!
 //! Every move says when it happened. Later states belong to `assignments`, `leases` and `outcomes`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -24,55 +25,41 @@ pub struct Heard {
     pub overdue: bool,
 }
 
-/// Sends submitted tasks of strategies that need no distance straight on to the choice, at most `limit`; returns how
-/// many.
-///
-/// # Errors
-/// When the database fails.
-pub async fn pass_undistanced(conn: &mut PgConnection, limit: i64) -> Result<u64, Error> {
-    let passed = sqlx::query!(
-        r#"
-        with passed as (
-            select tasks.id from tasks join batches on batches.id = tasks.batch_id
-            where tasks.state = 'submitted' and batches.strategy <> all($1)
-            order by tasks.id limit $2
-            for update of tasks skip locked
-        )
-        update tasks set state = 'located', reason = null, state_since = now() from passed where tasks.id = passed.id
-        "#,
-        &distanced(),
-        limit,
-    )
-    .execute(conn)
-    .await?;
-    Ok(passed.rows_affected())
+/// What began to be measured.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Begun {
+    /// How many tasks did.
+    pub tasks: u64,
+    /// Sites among theirs that proved to be another meanwhile, each with that one.
+    pub aliases: Vec<(SiteId, SiteId)>,
 }
 
 /// Lets submitted tasks begin to be measured, at most `limit`, while fewer than `at_once` are.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<u64, Error> {
+pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Begun, Error> {
     let begun = sqlx::query!(
         r#"
         with begun as (
-            select tasks.id from tasks
-            join batches on batches.id = tasks.batch_id
-            join sites on sites.id = tasks.site_id and sites.alias_of is null
-            where tasks.state = 'submitted' and batches.strategy = any($1)
-            order by tasks.id
-            limit greatest(0, least($2::bigint, $3 - (select count(*) from tasks where state = 'measuring')))
-            for update of tasks skip locked
+            select id from tasks where state = 'submitted'
+            order by id
+            limit greatest(0, least($1::bigint, $2 - (select count(*) from tasks where state = 'measuring')))
+            for update skip locked
         )
-        update tasks set state = 'measuring', reason = null, state_since = now() from begun where tasks.id = begun.id
+        update tasks set state = 'measuring', reason = null, state_since = now()
+        from begun where tasks.id = begun.id
+        returning tasks.site_id, (select s.alias_of from sites s where s.id = tasks.site_id) as alias_of
         "#,
-        &distanced(),
         limit,
         at_once,
     )
-    .execute(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(begun.rows_affected())
+    let tasks = u64::try_from(begun.len()).unwrap_or(u64::MAX);
+    let aliases = begun.into_iter().filter_map(|row| Some((SiteId::new(row.site_id), SiteId::new(row.alias_of?))));
+    let aliases: BTreeMap<SiteId, SiteId> = aliases.collect();
+    Ok(Begun { tasks, aliases: aliases.into_iter().collect() })
 }
 
 /// Says of tasks that cannot be measured why they wait, at most `limit` of them.
@@ -229,8 +216,8 @@ pub async fn hold_sites(conn: &mut PgConnection, sites: &[SiteId], reason: &str)
     Ok(())
 }
 
-/// The strategies whose sites must be measured, by name.
-fn distanced() -> Vec<String> {
+/// The strategies whose sites must be measured, by name: tasks of the others are located as they are made.
+pub(super) fn distanced() -> Vec<String> {
     let names = Strategy::ALL.into_iter().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
     names.map(str::to_owned).collect()
 }

@@ -39,10 +39,10 @@ impl Judge {
         if sites.is_empty() {
             return Ok(Vec::new());
         }
-        let fleet = agents::list(conn).await.context("read the agents")?;
+        let fleet = agents::positions(conn).await.context("read the agents' positions")?;
         let positions: BTreeMap<AgentId, Position> =
-            fleet.iter().filter_map(|agent| Some((agent.id, agent.position?))).collect();
-        let names: HashMap<AgentId, String> = fleet.into_iter().map(|agent| (agent.id, agent.name)).collect();
+            fleet.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
+        let names: HashMap<AgentId, String> = fleet.into_iter().map(|one| (one.agent, one.name)).collect();
         let detector = self.detector(conn, embedding, positions).await?;
         let sightings = verdicts::sightings(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {

@@ -153,8 +153,8 @@ fn believed_crawls(
 
 /// Where agents are, as far as they say so.
 async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
-    let fleet = agents::list(conn).await.context("read the agents")?;
-    Ok(fleet.into_iter().filter_map(|agent| Some((agent.id, agent.position?))).collect())
+    let fleet = agents::positions(conn).await.context("read the agents' positions")?;
+    Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())
 }
 
 /// What the map says of one placed site: the refined one where there is one, else its point.

@@ -11,10 +11,10 @@ use anyhow::Context;
 
 use crate::gnp::{Embedding, Locator, Position, Solver};
 use crate::model::{AgentId, Rtt, SiteId};
-use crate::store::placements::{self, Located};
+use crate::store::placements::{self, Located, Outdated};
 use crate::store::tasks::Heard;
 use crate::store::verdicts::Suspicion;
-use crate::store::{embeddings, measurements, positions, tasks, verdicts};
+use crate::store::{measurements, positions, tasks, verdicts};
 
 use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
@@ -49,7 +49,7 @@ impl Locate {
     /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
-        let embedding = embeddings::latest(&mut tx).await.context("read the newest embedding")?.map(Arc::new);
+        let embedding = self.scheduler.maps.embedding(&mut tx).await?;
         tx.commit().await.context("end reading")?;
         if let Some(embedding) = &embedding {
             self.relocate(embedding).await?;
@@ -132,27 +132,31 @@ impl Locate {
         self.judge.judge(&mut tx, &sites, embedding).await
     }
 
-    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass, those that wait for an agent
-    /// first: of the others, which have one, the place is needed only when they lose it. Sites without an open task
-    /// are located when they get one.
+    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass. Sites without an open task are
+    /// located when they get one.
     async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
         let mut tx = self.scheduler.begin().await?;
-        let sites = placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
-        if sites.is_empty() {
+        let outdated =
+            placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
+        if outdated.is_empty() {
             return Ok(());
         }
+        let full = outdated.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let (open, idle): (Vec<Outdated>, Vec<Outdated>) = outdated.into_iter().partition(|site| site.open);
+        let [sites, idle] = [open, idle].map(|of| of.into_iter().map(|site| site.site).collect::<Vec<SiteId>>());
         let measured = measurements::of_sites(&mut tx, &sites).await.context("read measurements")?;
         let judged = self.judge.judge(&mut tx, &sites, Some(embedding)).await?;
         tx.commit().await.context("end reading")?;
         let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
         let mut tx = self.scheduler.begin().await?;
+        placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         // Those that cannot be placed any more would come back for ever.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
-        if sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX) {
+        if full {
             self.scheduler.wakes.locate.notify_one();
         }
         self.scheduler.wakes.assign.notify_one();
@@ -283,7 +287,7 @@ mod tests {
         pass(&trial).await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
         let mut conn = trial.conn().await;
-        let embedding = embeddings::latest(&mut conn).await.expect("read").expect("an embedding");
+        let embedding = crate::store::embeddings::latest(&mut conn).await.expect("read").expect("an embedding");
         let placed = placements::sites(&mut conn, &[site], embedding.epoch()).await.expect("read");
         assert!(embedding.predict(&placed[&site], embedding.placement(agents[0].0).expect("placed")).is_ok());
     }

@@ -21,8 +21,6 @@ use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARK
 const BATCH: i64 = 1000;
 /// Tasks being measured at once: about twice what nine probers can hold orders for by default.
 const MEASURING_AT_ONCE: i64 = 4096;
-/// Aliases followed in one pass; they are rare.
-const ALIASES: i64 = 100;
 /// What an order may take beside its samples: the way there and back, and an agent that is busy.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
@@ -48,7 +46,6 @@ impl Measure {
         // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
         self.give_up().await?;
         let mut woken = self.order_mesh().await?;
-        self.pass_on().await?;
         let mut tx = self.scheduler.begin().await?;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let probers = fleet.probers();
@@ -86,32 +83,19 @@ impl Measure {
         Ok(ordered)
     }
 
-    async fn pass_on(&self) -> anyhow::Result<()> {
-        let mut tx = self.scheduler.begin().await?;
-        sites_origin::follow_aliases(&mut tx, ALIASES).await.context("follow aliases")?;
-        tx.commit().await.context("commit aliases")?;
-        let mut tx = self.scheduler.begin().await?;
-        let passed = tasks::pass_undistanced(&mut tx, BATCH).await.context("pass tasks on")?;
-        tx.commit().await.context("commit tasks passed on")?;
-        if passed > 0 {
-            self.scheduler.wakes.assign.notify_one();
-        }
-        self.again_if_full(passed);
-        Ok(())
-    }
-
     async fn let_in(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         tasks::unhold(&mut tx, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED, NOBODY_BELIEVED])
             .await
             .context("take reasons back")?;
         let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+        sites_origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
         tx.commit().await.context("commit tasks let in")?;
-        if begun > 0 {
+        if begun.tasks > 0 {
             // What is known of their sites already may be enough.
             self.scheduler.wakes.locate.notify_one();
         }
-        self.again_if_full(begun);
+        self.again_if_full(begun.tasks);
         Ok(())
     }
 
@@ -277,16 +261,6 @@ mod tests {
         pass(&trial).await;
         assert_eq!(trial.answer(agents[0], |_| Some(took(10))).await, [], "the former stream");
         assert_eq!(trial.answer((agents[0].0, newer), |_| Some(took(10))).await.len(), 1);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn tasks_that_need_no_distance_are_passed_on(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let batch = trial.batch("b", "random").await;
-        let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
-        let task = fixtures::task(&mut *trial.conn().await, batch, site, "submitted").await;
-        pass(&trial).await;
-        assert_eq!(trial.state(task).await, ("located".into(), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -68,7 +68,7 @@ mod tests {
         trial.execute("update tasks set recrawl_at = now() where site_id % 100 <> 0").await;
         let off = Recrawl::new(other.plan()).run_once().await;
         assert!(off.is_err_and(|error| error.is::<OffDuty>()));
-        let made = "select count(*) from tasks where round = 2 and state = 'submitted'";
+        let made = "select count(*) from tasks where round = 2 and state = 'located'";
         assert_eq!(trial.count(made).await, 0);
 
         Recrawl::new(trial.plan()).run_once().await.expect("a pass");

@@ -22,7 +22,7 @@ use super::duty::OnDuty;
 #[derive(Debug)]
 pub struct Current {
     /// The newest embedding.
-    pub embedding: Embedding,
+    pub embedding: Arc<Embedding>,
     /// `None` when the mesh does not hold what it needs; then the embedding predicts.
     pub refined: Option<Refined>,
 }
@@ -32,6 +32,8 @@ pub struct Current {
 pub struct Maps {
     /// Held while a map is made, so that two tasks do not make the same one.
     current: Mutex<Option<Arc<Current>>>,
+    /// The newest embedding, as it was read last; held while it is read.
+    embedding: Mutex<Option<Arc<Embedding>>>,
     /// What crawls taught, and when that was read.
     lessons: Mutex<Option<(Instant, Arc<Lessons>)>>,
 }
@@ -66,9 +68,7 @@ impl Maps {
     pub(super) async fn current(&self, duty: &OnDuty) -> anyhow::Result<Option<Arc<Current>>> {
         let mut current = self.current.lock().await;
         let mut conn = duty.begin().await?;
-        let Some(embedding) = embeddings::latest(&mut conn).await.context("read the newest embedding")? else {
-            return Ok(None);
-        };
+        let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
         if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
             return Ok(Some(Arc::clone(known)));
         }
@@ -93,5 +93,18 @@ impl Maps {
         .context("make the refined map")?;
         *current = Some(Arc::clone(&made));
         Ok(Some(made))
+    }
+
+    /// The newest embedding; `None` while there is none. Its rows never change, so that they are read once an epoch.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub(super) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
+        let mut kept = self.embedding.lock().await;
+        let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;
+        if kept.as_ref().map(|known| known.epoch()) != epoch {
+            *kept = embeddings::latest(conn).await.context("read the newest embedding")?.map(Arc::new);
+        }
+        Ok(kept.clone())
     }
 }

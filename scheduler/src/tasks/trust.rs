@@ -12,7 +12,7 @@ use anyhow::Context;
 use crate::gnp::trust::{Evidence, FEWEST_SITES, Judgement, Kind, Standing, judge};
 use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
-use crate::store::agents::{self, Agent};
+use crate::store::agents::{self, Located};
 use crate::store::{landmarks, measurement_orders, measurements, quarantines};
 
 use super::duty::OnDuty;
@@ -102,7 +102,7 @@ pub(super) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
         // A small fleet's agents are its landmarks.
         chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
     }
-    let least = least(&agents::list(&mut tx).await.context("read the agents")?);
+    let least = least(&agents::positions(&mut tx).await.context("read the agents' positions")?);
     tx.commit().await.context("end reading")?;
     let known = mesh.agents();
     chosen.retain(|landmark| known.contains(landmark));
@@ -118,9 +118,8 @@ pub(super) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
 }
 
 /// The least round trip between every two agents whose positions are known.
-fn least(agents: &[Agent]) -> BTreeMap<(AgentId, AgentId), Rtt> {
-    let placed: Vec<(AgentId, Position)> =
-        agents.iter().filter_map(|agent| Some((agent.id, agent.position?))).collect();
+fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
+    let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {
