@@ -17,24 +17,24 @@ use crate::grpc::{self, Identity};
 use crate::store;
 use crate::store::terms::Duty;
 use crate::tasks::{
-    assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks, locate::Locate,
-    measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust,
+    Period, assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks,
+    locate::Locate, measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust,
 };
 use crate::tls::{self, ServerTls};
 
 /// How often each task looks without being woken.
-const MEASURE_PERIOD: Duration = Duration::from_secs(2);
-const FIT_PERIOD: Duration = Duration::from_secs(5);
-const LANDMARKS_PERIOD: Duration = Duration::from_secs(5);
-const LOCATE_PERIOD: Duration = Duration::from_secs(2);
-const CONFIRM_PERIOD: Duration = Duration::from_secs(2);
-const ASSIGN_PERIOD: Duration = Duration::from_secs(2);
+const MEASURE_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
+const FIT_PERIOD: Period = Period::Relaxed(Duration::from_secs(5));
+const LANDMARKS_PERIOD: Period = Period::Relaxed(Duration::from_secs(5));
+const LOCATE_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
+const CONFIRM_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
+const ASSIGN_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
 /// Twice a second: a task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle between two.
-const BALANCE_PERIOD: Duration = Duration::from_millis(500);
+const BALANCE_PERIOD: Period = Period::Relaxed(Duration::from_millis(500));
 /// An empty look by index, of an interval of an hour or more.
-const RECRAWL_PERIOD: Duration = Duration::from_secs(2);
+const RECRAWL_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
 /// Seconds of a log that is kept for days matter to nobody.
-const PRUNE_PERIOD: Duration = Duration::from_secs(60);
+const PRUNE_PERIOD: Period = Period::Relaxed(Duration::from_secs(60));
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
 const REAPS_PER_GRACE: u32 = 5;
 
@@ -109,58 +109,58 @@ fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &C
     spawn_keepers(parts, scheduler, terms, stop);
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("landmarks", LANDMARKS_PERIOD, w.landmarks.here(), &w.database, s, || landmarks.run_once()).await;
+        run_periodic("landmarks", LANDMARKS_PERIOD, w.landmarks.here(), &w, s, || landmarks.run_once()).await;
         ("landmarks", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("measure", MEASURE_PERIOD, w.measure.here(), &w.database, s, || measure.run_once()).await;
+        run_periodic("measure", MEASURE_PERIOD, w.measure.here(), &w, s, || measure.run_once()).await;
         ("measure", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("fit", FIT_PERIOD, w.fit.here(), &w.database, s, || fit.run_once()).await;
+        run_periodic("fit", FIT_PERIOD, w.fit.here(), &w, s, || fit.run_once()).await;
         ("fit", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("locate", LOCATE_PERIOD, w.locate.here(), &w.database, s, || locate.run_once()).await;
+        run_periodic("locate", LOCATE_PERIOD, w.locate.here(), &w, s, || locate.run_once()).await;
         ("locate", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("confirm", CONFIRM_PERIOD, w.confirm.here(), &w.database, s, || confirm.run_once()).await;
+        run_periodic("confirm", CONFIRM_PERIOD, w.confirm.here(), &w, s, || confirm.run_once()).await;
         ("confirm", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("assign", ASSIGN_PERIOD, w.assign.here(), &w.database, s, || assign.run_once()).await;
+        run_periodic("assign", ASSIGN_PERIOD, w.assign.here(), &w, s, || assign.run_once()).await;
         ("assign", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("reap", reap_period, w.reap.here(), &w.database, s, || reap.run_once()).await;
+        run_periodic("reap", Period::Steady(reap_period), w.reap.here(), &w, s, || reap.run_once()).await;
         ("reap", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("balance", BALANCE_PERIOD, &Notify::new(), &w.database, s, || balance.run_once()).await;
+        run_periodic("balance", BALANCE_PERIOD, &Notify::new(), &w, s, || balance.run_once()).await;
         ("balance", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("recrawl", RECRAWL_PERIOD, &Notify::new(), &w.database, s, || recrawl.run_once()).await;
+        run_periodic("recrawl", RECRAWL_PERIOD, &Notify::new(), &w, s, || recrawl.run_once()).await;
         ("recrawl", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
-        run_periodic("prune", PRUNE_PERIOD, &Notify::new(), &w.database, s, || prune.run_once()).await;
+        run_periodic("prune", PRUNE_PERIOD, &Notify::new(), &w, s, || prune.run_once()).await;
         ("prune", Ok(()))
     });
     let (w, s) = (wakes(), stop.clone());
     parts.spawn(async move {
         // Whoever needs a verdict at once asks for a review itself.
-        run_periodic("trust", trust::PERIOD, &Notify::new(), &w.database, s, || judge.run_once()).await;
+        run_periodic("trust", Period::Relaxed(trust::PERIOD), &Notify::new(), &w, s, || judge.run_once()).await;
         ("trust", Ok(()))
     });
 }

@@ -36,13 +36,38 @@ use rand::rngs::SysRng;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::database::Database;
+use crate::wake::Wakes;
 
 use duty::OffDuty;
 
 /// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
 /// second, and every pass looks at everything that is due: one pass answers all of these reports.
 const LEAST_REST: Duration = Duration::from_millis(100);
+
+/// How long nothing is signalled before a scheduler counts as quiet.
+const QUIET_AFTER: Duration = Duration::from_secs(15);
+/// How many times longer a pass's period is then: what only time changes, as a pause that is over, may wait so long.
+const QUIET_STRETCH: u32 = 5;
+
+/// How often a pass is made that nothing asks for.
+#[derive(Debug, Clone, Copy)]
+pub enum Period {
+    /// Always as often.
+    Steady(Duration),
+    /// Less often while nothing goes on anywhere, so that an idle scheduler costs next to nothing.
+    Relaxed(Duration),
+}
+
+impl Period {
+    /// The period after nothing was signalled for so long.
+    fn after(self, quiet: Duration) -> Duration {
+        match self {
+            Self::Steady(period) => period,
+            Self::Relaxed(period) if quiet < QUIET_AFTER => period,
+            Self::Relaxed(period) => period * QUIET_STRETCH,
+        }
+    }
+}
 
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until `shutdown`.
 ///
@@ -51,9 +76,9 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 /// pass waits a random part of `period / 10`, so that schedulers started together do not work in lockstep.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
-    period: Duration,
+    period: Period,
     wake: &Notify,
-    database: &Database,
+    wakes: &Wakes,
     shutdown: CancellationToken,
     mut run_once: F,
 ) where
@@ -62,7 +87,7 @@ pub async fn run_periodic<F, Fut>(
 {
     // Without randomness from the system the phase is merely the same for all.
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
-    let mut next = tokio::time::Instant::now() + period.mul_f64(phase);
+    let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
         // A signal during the pass or the rest is not lost: it is kept until somebody waits for it.
         tokio::select! {
@@ -72,11 +97,12 @@ pub async fn run_periodic<F, Fut>(
         }
         let began = tokio::time::Instant::now();
         // One that would wait for a silent database is given up: each is a function of what is stored.
-        if let Some(Err(error)) = database.while_it_answers(run_once()).await
+        if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
             && !error.is::<OffDuty>()
         {
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }
+        let period = period.after(wakes.quiet_for());
         let rest = began.elapsed().max(LEAST_REST).min(period);
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -104,7 +130,8 @@ mod tests {
                 passed.send_modify(|passes| *passes += 1);
                 Ok(())
             };
-            run_periodic("test", Duration::from_secs(3600), &woken, &Database::default(), stopped, pass).await;
+            let period = Period::Steady(Duration::from_secs(3600));
+            run_periodic("test", period, &woken, &Wakes::default(), stopped, pass).await;
         });
         let began = Instant::now();
         while *passes.borrow() < 4 {
@@ -118,5 +145,13 @@ mod tests {
         fifth.expect("the signal was answered").expect("the task runs");
         stop.cancel();
         running.await.expect("no panic");
+    }
+
+    #[test]
+    fn passes_come_less_often_while_nothing_is_signalled() {
+        let second = Duration::from_secs(1);
+        let (relaxed, steady) = (Period::Relaxed(second), Period::Steady(second));
+        assert_eq!([relaxed, steady].map(|period| period.after(QUIET_AFTER - second)), [second, second]);
+        assert_eq!([relaxed, steady].map(|period| period.after(QUIET_AFTER)), [second * QUIET_STRETCH, second]);
     }
 }

@@ -5,9 +5,12 @@
 //! at once.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::database::Database;
 use crate::model::AgentId;
@@ -34,12 +37,22 @@ pub enum Task {
     Assign,
     /// Takes back what has run out.
     Reap,
+    /// None: that crawls end keeps the others from counting as idle.
+    Crawls,
 }
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Measure, Self::Fit, Self::Landmarks, Self::Locate, Self::Confirm, Self::Assign, Self::Reap];
+    pub const ALL: [Self; 8] = [
+        Self::Measure,
+        Self::Fit,
+        Self::Landmarks,
+        Self::Locate,
+        Self::Confirm,
+        Self::Assign,
+        Self::Reap,
+        Self::Crawls,
+    ];
 
     /// Its name, in logs and in what schedulers tell each other.
     pub const fn name(self) -> &'static str {
@@ -51,6 +64,7 @@ impl Task {
             Self::Confirm => "confirm",
             Self::Assign => "assign",
             Self::Reap => "reap",
+            Self::Crawls => "crawls",
         }
     }
 
@@ -59,8 +73,33 @@ impl Task {
         match self {
             Self::Reap => Duty::Reap,
             Self::Fit | Self::Landmarks => Duty::Fit,
-            Self::Measure | Self::Locate | Self::Confirm | Self::Assign => Duty::Plan,
+            Self::Measure | Self::Locate | Self::Confirm | Self::Assign | Self::Crawls => Duty::Plan,
         }
+    }
+}
+
+/// When the last signal came, of whatever kind.
+#[derive(Debug)]
+struct Activity {
+    began: Instant,
+    /// Milliseconds after `began`.
+    last: AtomicU64,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self { began: Instant::now(), last: AtomicU64::new(0) }
+    }
+}
+
+impl Activity {
+    fn note(&self) {
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn quiet_for(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Relaxed)))
     }
 }
 
@@ -70,11 +109,13 @@ pub struct Signal {
     task: Task,
     here: Notify,
     herald: Arc<Herald>,
+    activity: Arc<Activity>,
 }
 
 impl Signal {
     /// Wakes the task: here, and in the scheduler that has its duty.
     pub fn notify_one(&self) {
+        self.activity.note();
         self.here.notify_one();
         self.herald.tell(self.task);
     }
@@ -102,9 +143,12 @@ pub struct Wakes {
     pub assign: Signal,
     /// A session may have ended.
     pub reap: Signal,
+    /// Crawls have ended: no task waits for this.
+    pub crawls: Signal,
     /// Whether the database answers.
     pub database: Database,
     herald: Arc<Herald>,
+    activity: Arc<Activity>,
     /// Guards only the map itself: it is never held across an await.
     agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
     /// How the other schedulers are dialled.
@@ -114,7 +158,11 @@ pub struct Wakes {
 impl Default for Wakes {
     fn default() -> Self {
         let herald = Arc::new(Herald::default());
-        let signal = |task| Signal { task, here: Notify::new(), herald: Arc::clone(&herald) };
+        let activity = Arc::new(Activity::default());
+        let signal = |task| {
+            let (herald, activity) = (Arc::clone(&herald), Arc::clone(&activity));
+            Signal { task, here: Notify::new(), herald, activity }
+        };
         Self {
             measure: signal(Task::Measure),
             fit: signal(Task::Fit),
@@ -123,8 +171,10 @@ impl Default for Wakes {
             confirm: signal(Task::Confirm),
             assign: signal(Task::Assign),
             reap: signal(Task::Reap),
+            crawls: signal(Task::Crawls),
             database: Database::default(),
             herald: Arc::clone(&herald),
+            activity: Arc::clone(&activity),
             agents: Mutex::default(),
             others: watch::Sender::default(),
         }
@@ -138,10 +188,16 @@ impl Wakes {
         Arc::clone(agents.entry(agent).or_default())
     }
 
+    /// How long nothing was signalled, here or by another scheduler.
+    pub fn quiet_for(&self) -> Duration {
+        self.activity.quiet_for()
+    }
+
     /// Tells the sessions of these agents that orders or grants may wait for them, whichever scheduler they are at.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for agent in woken {
+            self.activity.note();
             if let Some(notify) = agents.get(&agent) {
                 notify.notify_one();
             }
@@ -151,6 +207,7 @@ impl Wakes {
 
     /// Wakes every task of a duty in this process.
     pub fn wake_duty(&self, duty: Duty) {
+        self.activity.note();
         Task::ALL.into_iter().filter(|task| task.duty() == duty).for_each(|task| self.signal(task).here.notify_one());
     }
 
@@ -176,6 +233,7 @@ impl Wakes {
 
     /// Wakes here what another scheduler tells of.
     fn hear(&self, news: &News) {
+        self.activity.note();
         news.tasks().for_each(|task| self.signal(task).here.notify_one());
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         match news.agents() {
@@ -193,6 +251,7 @@ impl Wakes {
             Task::Confirm => &self.confirm,
             Task::Assign => &self.assign,
             Task::Reap => &self.reap,
+            Task::Crawls => &self.crawls,
         }
     }
 }

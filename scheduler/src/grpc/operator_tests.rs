@@ -28,7 +28,7 @@ use crate::store::{enrolments, fixtures, settings};
 use crate::tasks::assign::Assign;
 use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
-use crate::tasks::run_periodic;
+use crate::tasks::{Period, run_periodic};
 
 mod lists;
 mod plan;
@@ -116,8 +116,10 @@ impl Desk {
         let (fit, wakes) = (Fit::new(terms.on(Duty::Fit, &self.scheduler)), Arc::clone(&self.scheduler.wakes));
         let stop = self.shutdown.clone();
         tokio::spawn(async move {
-            run_periodic("fit", Duration::from_secs(3600), wakes.fit.here(), &wakes.database, stop, || fit.run_once())
-                .await;
+            run_periodic("fit", Period::Steady(Duration::from_secs(3600)), wakes.fit.here(), &wakes, stop, || {
+                fit.run_once()
+            })
+            .await;
         });
     }
 

@@ -61,6 +61,7 @@ impl Session {
         let recording = Recording { agent: self.agent, reports: converted, free };
         let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
         self.freed(&answers);
+        self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, Answer::Accepted { waited_for: true, .. })) {
             // At once: nothing is crawled at that address meanwhile.
             self.scheduler.wakes.assign.notify_one();
