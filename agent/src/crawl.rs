@@ -51,6 +51,7 @@ mod links;
 mod normal_form;
 mod outcome;
 mod paths;
+mod pattern;
 mod place;
 mod politeness;
 mod recorded;

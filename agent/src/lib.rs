@@ -16,6 +16,7 @@ use crate::schedulers::Schedulers;
 use crate::session::means::Means;
 use crate::session::work::Work;
 
+mod aged;
 pub mod backoff;
 pub mod beacon;
 pub mod cli;

@@ -4,23 +4,23 @@
 //! nobody can say what it would have forbidden. Redirects are followed, to other hosts too, each hop vetted and paced
 //! like any request. What it said is used for a day, over all crawls of the agent; a crawl that takes longer asks again.
 
-use std::borrow::Cow;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
-use texting_robots::Robot;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::fetch::{Answer, FetchError, Fetcher};
-use super::normal_form::normal_escapes;
 use super::site_path::{Site, SitePath};
 use super::trouble::Trouble;
-use crate::user_agent::UserAgent;
 use cache::FRESH;
 pub use cache::RobotsCache;
+use file::{Lines, RobotsFile};
 
 mod cache;
 pub(super) mod directives;
+mod file;
 #[cfg(test)]
 mod published;
 
@@ -28,8 +28,6 @@ mod published;
 const MAX_BYTES: usize = 500 * 1024;
 /// Redirects followed from robots.txt to robots.txt.
 const MAX_REDIRECTS: usize = 5;
-/// The most patterns with an end (`$`): each becomes a regular expression of up to 42 KiB.
-const MAX_ANCHORED: usize = 500;
 
 /// What robots.txt says.
 pub(super) enum Robots {
@@ -43,17 +41,32 @@ pub(super) enum Robots {
     OutOfTime,
 }
 
-/// The rules for this agent.
+/// The rules for a crawl, by the name it is known by.
 pub(super) struct Rules {
-    robot: Option<Robot>,
+    file: Arc<RobotsFile>,
+    groups: Vec<Lines>,
     /// From when on they have to be asked for again.
     stale_at: Instant,
+    /// What the file takes of the memory for large ones.
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Rules {
-    /// The rules of a site without a robots.txt.
-    fn none() -> Self {
-        Self { robot: None, stale_at: Instant::now() + FRESH }
+    /// No rules: everything is allowed.
+    pub(super) fn none() -> Self {
+        Self::of(Arc::default(), "", Instant::now(), None)
+    }
+
+    /// The rules of a file, which was asked for at `at`, for a crawler that is known by the product token `token`.
+    fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
+        let groups = file.groups_for(token);
+        Self { file, groups, stale_at: at + FRESH, _room: room }
+    }
+
+    /// The rules of a text.
+    #[cfg(test)]
+    pub(super) fn parse(text: &[u8], token: &str) -> Self {
+        Self::of(Arc::new(RobotsFile::parse(text)), token, Instant::now(), None)
     }
 
     /// Whether they are too old to be relied upon.
@@ -61,90 +74,42 @@ impl Rules {
         Instant::now() >= self.stale_at
     }
 
-    /// Reads a robots.txt, as a crawler that is known by the product token `token`. Where nothing is said of that name, what is said of
-    /// `landfall-agent` counts: who keeps the software out keeps it out by whatever name it comes.
-    ///
-    /// # Errors
-    /// When it cannot be understood; the sentence says why.
-    pub(super) fn parse(text: &[u8], token: &str) -> Result<Self, String> {
-        let lines = lines(text);
-        let named = lines.iter().any(|line| names(line, token));
-        let token = if named { token } else { UserAgent::PRODUCT };
-        if lines.iter().filter(|line| line.contains(&b'$')).count() > MAX_ANCHORED {
-            return Err(format!("it holds more than {MAX_ANCHORED} patterns with '$'"));
-        }
-        let ours = format!("User-agent: {token}");
-        let line = |line| if names(line, token) { Cow::Borrowed(ours.as_bytes()) } else { normal_rule(line) };
-        let lines: Vec<Cow<'_, [u8]>> = lines.into_iter().map(line).collect();
-        let robot = Robot::new(token, &lines.join(&b'\n')).map_err(|error| error.to_string())?;
-        Ok(Self { robot: Some(robot), ..Self::none() })
-    }
-
     pub(super) fn allow(&self, path: &SitePath) -> bool {
-        self.robot.as_ref().is_none_or(|robot| robot.allowed(path.as_str()))
+        self.file.allow(&self.groups, path)
     }
 
     /// The sitemaps it names, as they are written.
-    pub(super) fn sitemaps(&self) -> &[String] {
-        self.robot.as_ref().map_or(&[], |robot| &robot.sitemaps)
+    pub(super) fn sitemaps(&self) -> impl Iterator<Item = &str> {
+        self.file.sitemaps()
     }
 
     /// The pause between requests that the site asks for.
     pub(super) fn crawl_delay(&self) -> Option<Duration> {
-        let seconds = self.robot.as_ref()?.delay?;
+        let seconds = self.file.delay(&self.groups)?;
         // Infinity and what no clock can hold is as long as anything can be.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
 }
 
-/// The lines that say something, split wherever the parser would split them.
-fn lines(text: &[u8]) -> Vec<&[u8]> {
-    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    let lines = text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)).map(<[u8]>::trim_ascii);
-    lines.filter(|line| !line.is_empty() && !line.starts_with(b"#")).collect()
-}
-
-/// A rule with its escapes in normal form, as paths have theirs: the parser compares them byte by byte.
-fn normal_rule(line: &[u8]) -> Cow<'_, [u8]> {
-    let Ok(text) = str::from_utf8(line) else { return Cow::Borrowed(line) };
-    match text.split_once(':') {
-        Some((key, _)) if ["allow", "disallow"].iter().any(|rule| key.trim().eq_ignore_ascii_case(rule)) => {
-            Cow::Owned(normal_escapes(text).into_bytes())
-        }
-        _ => Cow::Borrowed(line),
-    }
-}
-
-/// Whether a line begins a group of rules for a product token. A version or anything else that follows it does not count (RFC 9309,
-/// 2.2.1), while the parser compares the whole.
-fn names(line: &[u8], token: &str) -> bool {
-    let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
-    let (key, value) = line.split_at(colon);
-    let value = value.get(1..).unwrap_or_default().trim_ascii();
-    let length = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_')).count();
-    key.trim_ascii().eq_ignore_ascii_case(b"user-agent")
-        && value.get(..length).is_some_and(|named| named.eq_ignore_ascii_case(token.as_bytes()))
-}
-
 /// The rules of a site, as its robots.txt says them now, or said within the last day.
 pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsCache) -> Robots {
-    let (at, text) = match cache.get(site.origin(), Instant::now()) {
+    let (at, file) = match cache.get(site.origin(), Instant::now()) {
         Some(known) => known,
         None => match fetch(fetcher, site).await {
             Ok(text) => {
                 let at = Instant::now();
-                cache.put(site.origin().clone(), at, text.clone());
-                (at, text)
+                let file = text.map(|text| Arc::new(RobotsFile::parse(&text)));
+                cache.put(site.origin().clone(), at, file.clone());
+                (at, file)
             }
             Err(Denied::Forbidden(reason)) => return Robots::Forbidden(reason),
             Err(Denied::NoAnswer(trouble, reason)) => return Robots::NoAnswer(trouble, reason),
             Err(Denied::OutOfTime) => return Robots::OutOfTime,
         },
     };
-    match text.map_or_else(|| Ok(Rules::none()), |text| Rules::parse(&text, fetcher.token())) {
-        Ok(rules) => Robots::Rules(Rules { stale_at: at + FRESH, ..rules }),
-        Err(reason) => Robots::Forbidden(format!("{}/robots.txt: {reason}", site.origin())),
-    }
+    let file = file.unwrap_or_default();
+    let room = cache.room_for(&file).await;
+    Robots::Rules(Rules::of(file, fetcher.token(), at, room))
 }
 
 /// Why there are no rules.
@@ -214,11 +179,12 @@ mod tests {
 
     use super::super::site_path::tests::site;
     use super::*;
+    use crate::user_agent::UserAgent;
 
     fn allows(robots: &str, path: &str) -> bool {
         let site = site("http://example.cn");
         let path = site.path(&site.root().join(path).unwrap()).unwrap();
-        Rules::parse(robots.as_bytes(), UserAgent::PRODUCT).unwrap().allow(&path)
+        Rules::parse(robots.as_bytes(), UserAgent::PRODUCT).allow(&path)
     }
 
     #[test]
@@ -237,7 +203,7 @@ mod tests {
     fn a_crawl_delay_is_a_duration_whatever_it_says() {
         let delay = |text: &str| {
             let text = format!("User-agent: *\nCrawl-delay: {text}\n");
-            Rules::parse(text.as_bytes(), UserAgent::PRODUCT).unwrap().crawl_delay()
+            Rules::parse(text.as_bytes(), UserAgent::PRODUCT).crawl_delay()
         };
         assert_eq!(delay("2.5"), Some(Duration::from_millis(2500)));
         assert_eq!(delay("1e30"), Some(Duration::MAX));
@@ -248,12 +214,45 @@ mod tests {
     }
 
     #[test]
-    fn too_many_regular_expressions_are_refused_however_lines_end() {
-        for end in ["\n", "\r\n", "\r", "\0"] {
-            let rules = |number: usize| format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(number);
-            assert!(Rules::parse(rules(MAX_ANCHORED + 1).as_bytes(), UserAgent::PRODUCT).is_err(), "{end:?}");
-            assert!(!allows(&rules(MAX_ANCHORED), "/y.x"), "{end:?}");
+    fn a_dollar_inside_a_pattern_and_escapes_of_what_is_special_are_literal() {
+        // RFC 9309, 2.2.3: only the last `$` is the end.
+        for (pattern, forbidden, others) in [
+            ("/x$/abc", ["/x$/abc", "/x%24/abc"], ["/x", "/x/abc"]),
+            ("/x/abc%24", ["/x/abc$", "/x/abc%24"], ["/x/abc", "/x/abcd"]),
+            ("/x%2Ax/abc", ["/x*x/abc", "/x%2Ax/abc"], ["/xyx/abc", "/xx/abc"]),
+        ] {
+            let robots = format!("User-agent: *\nDisallow: {pattern}\n");
+            forbidden.into_iter().for_each(|path| assert!(!allows(&robots, path), "{pattern} {path}"));
+            others.into_iter().for_each(|path| assert!(allows(&robots, path), "{pattern} {path}"));
         }
+    }
+
+    #[test]
+    fn any_number_of_patterns_with_an_end_is_held_in_little_more_than_the_text() {
+        for end in ["\n", "\r\n", "\r", "\0"] {
+            let text = format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(25_000);
+            let file = RobotsFile::parse(text.as_bytes());
+            assert!(file.bytes() <= text.len(), "{} of {}", file.bytes(), text.len());
+            assert!(!allows(&text, "/y.x") && allows(&text, "/y.x/"), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_file_takes_at_most_three_times_its_length() {
+        let rule = "Disallow: /*\u{e9}*\u{e9}$\n";
+        let text = format!("User-agent: *\n{}", rule.repeat(MAX_BYTES / rule.len()));
+        assert!(RobotsFile::parse(text.as_bytes()).bytes() <= 3 * text.len());
+        assert!(allows(&text, &format!("/{}", "x".repeat(2000))));
+    }
+
+    #[test]
+    fn an_empty_rule_says_nothing_and_groups_may_be_without_rules() {
+        assert!(!allows("User-agent: *\nDisallow:\nDisallow: /\n", "/x"));
+        assert!(allows("User-agent: *\nDisallow: /\n\nUser-agent: landfall-agent\nDisallow:\n", "/x"));
+        assert!(!allows("Disallow: /x\n", "/x"), "without groups all rules are for anybody");
+        assert!(allows("Disallow: /x\nUser-agent: *\nDisallow: /y\n", "/x"));
+        assert!(!allows("User-agent: landfall-agent\nSitemap: http://a.cn/\nUser-agent: b\nDisallow: /x\n", "/x"));
+        assert!(allows("User-agent: landfall-agent\nCrawl-delay: 1\nUser-agent: b\nDisallow: /x\n", "/x"));
     }
 
     #[test]
@@ -275,7 +274,7 @@ mod tests {
         let by = |robots: &str, token: &str, path: &str| {
             let site = site("http://example.cn");
             let path = site.path(&site.root().join(path).unwrap()).unwrap();
-            Rules::parse(robots.as_bytes(), token).unwrap().allow(&path)
+            Rules::parse(robots.as_bytes(), token).allow(&path)
         };
         let group = |agent: &str, path: &str| format!("User-agent: {agent}\nDisallow: {path}\n\n");
         let robots =
@@ -295,10 +294,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read(text in prop::collection::vec(any::<u8>(), 0..600)) {
-            if let Ok(rules) = Rules::parse(&text, UserAgent::PRODUCT) {
-                rules.allow(&SitePath::root());
-                rules.crawl_delay();
-            }
+            let rules = Rules::parse(&text, UserAgent::PRODUCT);
+            rules.allow(&SitePath::root());
+            rules.crawl_delay();
         }
     }
 }

@@ -149,6 +149,8 @@ impl Walk<'_> {
         if !self.rules.are_stale() {
             return Ok(());
         }
+        // Before more room is asked for, theirs is given back.
+        self.rules = Rules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Robots::Rules(rules) => rules,
             Robots::Forbidden(reason) | Robots::NoAnswer(_, reason) => {

@@ -8,12 +8,12 @@
 //! What may differ is the time the server takes for another name. A share of what could be shared (`CHECKED_SHARE`) is
 //! measured all the same, and compared; where the two disagree nothing at that address is shared for `OFF_FOR`.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::weighted_mean::weighted_mean;
 use super::{Metric, Probed};
+use crate::aged::Aged;
 use crate::origin::Scheme;
 
 /// One in fifty: ten sites at an address and nine probers of each give 81 chances, so that the odds are four to one that a
@@ -56,9 +56,9 @@ pub enum Advice {
 /// What one prober measured lately.
 #[derive(Debug, Default)]
 pub struct Sharing {
-    known: HashMap<Place, (Instant, Probed)>,
+    known: Aged<Place, Instant, Probed>,
     /// Addresses whose sites disagreed, and when.
-    off: HashMap<IpAddr, Instant>,
+    off: Aged<IpAddr, Instant, ()>,
 }
 
 impl Sharing {
@@ -66,8 +66,8 @@ impl Sharing {
     /// shared.
     pub fn advise(&self, place: &Place, max_age: Option<Duration>, draw: f64, now: Instant) -> Advice {
         let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(place)) else { return Advice::Measure };
-        let age = now.saturating_duration_since(*at);
-        let off = self.off.get(&place.address).is_some_and(|at| now.saturating_duration_since(*at) < OFF_FOR);
+        let age = now.saturating_duration_since(at);
+        let off = self.off.get(&place.address).is_some_and(|(at, ())| now.saturating_duration_since(at) < OFF_FOR);
         if off || age > max_age {
             Advice::Measure
         } else if draw < CHECKED_SHARE {
@@ -79,19 +79,20 @@ impl Sharing {
 
     /// Takes note of a measurement.
     pub fn learn(&mut self, place: Place, probed: Probed, now: Instant) {
-        if self.known.len() >= REMEMBERED && !self.known.contains_key(&place) {
-            let oldest = self.known.iter().min_by_key(|(_, (at, _))| *at).map(|(place, _)| *place);
-            oldest.map(|place| self.known.remove(&place));
+        self.known.insert(place, now, probed);
+        while self.known.len() > REMEMBERED {
+            self.known.pop_oldest();
         }
-        self.off.retain(|_, at| now.saturating_duration_since(*at) < OFF_FOR);
-        self.known.insert(place, (now, probed));
+        while self.off.oldest().is_some_and(|at| now.saturating_duration_since(at) >= OFF_FOR) {
+            self.off.pop_oldest();
+        }
     }
 
     /// Compares what a check saw with what would have been shared; ends the sharing of the address where they disagree.
     pub fn compare(&mut self, place: &Place, shared: &Probed, seen: &Probed, now: Instant) -> bool {
         let agreed = agree(&shared.samples, &seen.samples);
         if !agreed {
-            self.off.insert(place.address, now);
+            self.off.insert(place.address, now, ());
         }
         agreed
     }
@@ -183,7 +184,7 @@ mod tests {
             sharing.learn(port(index), probed(1), now + Duration::from_millis(u64::try_from(index).unwrap()));
         }
         assert_eq!(sharing.known.len(), REMEMBERED);
-        assert!(!sharing.known.contains_key(&port(0)) && sharing.known.contains_key(&port(REMEMBERED)));
+        assert!(sharing.known.get(&port(0)).is_none() && sharing.known.get(&port(REMEMBERED)).is_some());
     }
 
     #[test]

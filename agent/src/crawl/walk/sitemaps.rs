@@ -17,7 +17,7 @@ const MAX_SITEMAPS: usize = 50;
 impl Walk<'_> {
     /// Queues what the sitemaps list that robots.txt names, those of this origin; each is a step.
     pub(super) async fn read_sitemaps(&mut self) -> Result<(), End> {
-        let named = self.rules.sitemaps().iter();
+        let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
         let mut known = HashSet::new();
         while let Some(url) = waiting.pop_front() {
