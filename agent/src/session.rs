@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::{Leave, Register, SessionRequest, SessionResponse, Welcome};
+use landfall_proto::v1::{CrawlCheckpoint, Leave, Register, SessionRequest, SessionResponse, Welcome};
 use rand::{Rng, RngExt};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -26,6 +26,7 @@ use crate::schedulers::Schedulers;
 use finished::Finished;
 pub use opening::Replaced;
 use opening::{Ended, connect, refused_or_broken};
+use outgoing::Outgoing;
 use work::Work;
 
 mod claims;
@@ -35,12 +36,10 @@ mod finished;
 pub mod means;
 mod measured;
 mod opening;
+mod outgoing;
 pub mod wire;
 pub mod work;
 
-/// Messages that may wait for the transport: what an agent of the largest capacity can owe, and some more. A scheduler
-/// that orders and orders and never reads gets no further.
-const PENDING_MESSAGES: usize = 32_768;
 /// Heartbeats that may wait for their acknowledgement; older ones no longer matter.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
 /// How far a heartbeat strays from its interval, each way.
@@ -185,7 +184,7 @@ async fn one_session(
 struct Serving {
     outbound: mpsc::Sender<SessionRequest>,
     /// What waits for the transport: reading must go on while writing waits, or two full pipes wait for each other.
-    pending: VecDeque<SessionRequest>,
+    pending: Outgoing,
     interval: Duration,
     life: Duration,
     next_beat: Instant,
@@ -204,9 +203,9 @@ impl Serving {
         let (interval, life) = wire::rhythm(welcome);
         tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "connected to the scheduler");
         work.welcome(welcome, registered.after(life));
-        let claims: Vec<_> = work.claims().unanswered().map(|(key, address)| up(wire::claim(key, address))).collect();
-        let offers = work.offers().map(|outcome| up(Up::Outcome(outcome)));
-        let pending = offers.chain(claims).collect();
+        let mut pending = Outgoing::default();
+        pending.extend(work.offers().map(Up::Outcome));
+        pending.extend(work.claims().unanswered().map(|(key, address)| wire::claim(key, address)));
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
@@ -230,7 +229,7 @@ impl Serving {
     ) -> Result<Streaming<SessionResponse>, Ended> {
         let outbound = self.outbound.clone();
         loop {
-            if self.pending.len() > PENDING_MESSAGES {
+            if self.pending.is_too_long() {
                 return Err(Ended::Broken("the scheduler does not read".to_owned()));
             }
             tokio::select! {
@@ -260,14 +259,14 @@ impl Serving {
         match message {
             Some(Down::Heartbeat(ack)) => self.acknowledged(ack.sequence, work),
             Some(Down::Measure(order)) => {
-                self.pending.extend(work.measure(order).map(|report| up(Up::Measurement(report))));
+                self.pending.extend(work.measure(order).map(Up::Measurement));
             }
             Some(Down::Crawl(order)) => {
                 if work.look_at_disk() {
                     // What is handed back next must not be granted again.
                     self.heartbeat(work);
                 }
-                self.pending.extend(work.crawl(order).map(up));
+                self.pending.extend(work.crawl(order));
             }
             Some(Down::Outcome(ack)) => {
                 let (answer, reason) = (ack.answer(), &ack.reason);
@@ -287,22 +286,23 @@ impl Serving {
 
     fn tell(&mut self, finished: Finished) {
         match finished {
-            Finished::Outcome(report) => self.pending.push_back(up(Up::Outcome(report))),
-            Finished::Unfinished(key, checkpoint) => {
-                // Before the lease goes: afterwards nobody may speak for its task.
-                self.pending.extend(checkpoint.map(|checkpoint| up(Up::Checkpoint(checkpoint))));
-                self.pending.push_back(up(wire::release(key)));
-            }
-            Finished::Paused(key, checkpoint, pause) => {
-                self.pending.extend(checkpoint.map(|checkpoint| up(Up::Checkpoint(checkpoint))));
-                self.pending.push_back(up(wire::paused(key, pause)));
-            }
-            Finished::Asked(key, address) => self.pending.push_back(up(wire::claim(key, address))),
-            Finished::Checkpoint(checkpoint) => self.pending.push_back(up(Up::Checkpoint(checkpoint))),
-            Finished::Crashed(key, crash) => self.pending.push_back(up(wire::crashed(key, &crash))),
-            Finished::Measured(report) => self.pending.push_back(up(Up::Measurement(report))),
+            Finished::Outcome(report) => self.pending.push(Up::Outcome(report)),
+            Finished::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
+            Finished::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, wire::paused(key, pause)),
+            Finished::Asked(key, address) => self.pending.push(wire::claim(key, address)),
+            Finished::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
+            Finished::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
+            Finished::Measured(report) => self.pending.push(Up::Measurement(report)),
             Finished::DeadlinePassed => {}
         }
+    }
+
+    /// The checkpoint comes before the lease goes: afterwards nobody may speak for its task.
+    fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
+        if let Some(checkpoint) = checkpoint {
+            self.pending.push_last_checkpoint(checkpoint);
+        }
+        self.pending.push(release);
     }
 
     fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
@@ -318,7 +318,7 @@ impl Serving {
             self.sent.pop_front();
         }
         // Before everything that waits: what it renews must not queue.
-        self.pending.push_front(up(Up::Heartbeat(work.heartbeat(self.sequence))));
+        self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
     /// The deadline counts from when the heartbeat was sent: the scheduler's begins later.
@@ -336,7 +336,7 @@ impl Serving {
         tracing::info!(crawls = work.active_crawls(), "handing back what is not finished");
         work.stop_all();
         // First, so that nothing handed back is granted to it again.
-        self.pending.push_front(up(Up::Leave(Leave {})));
+        self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let drained = async {
             loop {
@@ -350,7 +350,7 @@ impl Serving {
                         }
                         Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
                             let key = LeaseKey { task_id: order.task_id, token: order.token };
-                            self.pending.push_back(up(wire::release(key)));
+                            self.pending.push(wire::release(key));
                         }
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return,
@@ -377,16 +377,12 @@ impl Serving {
     }
 }
 
-fn up(message: Up) -> SessionRequest {
-    SessionRequest { message: Some(message) }
-}
-
 fn flush(
-    pending: &mut VecDeque<SessionRequest>,
+    pending: &mut Outgoing,
     permit: Result<mpsc::Permit<'_, SessionRequest>, mpsc::error::SendError<()>>,
 ) -> Result<(), Ended> {
     let permit = permit.map_err(|_| Ended::Broken("the stream is closed".to_owned()))?;
-    if let Some(message) = pending.pop_front() {
+    if let Some(message) = pending.pop() {
         permit.send(message);
     }
     Ok(())

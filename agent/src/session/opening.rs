@@ -14,8 +14,8 @@ use super::Terms;
 use crate::config::SchedulerUrl;
 use crate::{enrol, unreached};
 
-/// Messages on their way to the transport; more wait with the session.
-const OUTBOUND_MESSAGES: usize = 64;
+/// Messages on their way to the transport, checkpoints of up to a megabyte among them; more wait with the session.
+const OUTBOUND_MESSAGES: usize = 16;
 /// How long the scheduler may take to welcome an agent.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 /// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.

@@ -475,8 +475,8 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut serving = Serving::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
         serving.tell_claimed(ended, &welcome);
-        let told: Vec<Option<Up>> = serving.pending.into_iter().map(|request| request.message).collect();
-        assert_eq!(told, [Some(wire::release(keys[0]))]);
+        let told = std::iter::from_fn(|| serving.pending.pop()).filter_map(|request| request.message);
+        assert_eq!(told.collect::<Vec<_>>(), [wire::release(keys[0])]);
     }
 
     #[tokio::test]
