@@ -3,7 +3,7 @@
 //! An outcome is on the disk before anybody is told of it, and leaves the disk only when it was answered, across sessions,
 //! restarts and a `kill -9`; until then it is offered in every session. Who fills it takes no lease while too much waits
 //! here, so that a scheduler that grants and never answers fills neither the memory nor the disk, and none while the disk is
-//! full ([`Outbox::paused`]).
+//! full ([`Outbox::paused`]). Whoever has it never waits for the disk: heartbeats go on while that hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use landfall_proto::v1::{HeldLease, OutcomeReport};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
-use crate::room::{Room, free_bytes};
+use crate::room::{Look, Room};
 
 mod folder;
 
@@ -51,6 +52,9 @@ pub struct Outbox {
     disk: Disk,
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
     room: Room,
+    look: Look,
+    /// Files that are being removed.
+    removals: JoinSet<()>,
 }
 
 /// Writes outcomes to the disk, from wherever they come about.
@@ -73,7 +77,8 @@ impl Outbox {
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
         let disk = Disk { folder: Arc::new(folder), failure: Arc::default() };
-        Ok(Self { disk, outcomes, room: Room::new(config.min_free_bytes) })
+        let (room, look) = (Room::new(config.min_free_bytes), Look::at(&config.folder));
+        Ok(Self { disk, outcomes, room, look, removals: JoinSet::new() })
     }
 
     /// Whoever ends a crawl writes its outcome by this.
@@ -88,20 +93,39 @@ impl Outbox {
 
     /// Forgets an outcome that was answered.
     pub fn acknowledge(&mut self, key: LeaseKey) {
+        while self.removals.try_join_next().is_some() {}
         if self.outcomes.remove(&key).is_none() {
             return;
         }
-        if let Err(error) = self.disk.folder.remove(key) {
-            // The next run offers it once more, and is told that it is known.
-            tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
-        }
+        let folder = Arc::clone(&self.disk.folder);
+        self.removals.spawn_blocking(move || {
+            if let Err(error) = folder.remove(key) {
+                // The next run offers it once more, and is told that it is known.
+                tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
+            }
+        });
     }
 
-    /// Why no lease should be taken, in one sentence; `None` while outcomes can be written and there is room on the disk.
+    /// Returns when the files of all outcomes that were answered are removed.
+    pub async fn removed(&mut self) {
+        while self.removals.join_next().await.is_some() {}
+    }
+
+    /// Begins to look how much room there is.
+    pub fn look(&mut self) {
+        self.look.begin();
+    }
+
+    /// Returns when that is known; never when nobody looks. Cancelling it loses nothing.
+    pub async fn looked(&mut self) {
+        self.look.ended().await;
+    }
+
+    /// Why no lease should be taken, in one sentence; `None` while outcomes can be written and there is room on the disk, by the last look.
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.disk.folder.path().display();
-        let reason = match (failure, free_bytes(self.disk.folder.path())) {
+        let reason = match (failure, self.look.free()) {
             (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
             (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
             (None, Ok(free)) => self.room.full(free).map(|full| format!("disk full: {folder} has {full}")),

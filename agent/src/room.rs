@@ -1,11 +1,57 @@
-//! Whether there is room on a disk, without flapping.
+//! Whether there is room on a disk, without flapping, and without waiting for a disk that hangs.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
 
 /// Free space at which crawling goes on is so many times that at which it pauses: an outcome or two that are acknowledged
 /// must not start it again for a moment.
 const RESUME_AT: u64 = 2;
+
+/// How long a disk may take to say how much is free: then it is not relied upon.
+const HANGS: Duration = Duration::from_secs(10);
+
+/// The free bytes of a folder's disk, looked at on a thread that may wait.
+#[derive(Debug)]
+pub(crate) struct Look {
+    folder: PathBuf,
+    /// What was seen last.
+    free: io::Result<u64>,
+    under_way: Option<(Instant, JoinHandle<io::Result<u64>>)>,
+}
+
+impl Look {
+    /// Looks at once, and waits for it.
+    pub(crate) fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), free: free_bytes(folder), under_way: None }
+    }
+
+    /// Begins to look, unless that is under way.
+    pub(crate) fn begin(&mut self) {
+        let folder = &self.folder;
+        self.under_way.get_or_insert_with(|| {
+            let folder = folder.clone();
+            (Instant::now(), tokio::task::spawn_blocking(move || free_bytes(&folder)))
+        });
+    }
+
+    /// Returns when a look that is under way has ended; never when none is. Cancelling it loses nothing.
+    pub(crate) async fn ended(&mut self) {
+        let Some((_, look)) = &mut self.under_way else { return std::future::pending().await };
+        self.free = look.await.map_err(io::Error::other).flatten();
+        self.under_way = None;
+    }
+
+    /// What was seen last, or why that does not count.
+    pub(crate) fn free(&self) -> Result<u64, String> {
+        match &self.under_way {
+            Some((began, _)) if began.elapsed() >= HANGS => Err(format!("it has not answered for {HANGS:?}")),
+            _ => self.free.as_ref().copied().map_err(ToString::to_string),
+        }
+    }
+}
 
 /// The room on one disk.
 #[derive(Debug)]
@@ -56,5 +102,22 @@ mod tests {
     fn without_a_least_no_disk_is_ever_full() {
         assert_eq!(Room::new(0).full(0), None);
         assert!(Room::new(u64::MAX).full(u64::MAX - 1).is_some(), "and the greatest does not overflow");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_waited_for_by_nobody_and_said_to_hang() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut look = Look::at(folder.path());
+        let (answer, hangs) = std::sync::mpsc::channel();
+        let began = Instant::now().checked_sub(HANGS).unwrap();
+        look.under_way = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
+        look.begin();
+        assert_eq!(look.free(), Err("it has not answered for 10s".to_owned()));
+        answer.send(7).unwrap();
+        look.ended().await;
+        assert_eq!(look.free(), Ok(7));
+        look.begin();
+        look.ended().await;
+        assert!(look.free().unwrap() > 7);
     }
 }

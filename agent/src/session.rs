@@ -237,12 +237,11 @@ impl Serving {
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
                 // Whatever waits already: the deadline is in it.
-                finished = work.next() => {
-                    if matches!(finished, Finished::DeadlinePassed) {
-                        return Err(Ended::Silent);
-                    }
-                    self.tell(finished);
-                }
+                finished = work.next() => match finished {
+                    Finished::DeadlinePassed => return Err(Ended::Silent),
+                    Finished::Looked => self.heartbeat(work),
+                    finished => self.tell(finished),
+                },
                 permit = outbound.reserve(), if !self.pending.is_empty() => {
                     flush(&mut self.pending, permit)?;
                 }
@@ -293,7 +292,7 @@ impl Serving {
             Finished::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
             Finished::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
             Finished::Measured(report) => self.pending.push(Up::Measurement(report)),
-            Finished::DeadlinePassed => {}
+            Finished::Looked | Finished::DeadlinePassed => {}
         }
     }
 
@@ -341,7 +340,7 @@ impl Serving {
         let drained = async {
             loop {
                 if work.active_crawls() == 0 && work.nothing_to_offer() && self.pending.is_empty() {
-                    return;
+                    return work.tidied().await;
                 }
                 tokio::select! {
                     received = inbound.message() => match received {

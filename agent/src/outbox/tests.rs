@@ -24,12 +24,14 @@ async fn an_outcome_outlives_its_process_until_its_own_lease_is_acknowledged() {
     keep(&mut first, outcome(3, 1)).await;
     first.acknowledge(LeaseKey { task_id: 1, token: 1 });
     first.acknowledge(LeaseKey { task_id: 3, token: 1 });
+    first.removed().await;
     drop(first);
 
     let mut second = open(folder.path());
     assert_eq!(second.offers().collect::<Vec<_>>(), [&outcome(1, 2)]);
     second.acknowledge(LeaseKey { task_id: 1, token: 2 });
     assert!(second.is_empty());
+    second.removed().await;
     drop(second);
     assert!(open(folder.path()).is_empty());
 }

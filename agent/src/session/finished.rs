@@ -24,6 +24,8 @@ pub(super) enum Finished {
     Crashed(LeaseKey, String),
     /// A measurement.
     Measured(MeasurementReport),
+    /// A look at the disk, which says otherwise than the one before whether leases may be taken.
+    Looked,
     /// The time that was renewed last.
     DeadlinePassed,
 }
@@ -33,7 +35,12 @@ impl Finished {
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),
-            Self::Outcome(_) | Self::Checkpoint(_) | Self::Asked(..) | Self::Measured(_) | Self::DeadlinePassed => None,
+            Self::Outcome(_)
+            | Self::Checkpoint(_)
+            | Self::Asked(..)
+            | Self::Measured(_)
+            | Self::Looked
+            | Self::DeadlinePassed => None,
         }
     }
 }

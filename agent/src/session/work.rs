@@ -127,6 +127,11 @@ impl Work {
                 }
                 Some(checkpoint) = self.checkpoints.1.recv() => return Finished::Checkpoint(checkpoint),
                 (key, address) = self.claims.next() => return Finished::Asked(key, address),
+                () = self.outbox.looked() => {
+                    if self.note_room() {
+                        return Finished::Looked;
+                    }
+                }
                 Some(joined) = self.measures.join_next_with_id() => {
                     if let Some(report) = self.measurement_ended(joined) {
                         return Finished::Measured(report);
@@ -234,6 +239,11 @@ impl Work {
         self.outbox.is_empty()
     }
 
+    /// Returns when the files of answered outcomes are removed.
+    pub(super) async fn tidied(&mut self) {
+        self.outbox.removed().await;
+    }
+
     /// An outcome was answered, whatever the answer.
     pub(super) fn acknowledge(&mut self, key: LeaseKey) {
         self.outbox.acknowledge(key);
@@ -244,8 +254,14 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Looks whether outcomes and pages can be kept; `true` when that has changed.
+    /// Looks whether outcomes and pages can be kept, without waiting for the disk; `true` when that is known to have changed. What the
+    /// look brings is told by [`Work::next`].
     pub(super) fn look_at_disk(&mut self) -> bool {
+        self.outbox.look();
+        self.note_room()
+    }
+
+    fn note_room(&mut self) -> bool {
         let paused = self.outbox.paused().or_else(|| self.store.as_ref().and_then(Store::paused));
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
