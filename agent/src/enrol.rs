@@ -281,7 +281,7 @@ impl ServerCertVerifier for Onlooker {
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file whole or not at all; it is on the disk when this returns, name and all: the token is spent.
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
@@ -295,7 +295,7 @@ fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolE
     let dir = path.parent().unwrap_or(Path::new("."));
     folder::leave_to_owner(&file, dir).map_err(failed)?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&temporary, path).map_err(failed)
+    folder::rename(&temporary, path).map_err(failed)
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
-//! An agent's folder: where it lies unless told otherwise, and whom it belongs to.
+//! An agent's folder: where it lies unless told otherwise, whom it belongs to, and how what is in it outlives a crash.
 //!
 //! A package makes the machine's folder for the user the service runs as. Root, who enrols, leaves to that user what it writes there.
 
+use std::fs::{File, TryLockError};
+use std::io;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
+
+/// The file whose lock says that a process has a folder.
+const LOCK: &str = "lock";
 
 /// The folder of the machine's agent.
 const OF_MACHINE: &str = "/var/lib/landfall-agent";
@@ -43,6 +48,30 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     }
     let folder = std::fs::metadata(dir)?;
     fchown(file, Some(folder.uid()), Some(folder.gid()))
+}
+
+/// Takes a folder for as long as the file is kept; `None` when another process has it.
+///
+/// # Errors
+/// When the system refuses.
+pub fn take(folder: &Path) -> io::Result<Option<File>> {
+    let lock = File::create(folder.join(LOCK))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Renames a file that is on the disk, to a name in the same folder: no crash takes the new name away.
+///
+/// # Errors
+/// When the system refuses.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    // The parent of a path of one part is an empty one.
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
 //! The folder of crawls that are under way: a file a lease, from which the crawl's own task goes on after a restart.
 //!
 //! A new lease of a task takes over the file of the one before. A file goes when its outcome is in the outbox; one that nobody
-//! came back for goes when it is old.
+//! came back for goes when it is old. One process has the folder, so that what lies in it is read once.
 
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::clock;
 use crate::outbox::LeaseKey;
+use crate::{clock, folder};
 
 /// What a crawl's file ends in.
 const KEPT: &str = "crawl";
@@ -23,38 +25,57 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone)]
 pub struct KeptCrawls {
     folder: Arc<Path>,
-    /// When old files were removed last; never held while they are.
-    looked: Arc<Mutex<Instant>>,
+    /// Never held while the disk is waited for.
+    known: Arc<Mutex<Known>>,
+    _lock: Arc<File>,
+}
+
+/// What is in the folder.
+#[derive(Debug)]
+struct Known {
+    /// The tokens of each task's files, and of those that its crawls may have made.
+    tokens: HashMap<i64, BTreeSet<i64>>,
+    /// When old files were removed last.
+    looked: Instant,
 }
 
 /// A folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("use {folder} for crawls")]
-pub struct OpenError {
-    /// The folder.
-    folder: PathBuf,
-    /// What the system said.
-    source: io::Error,
+pub enum OpenError {
+    /// The file system refuses.
+    #[error("use {folder} for crawls")]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Two agents would go on with each other's crawls.
+    #[error("another agent keeps its crawls in {0}: stop it first, or set crawls.folder")]
+    Taken(PathBuf),
 }
 
 impl KeptCrawls {
     /// Opens the folder, which is made if need be, and removes what is old.
     ///
     /// # Errors
-    /// When the folder cannot be used.
+    /// When the folder cannot be used, or another process uses it.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        let refused = |source| OpenError { folder: folder.to_owned(), source };
+        let refused = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(refused)?;
+        let lock = folder::take(folder).map_err(refused)?.ok_or_else(|| OpenError::Taken(folder.to_owned()))?;
         remove_old(folder).map_err(refused)?;
-        Ok(Self { folder: folder.into(), looked: Arc::new(Mutex::new(Instant::now())) })
+        let tokens = tokens_in(folder).map_err(refused)?;
+        let known = Known { tokens, looked: Instant::now() };
+        Ok(Self { folder: folder.into(), known: Arc::new(Mutex::new(known)), _lock: Arc::new(lock) })
     }
 
     /// Whether it is time to look for old files; once an hour.
     fn looks(&self) -> bool {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = looked.elapsed() >= LOOK_EVERY;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = known.looked.elapsed() >= LOOK_EVERY;
         if due {
-            *looked = Instant::now();
+            known.looked = Instant::now();
         }
         due
     }
@@ -64,20 +85,23 @@ impl KeptCrawls {
     /// # Errors
     /// When the file system refuses.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
-        let (folder, looks) = (Arc::clone(&self.folder), self.looks());
+        let folder = Arc::clone(&self.folder);
+        if self.looks() {
+            let folder = Arc::clone(&folder);
+            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_known(key));
+        }
+        let mut former = self.take_before(key);
+        self.note(key);
         blocking(move || {
-            if looks {
-                remove_old(&folder)?;
-            }
             let wanted = folder.join(name(key));
-            let mut former = files_of(&folder, key)?;
-            former.retain(|(token, _)| *token < key.token);
-            former.sort_unstable();
             // The newest knows most; the others are of no use any more.
-            if let Some((_, newest)) = former.pop() {
-                std::fs::rename(newest, &wanted)?;
+            while let Some(token) = former.pop_last() {
+                let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
+                if is_there(found)? {
+                    break;
+                }
             }
-            former.iter().try_for_each(|(_, file)| std::fs::remove_file(file))?;
+            remove(&folder, key.task_id, &former)?;
             Ok(wanted)
         })
         .await
@@ -85,15 +109,35 @@ impl KeptCrawls {
 
     /// Removes what is kept of a lease, and of former ones of its task.
     pub(crate) async fn forget(&self, key: LeaseKey) {
-        let folder = Arc::clone(&self.folder);
-        let removed = blocking(move || {
-            let files = files_of(&folder, key)?;
-            files.iter().filter(|(token, _)| *token <= key.token).try_for_each(|(_, file)| std::fs::remove_file(file))
-        })
-        .await;
+        let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_before(key));
+        tokens.insert(key.token);
+        self.drop_known(key);
+        let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
             // It goes when it is old.
             tracing::warn!(task.id = key.task_id, token = key.token, %error, "a finished crawl stays on the disk");
+        }
+    }
+
+    /// Takes the tokens of a task that are older than this one.
+    fn take_before(&self, key: LeaseKey) -> BTreeSet<i64> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
+        let newer = tokens.split_off(&key.token);
+        std::mem::replace(tokens, newer)
+    }
+
+    fn note(&self, key: LeaseKey) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.tokens.entry(key.task_id).or_default().insert(key.token);
+    }
+
+    fn drop_known(&self, key: LeaseKey) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return };
+        tokens.remove(&key.token);
+        if tokens.is_empty() {
+            known.tokens.remove(&key.task_id);
         }
     }
 }
@@ -102,7 +146,9 @@ async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
-fn remove_old(folder: &Path) -> io::Result<()> {
+/// Removes what is old; returns whose it was.
+fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
+    let mut removed = Vec::new();
     for file in files(folder)? {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
             // A file from the future is not old.
@@ -112,14 +158,36 @@ fn remove_old(folder: &Path) -> io::Result<()> {
             Err(error) => return Err(error),
         };
         if age > MOST_AGE {
-            std::fs::remove_file(&file)?;
+            is_there(std::fs::remove_file(&file))?;
+            removed.extend(key_of(&file));
         }
     }
-    Ok(())
+    Ok(removed)
+}
+
+fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()> {
+    tokens.iter().try_for_each(|token| {
+        is_there(std::fs::remove_file(folder.join(name(LeaseKey { task_id, token: *token })))).map(drop)
+    })
+}
+
+/// Whether a file was there to do something with: one may have been too old, or never made.
+fn is_there(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 fn name(key: LeaseKey) -> String {
     format!("{}-{}.{KEPT}", key.task_id, key.token)
+}
+
+/// The lease whose file this is.
+fn key_of(file: &Path) -> Option<LeaseKey> {
+    let (task_id, token) = file.file_stem()?.to_str()?.split_once('-')?;
+    Some(LeaseKey { task_id: task_id.parse().ok()?, token: token.parse().ok()? })
 }
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
@@ -128,14 +196,13 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     files.filter(|path| path.as_ref().map_or(true, ends)).collect()
 }
 
-/// The files of a lease's task, with their tokens.
-fn files_of(folder: &Path, key: LeaseKey) -> io::Result<Vec<(i64, PathBuf)>> {
-    let token = |path: &Path| {
-        let (task, token) = path.file_stem()?.to_str()?.split_once('-')?;
-        (task.parse() == Ok(key.task_id)).then(|| token.parse().ok()).flatten()
-    };
-    let files = files(folder)?.into_iter().filter_map(|path| token(&path).map(|token| (token, path)));
-    Ok(files.collect())
+/// The tokens of the files of each task.
+fn tokens_in(folder: &Path) -> io::Result<HashMap<i64, BTreeSet<i64>>> {
+    let mut tokens: HashMap<i64, BTreeSet<i64>> = HashMap::new();
+    for key in files(folder)?.iter().filter_map(|file| key_of(file)) {
+        tokens.entry(key.task_id).or_default().insert(key.token);
+    }
+    Ok(tokens)
 }
 
 #[cfg(test)]
@@ -148,7 +215,7 @@ mod tests {
 
     fn names(folder: &Path) -> Vec<String> {
         let mut names: Vec<String> =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            files(folder).unwrap().iter().map(|file| file.file_name().unwrap().to_str().unwrap().to_owned()).collect();
         names.sort_unstable();
         names
     }
@@ -156,18 +223,44 @@ mod tests {
     #[tokio::test]
     async fn a_new_lease_takes_over_the_newest_file_of_its_task_and_an_outcome_removes_it() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = KeptCrawls::open(folder.path()).unwrap();
         for (task, token, text) in [(7, 2, "older"), (7, 10, "newer"), (8, 1, "another"), (7, 30, "of a lease to come")]
         {
             std::fs::write(folder.path().join(name(key(task, token))), text).unwrap();
         }
         std::fs::write(folder.path().join("x-y.crawl"), "no lease's").unwrap();
+        let kept = KeptCrawls::open(folder.path()).unwrap();
         let file = kept.file_of(key(7, 11)).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "newer");
         assert_eq!(names(folder.path()), ["7-11.crawl", "7-30.crawl", "8-1.crawl", "x-y.crawl"]);
         assert!(!kept.file_of(key(9, 1)).await.unwrap().exists());
         kept.forget(key(7, 11)).await;
         assert_eq!(names(folder.path()), ["7-30.crawl", "8-1.crawl", "x-y.crawl"]);
+    }
+
+    #[tokio::test]
+    async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptCrawls::open(folder.path()).unwrap();
+        // Behind its back: who reads the folder at each crawl's start finds it.
+        std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
+        let file = kept.file_of(key(7, 2)).await.unwrap();
+        assert!(!file.exists());
+        std::fs::write(&file, "ours").unwrap();
+        let file = kept.file_of(key(7, 3)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "ours");
+        kept.forget(key(7, 3)).await;
+        assert_eq!(names(folder.path()), ["7-1.crawl"]);
+        assert!(kept.known.lock().unwrap().tokens.is_empty());
+    }
+
+    #[test]
+    fn no_two_agents_share_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = KeptCrawls::open(folder.path()).unwrap();
+        let refused = KeptCrawls::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.starts_with("another agent keeps its crawls in "), "{refused}");
+        drop(first);
+        KeptCrawls::open(folder.path()).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The folder of an outbox: a file an outcome, written whole or not at all.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use landfall_proto::v1::OutcomeReport;
 use prost::Message as _;
 
 use super::LeaseKey;
+use crate::folder;
 
 /// What a file with an outcome ends in.
 const KEPT: &str = "outcome";
@@ -15,8 +16,6 @@ const KEPT: &str = "outcome";
 const UNFINISHED: &str = "new";
 /// What one ends in that says nothing that could be understood.
 const UNREADABLE: &str = "unreadable";
-/// The file whose lock the process holds.
-const LOCK: &str = "lock";
 
 /// Why an outbox cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -46,11 +45,7 @@ impl Folder {
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), OpenError> {
         let refused = |source| OpenError::Folder { folder: path.to_owned(), source };
         fs::create_dir_all(path).map_err(refused)?;
-        let lock = File::create(path.join(LOCK)).map_err(refused)?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => OpenError::Taken(path.to_owned()),
-            TryLockError::Error(source) => refused(source),
-        })?;
+        let lock = folder::take(path).map_err(refused)?.ok_or_else(|| OpenError::Taken(path.to_owned()))?;
         let left = read_all(path).map_err(refused)?;
         Ok((Self { path: path.to_owned(), _lock: lock }, left))
     }
@@ -67,8 +62,7 @@ impl Folder {
         let mut file = File::create(&unfinished)?;
         file.write_all(&outcome.encode_to_vec())?;
         file.sync_all()?;
-        fs::rename(&unfinished, self.path.join(name(key, KEPT)))?;
-        File::open(&self.path)?.sync_all()
+        folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
     }
 
     /// Removes the outcome of a lease. After a crash it may be there again: then it is offered once more.

@@ -1,6 +1,6 @@
 //! The folder of WARC files: who may write to it, and what a crash left in it.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,6 @@ use flate2::bufread::GzDecoder;
 use super::names;
 use super::volume::Line;
 
-/// The file whose lock the process holds.
-const LOCK: &str = "lock";
 /// How far back the last line is looked for, in bytes; lines have some hundred.
 const TAIL: u64 = 1 << 20;
 
@@ -35,11 +33,7 @@ pub enum OpenError {
 pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
     let refused = |source| OpenError::Folder { folder: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(refused)?;
-    let lock = File::create(folder.join(LOCK)).map_err(refused)?;
-    lock.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => OpenError::Taken(folder.to_owned()),
-        TryLockError::Error(source) => refused(source),
-    })?;
+    let lock = crate::folder::take(folder).map_err(refused)?.ok_or_else(|| OpenError::Taken(folder.to_owned()))?;
     for entry in fs::read_dir(folder).map_err(refused)? {
         let name = entry.map_err(refused)?.file_name();
         if let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(names::OPEN)) {
