@@ -208,7 +208,7 @@ impl Fetcher {
         let answered = answer.as_ref().map_or(Answered::Badly, answered);
         self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
         if matches!(answer, Err(FetchError::Connect(..) | FetchError::Timeout { what: CONNECTION, .. })) {
-            self.place.is_silent().await;
+            self.place.is_silent();
         }
         let response = answer?;
         self.note_round_trip(&response, took);

@@ -6,11 +6,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use tokio::sync::Mutex;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
 use super::alone::Alone;
@@ -44,10 +44,10 @@ impl Permits {
         self.ask.is_some()
     }
 
-    async fn of(&self, address: IpAddr) -> Result<(), NotPermitted> {
+    fn of(&self, address: IpAddr) -> Asking {
         match &self.ask {
-            Some(ask) => ask(address).await,
-            None => Ok(()),
+            Some(ask) => ask(address).shared(),
+            None => futures::future::ready(Ok(())).boxed().shared(),
         }
     }
 }
@@ -77,12 +77,16 @@ pub(super) enum PlaceError {
     NotPermitted(NotPermitted),
 }
 
+/// A question that whoever needs the answer waits for.
+type Asking = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
+
 /// The one address of a crawl.
 pub(super) struct Place {
     guard: Guard,
     resolver: Resolver,
     permits: Permits,
     limit: Duration,
+    /// Never held across an await.
     at: Mutex<At>,
 }
 
@@ -92,6 +96,8 @@ struct At {
     host: String,
     /// What is permitted.
     held: Option<IpAddr>,
+    /// What is asked for: one address at a time, whoever connects.
+    asking: Option<(IpAddr, Asking)>,
     /// Where nothing answered the last time.
     silent: Option<IpAddr>,
 }
@@ -115,31 +121,109 @@ impl Place {
         let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
         let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };
         let found = found.map_err(late)?.map_err(PlaceError::Resolve)?;
-        let mut at = self.at.lock().await;
+        loop {
+            // The guard gives at least one, or says why not.
+            let Some(next) = self.next(host, &found) else {
+                return Err(PlaceError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
+            };
+            let Some((address, asking)) = self.asking(next) else { return Ok(next) };
+            let answer = asking.await;
+            self.answered(address, answer.is_ok());
+            if address == next {
+                return answer.map(|()| next).map_err(PlaceError::NotPermitted);
+            }
+        }
+    }
+
+    /// Which of a host's addresses is next.
+    fn next(&self, host: &str, found: &[IpAddr]) -> Option<IpAddr> {
+        let mut at = self.at();
         host.clone_into(&mut at.host);
         let (held, silent) = (at.held, at.silent);
         let answers = |address: &&IpAddr| Some(**address) != silent;
         let first = found.iter().find(answers).or(found.first());
-        let next = found.iter().filter(answers).find(|address| Some(**address) == held).or(first);
-        // The guard gives at least one, or says why not.
-        let Some(next) = next.copied() else {
-            return Err(PlaceError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
-        };
-        if held != Some(next) {
-            self.permits.of(next).await.map_err(PlaceError::NotPermitted)?;
-            at.held = Some(next);
+        found.iter().filter(answers).find(|address| Some(**address) == held).or(first).copied()
+    }
+
+    /// The question to wait for before an address may be connected; `None` where it is permitted. Another's may be under way.
+    fn asking(&self, next: IpAddr) -> Option<(IpAddr, Asking)> {
+        let mut at = self.at();
+        if at.held == Some(next) {
+            return None;
         }
-        Ok(next)
+        Some(at.asking.get_or_insert_with(|| (next, self.permits.of(next))).clone())
+    }
+
+    /// The question for an address was answered; only the first who hears of it takes note.
+    fn answered(&self, address: IpAddr, granted: bool) {
+        let mut at = self.at();
+        if at.asking.take_if(|(asked, _)| *asked == address).is_some() && granted {
+            at.held = Some(address);
+        }
+    }
+
+    fn at(&self) -> MutexGuard<'_, At> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this is the host that the place is for. Others, to which a robots.txt may redirect, are no part of the site.
-    pub(super) async fn is_for(&self, host: &str) -> bool {
-        self.at.lock().await.host == host
+    pub(super) fn is_for(&self, host: &str) -> bool {
+        self.at().host == host
     }
 
     /// Nothing answers there: another address is next, if there is one.
-    pub(super) async fn is_silent(&self) {
-        let mut at = self.at.lock().await;
+    pub(super) fn is_silent(&self) {
+        let mut at = self.at();
         at.silent = at.held;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A place at loopback, whose scheduler answers when told to; and how often it was asked.
+    fn place(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> Place {
+        let ask: Ask = Arc::new(move |address| {
+            asked.lock().unwrap().push(address);
+            let mut answer = answer.clone();
+            Box::pin(async move {
+                let granted = answer.wait_for(Option::is_some).await.unwrap().unwrap();
+                if granted { Ok(()) } else { Err(NotPermitted("full".to_owned())) }
+            })
+        });
+        let guard = Guard::new(vec!["127.0.0.0/8".parse().unwrap()]);
+        let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        let permits = Permits::asked(ask, Alone::default());
+        Place { guard, resolver, permits, limit: Duration::from_secs(5), at: Mutex::default() }
+    }
+
+    #[tokio::test]
+    async fn while_a_scheduler_is_away_nobody_is_held_up_who_does_not_need_its_answer() {
+        let ((answer, answered), asked) = (watch::channel(None), Arc::default());
+        let place = place(answered, Arc::clone(&asked));
+        let (mut one, mut two) = (Box::pin(place.of("127.0.0.1")), Box::pin(place.of("127.0.0.1")));
+        assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
+        assert!(place.is_for("127.0.0.1") && !place.is_for("127.0.0.2"));
+        place.is_silent();
+        // The first gives up, as one that is stopped does; the question stands.
+        drop(one);
+        answer.send(Some(true)).unwrap();
+        let address: IpAddr = "127.0.0.1".parse().unwrap();
+        assert_eq!(two.await.unwrap(), address);
+        assert_eq!(place.of("127.0.0.1").await.unwrap(), address);
+        assert_eq!(*asked.lock().unwrap(), [address], "one question for all");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_refused_is_asked_for_again() {
+        let ((answer, answered), asked) = (watch::channel(Some(false)), Arc::default());
+        let place = place(answered, Arc::clone(&asked));
+        assert!(matches!(place.of("127.0.0.1").await, Err(PlaceError::NotPermitted(_))));
+        answer.send(Some(true)).unwrap();
+        assert!(place.of("127.0.0.1").await.is_ok());
+        assert_eq!(asked.lock().unwrap().len(), 2);
     }
 }

@@ -25,7 +25,7 @@ impl Resolve for GuardedResolver {
         let (place, resolving) = (Arc::clone(&self.place), Arc::clone(&self.resolving));
         Box::pin(async move {
             resolving.store(true, Ordering::Relaxed);
-            let addresses = if place.is_for(name.as_str()).await {
+            let addresses = if place.is_for(name.as_str()) {
                 place.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
                     PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
                     PlaceError::NotPermitted(error) => error.into(),
