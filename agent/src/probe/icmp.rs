@@ -19,9 +19,7 @@ pub(crate) async fn sample(
     let address = endpoint.address();
     let client = client(address, endpoint.bind())
         .map_err(|error| ProbeError::NotPermitted(format!("ICMP is not permitted here: {error}")))?;
-    // Sockets are one per measurement, so the process's number is identifier enough.
-    let identifier = PingIdentifier(u16::try_from(std::process::id() & 0xffff).unwrap_or(0));
-    let mut pinger = client.pinger(address, identifier).await;
+    let mut pinger = client.pinger(address, identifier()).await;
     pinger.timeout(order.timeout);
     let mut samples = Vec::new();
     let mut lost = 0;
@@ -56,6 +54,11 @@ pub(crate) async fn sample(
     }
 }
 
+/// Every raw socket of a host sees all replies, whichever container it is in: the process's number may be another's, too.
+fn identifier() -> PingIdentifier {
+    PingIdentifier(rand::random())
+}
+
 fn client(address: IpAddr, bind: Option<IpAddr>) -> std::io::Result<Client> {
     let kind = if address.is_ipv4() { ICMP::V4 } else { ICMP::V6 };
     let mut config = Config::builder().kind(kind);
@@ -63,4 +66,15 @@ fn client(address: IpAddr, bind: Option<IpAddr>) -> std::io::Result<Client> {
         config = config.bind(SocketAddr::new(bind, 0));
     }
     Client::new(&config.build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_measurements_do_not_share_an_identifier() {
+        let first = identifier();
+        assert!((0..8).any(|_| identifier() != first));
+    }
 }
