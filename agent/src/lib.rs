@@ -82,7 +82,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         store.close().await;
     }
     if let Some(serving) = serving {
-        serving.await.context("the beacon failed")?;
+        serving.await.context("the beacon failed, and the agent with it")?;
     }
     tracing::info!(agent.name = config.name, "agent stopped");
     ended.map_err(|replaced| exit::ended(exit::Code::Replaced, replaced.to_string()))
