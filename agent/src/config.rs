@@ -90,11 +90,14 @@ pub struct BeaconConfig {
     /// The URL others reach it by, where that is not the address the session comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
+    /// Networks in which beacons of other agents are measured though they are not public; nothing else is connected there.
+    #[serde(deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
+    pub allow_net: Vec<IpNet>,
 }
 
 impl Default for BeaconConfig {
     fn default() -> Self {
-        Self { enabled: true, listen: DEFAULT_BEACON, advertise: None }
+        Self { enabled: true, listen: DEFAULT_BEACON, advertise: None, allow_net: Vec::new() }
     }
 }
 

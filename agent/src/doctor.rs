@@ -291,14 +291,16 @@ async fn names(config: &Config) -> Finding {
 }
 
 fn guard(config: &Config) -> Finding {
-    let nets: Vec<String> = config.allow_net.iter().map(ToString::to_string).collect();
-    Finding::ok(
-        "guard",
-        match nets.as_slice() {
-            [] => "connects public addresses alone".to_owned(),
-            nets => format!("connects public addresses and {}", nets.join(", ")),
-        },
-    )
+    let named = |nets: &[ipnet::IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let everything = match config.allow_net.as_slice() {
+        [] => "connects public addresses alone".to_owned(),
+        nets => format!("connects public addresses and {}", named(nets)),
+    };
+    let beacons = match config.beacon.allow_net.as_slice() {
+        [] => String::new(),
+        nets => format!("; beacons in {}, too", named(nets)),
+    };
+    Finding::ok("guard", everything + &beacons)
 }
 
 fn disk(about: &'static str, folder: &Path, least: u64) -> Finding {

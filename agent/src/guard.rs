@@ -4,9 +4,9 @@
 //! service included. Therefore every address is vetted after the name was resolved and before it is connected, and the
 //! connection goes only to an address that was vetted: nothing resolves the name a second time.
 //!
-//! Only public unicast addresses pass. Two exceptions: networks the operator allows (`--allow-net`), and the exact
-//! address of an enrolled beacon, which may be private but never link-local, multicast, unspecified or a cloud's metadata
-//! service, which does not always lie in a link-local network.
+//! Only public unicast addresses pass. Two exceptions, both the operator's of this agent: networks that are allowed (`--allow-net`), and
+//! those in which beacons of other agents are measured. The other agent says where its beacon is, and it may mean harm: so its word alone
+//! opens nothing, and link-local, multicast and unspecified addresses and clouds' metadata services are never a beacon's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -49,16 +49,16 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The same, and how the operator lets it pass; for addresses that are not a site's to choose.
+    /// The same of another agent's beacon, and how the operator lets it pass.
     pub fn with_way_in(&self) -> String {
         let Self { addr, why } = *self;
-        match why {
-            METADATA | LINK_LOCAL => self.to_string(),
-            _ => format!(
-                "the guard refuses {addr}: {why}; add allow_net = [\"{}\"] to agent.toml and start the agent again",
-                network(addr)
-            ),
+        if NEVER_A_BEACON.contains(&why) {
+            return self.to_string();
         }
+        let net = network(addr);
+        format!(
+            "the guard refuses {addr}: {why}; add allow_net = [\"{net}\"] under [beacon] in agent.toml and start the agent again"
+        )
     }
 }
 
@@ -86,19 +86,26 @@ pub enum ResolveError {
 #[derive(Debug, Clone)]
 pub struct Guard {
     allowed: Arc<[IpNet]>,
-    enrolled: Option<IpAddr>,
+    beacons: Arc<[IpNet]>,
+    for_beacon: bool,
 }
 
 impl Guard {
     /// A guard that lets public addresses pass, and `allow_net` beside them.
     pub fn new(allow_net: Vec<IpNet>) -> Self {
-        Self { allowed: allow_net.into(), enrolled: None }
+        Self { allowed: allow_net.into(), beacons: Arc::default(), for_beacon: false }
     }
 
-    /// The same guard, which also lets the address of an enrolled beacon pass.
+    /// The same guard, which lets other agents' beacons in these networks pass, too.
     #[must_use]
-    pub fn with_enrolled(&self, addr: IpAddr) -> Self {
-        Self { allowed: Arc::clone(&self.allowed), enrolled: Some(addr) }
+    pub fn with_beacons(self, networks: Vec<IpNet>) -> Self {
+        Self { beacons: networks.into(), ..self }
+    }
+
+    /// The same guard before another agent's beacon.
+    #[must_use]
+    pub fn for_beacon(&self) -> Self {
+        Self { for_beacon: true, ..self.clone() }
     }
 
     /// Decides whether an address may be connected.
@@ -114,10 +121,15 @@ impl Guard {
             IpAddr::V6(addr) => refuse_v6(addr),
         };
         match refused {
-            Some(why) if self.enrolled == Some(addr) && ENROLLED_MAY_BE.contains(&why) => Ok(()),
+            Some(why) if self.is_beacon(addr) && !NEVER_A_BEACON.contains(&why) => Ok(()),
             Some(why) => Err(Refused { addr, why }),
             None => Ok(()),
         }
+    }
+
+    /// Whether a beacon is looked for, where beacons may be.
+    fn is_beacon(&self, addr: IpAddr) -> bool {
+        self.for_beacon && self.beacons.iter().any(|net| net.contains(&addr))
     }
 
     /// Resolves a host and keeps the addresses that pass.
@@ -154,8 +166,8 @@ const RESERVED: &str = "reserved";
 const UNSPECIFIED: &str = "unspecified";
 const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 
-/// What the address of an enrolled beacon may be beside public.
-const ENROLLED_MAY_BE: [&str; 4] = [PRIVATE, LOOPBACK, SHARED, UNIQUE_LOCAL];
+/// What the address of a beacon is not, whatever its network.
+const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
 /// The IPv4 networks that are refused: the IANA special-purpose registry, and before it what clouds keep for themselves in
 /// networks of another kind (Alibaba's metadata service, Azure's host). The first that contains an address names it.
@@ -302,16 +314,18 @@ mod tests {
     }
 
     #[test]
-    fn an_enrolled_beacon_may_be_private_but_not_the_metadata_service() {
-        let guard = Guard::new(Vec::new());
-        let private: IpAddr = "10.0.0.7".parse().unwrap();
-        assert!(guard.with_enrolled(private).vet(private).is_ok());
-        assert!(guard.with_enrolled(private).vet("10.0.0.8".parse().unwrap()).is_err());
-        for metadata in
-            ["169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "::ffff:169.254.169.254"]
-        {
-            let metadata: IpAddr = metadata.parse().unwrap();
-            assert!(guard.with_enrolled(metadata).vet(metadata).is_err(), "{metadata}");
+    fn a_beacon_is_private_only_where_this_agents_operator_says_so() {
+        let vet = |guard: &Guard, addr: &str| guard.vet(addr.parse().unwrap()).is_ok();
+        for addr in ["10.0.0.5", "127.0.0.1", "192.168.0.1", "100.64.0.1", "fc00::1"] {
+            assert!(!vet(&Guard::new(Vec::new()).for_beacon(), addr), "{addr}: whoever advertises it");
+        }
+        let nets = ["10.20.0.0/16", "::/0", "169.254.0.0/16", "100.100.0.0/16"].map(|net| net.parse().unwrap());
+        let guard = Guard::new(Vec::new()).with_beacons(nets.to_vec());
+        assert!(vet(&guard.for_beacon(), "10.20.0.7") && vet(&guard.for_beacon(), "fc00::1"));
+        assert!(!vet(&guard.for_beacon(), "10.21.0.7"));
+        assert!(!vet(&guard, "10.20.0.7"), "no site is there");
+        for metadata in ["169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "fe80::1"] {
+            assert!(!vet(&guard.for_beacon(), metadata), "{metadata}");
         }
     }
 
@@ -319,9 +333,10 @@ mod tests {
     fn a_refusal_names_the_network_that_would_let_it_pass_but_not_for_the_metadata_service() {
         let said = |addr: &str| Guard::new(Vec::new()).vet(addr.parse().unwrap()).unwrap_err().with_way_in();
         for (addr, net) in [("198.18.0.5", "198.18.0.0/15"), ("10.0.0.5", "10.0.0.0/8"), ("5f00::1", "5f00::1/128")] {
-            let (said, allowed) = (said(addr), format!("add allow_net = [\"{net}\"] to agent.toml"));
+            let (said, allowed) = (said(addr), format!("add allow_net = [\"{net}\"] under [beacon] in agent.toml"));
             assert!(said.contains(addr) && said.contains(&allowed), "{said}");
-            assert!(Guard::new(vec![net.parse().unwrap()]).vet(addr.parse().unwrap()).is_ok());
+            let guard = Guard::new(Vec::new()).with_beacons(vec![net.parse().unwrap()]);
+            assert!(guard.for_beacon().vet(addr.parse().unwrap()).is_ok());
         }
         assert!(!said("169.254.169.254").contains("add"), "{}", said("169.254.169.254"));
     }

@@ -122,7 +122,7 @@ fn means(config: &Config) -> anyhow::Result<Means> {
     }
     let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
     Ok(Means {
-        guard: guard::Guard::new(config.allow_net.clone()),
+        guard: guard::Guard::new(config.allow_net.clone()).with_beacons(config.beacon.allow_net.clone()),
         resolver: config.resolver()?,
         bind: config.bind,
         tls: context::tls_config(config.extra_ca.as_deref())?,

@@ -119,8 +119,8 @@ impl Target {
         Self::at(vec![origin], "/".to_owned())
     }
 
-    /// Another agent's beacon. Only its origin counts: its address may be private, so that a path would let one agent
-    /// make the others ask a machine beside them for anything.
+    /// Another agent's beacon. Only its origin counts: its address may be private where this agent's operator allows it, so that a
+    /// path would let one agent make the others ask a machine beside them for anything.
     ///
     /// # Errors
     /// When its URL is not http or https.
@@ -312,7 +312,7 @@ pub(crate) async fn measure_paced(
         return Err(ProbeError::BadOrder("no samples are wanted".to_owned()));
     }
     if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
-        let guard = settle::guard_for(context, target, origin);
+        let guard = settle::guard_for(context, target);
         let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), target, order.timeout).await?;
         return measure_below_http(endpoint, order, pace, observe).await;
     }

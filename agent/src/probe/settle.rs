@@ -100,7 +100,7 @@ async fn answer_of<'a>(
     pace: &mut Pace,
     observe: Observer<'_>,
 ) -> Result<(Found<'a>, Option<String>), ProbeError> {
-    let guard = guard_for(context, target, &origin);
+    let guard = guard_for(context, target);
     let mut endpoint = Endpoint::resolve(context, &guard, origin, target, timeout).await?;
     let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
@@ -111,10 +111,7 @@ async fn answer_of<'a>(
     Ok((Found { endpoint, connection, phases, reusable: answer.reusable }, answer.location))
 }
 
-/// The guard for one target: an enrolled beacon's exact address passes. A beacon behind a name is vetted like a site.
-pub(crate) fn guard_for(context: &Context, target: &Target, origin: &Origin) -> Guard {
-    match origin.host.trim_matches(['[', ']']).parse() {
-        Ok(address) if target.enrolled => context.guard.with_enrolled(address),
-        _ => context.guard.clone(),
-    }
+/// The guard for one target.
+pub(crate) fn guard_for(context: &Context, target: &Target) -> Guard {
+    if target.enrolled { context.guard.for_beacon() } else { context.guard.clone() }
 }

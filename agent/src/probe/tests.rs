@@ -228,7 +228,12 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
     }
     assert!(server.seen().is_empty());
     let beacon = Target::beacon(&format!("http://{}/", server.addr)).unwrap();
-    assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "an enrolled beacon passes");
+    let error = measure(&context, &beacon, &order(1), &mut |_| {}).await.unwrap_err();
+    assert!(matches!(error, ProbeError::Guard(_)), "{error}");
+    assert!(server.seen().is_empty(), "an agent aims others at nothing that is private");
+    let guard = context.guard.clone().with_beacons(vec!["127.0.0.0/8".parse().unwrap()]);
+    let context = Context { guard, ..context };
+    assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "unless their operators say so");
 }
 
 #[tokio::test]
@@ -255,7 +260,7 @@ async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
 async fn an_agent_chooses_no_path_that_others_ask_its_neighbours_for() {
     let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
     let beacon = Target::beacon(&format!("http://{}/delete?everything", server.addr)).unwrap();
-    measure(&context(&[], None), &beacon, &order(1), &mut |_| {}).await.unwrap();
+    measure(&context(&["127.0.0.0/8"], None), &beacon, &order(1), &mut |_| {}).await.unwrap();
     assert!(server.seen().iter().all(|seen| seen.head.starts_with("HEAD / HTTP/1.1\r\n")));
 }
 
