@@ -26,6 +26,8 @@ use crate::clock;
 use crate::context::Context;
 use crate::guard::{Refused, ResolveError};
 use crate::warc::Recorder;
+#[cfg(test)]
+pub(super) use answer::WINDOWS;
 pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use coding::DecodeError;
 use patience::Patience;

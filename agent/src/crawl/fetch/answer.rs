@@ -6,6 +6,7 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use reqwest::StatusCode;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use super::coding::{Coding, DecodeError};
@@ -27,6 +28,12 @@ const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// no connection is worth more than a few.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
+/// What the windows of all bodies that are being decoded take together at most, beside the first megabyte of each: in [`UNIT`]s, for the
+/// whole process, whose memory it is. A body that finds no room waits.
+pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
+/// A permit's bytes.
+const UNIT: usize = 1 << 20;
+
 /// An answer whose body is still to come.
 pub(in crate::crawl) struct Answer {
     response: reqwest::Response,
@@ -36,6 +43,8 @@ pub(in crate::crawl) struct Answer {
     /// Bytes of the body that came, as they were sent.
     received: u64,
     body: Body,
+    /// The room for its decoder's window, once that is large.
+    window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
     /// When the crawl's time is over; what is recorded says so.
     crawl_deadline: Instant,
@@ -74,6 +83,7 @@ impl Answer {
             body_began: Instant::now(),
             received: 0,
             body: Body::Unread,
+            window: None,
             recording,
             crawl_deadline: until.unwrap_or(asked_at),
         })
@@ -154,6 +164,7 @@ impl Answer {
             };
         }
         loop {
+            self.take_window().await?;
             if let Body::Encoded(decoder) = &mut self.body
                 && let Some(piece) = decoder.next().map_err(FetchError::Decode)?
             {
@@ -178,6 +189,22 @@ impl Answer {
                 (_, sent) => return Ok(sent),
             }
         }
+    }
+
+    /// Waits for the room that the decoder's window needs.
+    async fn take_window(&mut self) -> Result<(), FetchError> {
+        let (Body::Encoded(decoder), None) = (&self.body, &self.window) else { return Ok(()) };
+        let Some(bytes) = decoder.window() else { return Ok(()) };
+        let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
+        if let Ok(room) = timeout_at(self.asked_at + self.timeouts.total, WINDOWS.acquire_many(units)).await {
+            // It is never closed.
+            self.window = room.ok();
+            return Ok(());
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.end(Some(Truncated::Time));
+        }
+        Err(FetchError::Timeout { what: "end of the answer", limit: self.timeouts.total })
     }
 
     /// What was sent next of the body, recorded; `None` at its end.

@@ -2,7 +2,8 @@
 //!
 //! Pure. What was sent is never copied before it is decoded, and what is decoded comes in pieces of bounded size, however far
 //! little input expands. A decoder holds at most its coding's window: 32 KiB of gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] of zstd,
-//! 16 MiB of brotli, whose own limit it is (its large windows of a gigabyte are no part of HTTP and refused).
+//! 16 MiB of brotli, whose own limit it is (its large windows of a gigabyte are no part of HTTP and refused). It takes memory only as
+//! far as it is filled, and [`Decoder::window`] says from when on that is much: then all crawls share one budget.
 //!
 //! Lenient where it is safe: a body that says gzip or zstd and is neither is taken as it is, deflate may be zlib's or raw, members
 //! of gzip may follow each other, and zeros may follow them. Anything else that does not fit is an error.
@@ -20,7 +21,9 @@ use super::coding::{Coding, DecodeError, MAX_EXPANSION};
 const MAX_PIECE: usize = 32 << 10;
 /// The largest window of zstd, as a power of two: what RFC 9659 lets HTTP use, 8 MiB.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
-/// Decoded bytes for which nobody asks how far they expanded: a small page may well be very regular.
+/// The largest window of brotli (RFC 7932, 9.1).
+const MAX_BROTLI_WINDOW: usize = 16 << 20;
+/// Decoded bytes for which nobody asks how far they expanded, and whose window is nobody's concern: a small page may well be very regular.
 const FREE_BYTES: u64 = 1 << 20;
 /// How many bytes may be sent for a decoded one, beside [`FREE_BYTES`]: a server that flushes after each sends ten.
 const MAX_OVERHEAD: u64 = 16;
@@ -110,6 +113,15 @@ impl Decoder {
     pub(super) fn end(&mut self) {
         if let Some(feed) = self.state.feed() {
             feed.ended = true;
+        }
+    }
+
+    /// What its window may grow to, in bytes; `None` while it is small.
+    pub(super) const fn window(&self) -> Option<usize> {
+        match self.state {
+            State::Brotli(_) if self.decoded > FREE_BYTES => Some(MAX_BROTLI_WINDOW),
+            State::Zstd(_) if self.decoded > FREE_BYTES => Some(1 << MAX_ZSTD_WINDOW_LOG),
+            _ => None,
         }
     }
 
@@ -485,6 +497,26 @@ mod tests {
         let regular = "<tr><td>0</td></tr>\n".repeat(50_000);
         for coding in ALL {
             assert_eq!(decode(coding, &encode(coding, regular.as_bytes()), 1000).unwrap().len(), regular.len());
+        }
+    }
+
+    #[test]
+    fn a_window_counts_once_much_is_decoded_and_only_where_it_is_large() {
+        let text = text().repeat(1 + (4 << 20) / text().len());
+        for (coding, most) in [
+            (Coding::Gzip, None),
+            (Coding::Deflate, None),
+            (Coding::Brotli, Some(MAX_BROTLI_WINDOW)),
+            (Coding::Zstd, Some(1 << MAX_ZSTD_WINDOW_LOG)),
+        ] {
+            let mut decoder = Decoder::new(coding);
+            decoder.feed(encode(coding, &text).into());
+            let mut decoded = 0;
+            while decoded <= usize::try_from(FREE_BYTES).unwrap() {
+                assert_eq!(decoder.window(), None, "{coding}");
+                decoded += decoder.next().unwrap().unwrap().len();
+            }
+            assert_eq!(decoder.window(), most, "{coding}");
         }
     }
 

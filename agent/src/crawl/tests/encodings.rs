@@ -54,6 +54,24 @@ async fn what_can_be_decoded_is_asked_for_and_nothing_else_is() {
 }
 
 #[tokio::test]
+async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
+    let text = "<a href=/next>".to_owned() + &(0..400_000).map(|number| number.to_string()).collect::<String>();
+    let large = brotli(text.as_bytes());
+    let site = TestSite::start(move |path| match path {
+        "/" => Reply::Encoded("br", large.clone()),
+        "/next" => html("next"),
+        _ => Reply::status(404),
+    })
+    .await;
+    let windows = super::super::fetch::WINDOWS.acquire_many(64).await.unwrap();
+    let mut crawl = std::pin::pin!(crawl(&site));
+    assert!(timeout(MS(500), &mut crawl).await.is_err(), "others have the room");
+    drop(windows);
+    let outcome = crawl.await;
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
+}
+
+#[tokio::test]
 async fn a_page_that_says_it_is_encoded_and_is_not_is_read() {
     let site = TestSite::start(|path| match path {
         "/" => Reply::Encoded("gzip", b"<a href=/next>".to_vec()),
