@@ -6,11 +6,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::session_request::Message as Up;
-use landfall_proto::v1::{
-    CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, MeasureOrder, MeasurementReport, OutcomeReport, Welcome,
-};
+use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, OutcomeReport, Welcome};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +18,7 @@ use super::deadline::Deadline;
 use super::finished::Finished;
 use super::means::Means;
 use super::measured::Measured;
-use super::wire::{self, Failure};
+use super::wire;
 use crate::clock::BootTime;
 use crate::context::Context;
 use crate::kept_crawls::KeptCrawls;
@@ -30,12 +27,12 @@ use crate::probe::addresses::Addresses;
 use crate::user_agent::UserAgent;
 use crate::warc::Store;
 
+mod measuring;
+
 /// Site orders carried out at once: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
 /// Beacon orders carried out at once: more would blur each other.
 const BEACON_ORDERS: usize = 4;
-/// Orders held at all.
-const MAX_ORDERS: usize = 2048;
 /// Outcomes that may wait for their answer beside one for every slot: answers lag behind the grants that follow them.
 const SPARE_OUTCOMES: usize = 64;
 /// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
@@ -142,23 +139,6 @@ impl Work {
                     self.stop_crawls();
                     return Finished::DeadlinePassed;
                 }
-            }
-        }
-    }
-
-    fn measurement_ended(
-        &mut self,
-        joined: Result<(tokio::task::Id, Measured), tokio::task::JoinError>,
-    ) -> Option<MeasurementReport> {
-        match joined {
-            Ok((id, measured)) => {
-                self.orders.remove(&id);
-                Some(measured.report(&mut self.warned))
-            }
-            Err(error) => {
-                let order_id = self.orders.remove(&error.id())?;
-                tracing::error!(%error, order.id = order_id, "a measurement panicked");
-                Some(wire::failed(order_id, Reason::Order, "the measurement failed for a mistake of the agent's"))
             }
         }
     }
@@ -338,40 +318,6 @@ impl Work {
         self.abandon_orders();
     }
 
-    /// Drops the measurements of a session that ended: the next one orders them anew.
-    pub(super) fn abandon_orders(&mut self) {
-        self.measures.abort_all();
-        self.measures = JoinSet::new();
-        self.orders.clear();
-    }
-
-    /// Carries an order to measure out; what cannot be is answered at once.
-    pub(super) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
-        let order_id = order.order_id;
-        let Some(context) = self.context.clone() else {
-            return Some(wire::failed(order_id, Reason::NoContactUrl, "no contact URL is configured"));
-        };
-        if self.orders.values().any(|held| *held == order_id) {
-            return None;
-        }
-        if self.orders.len() >= MAX_ORDERS {
-            return Some(wire::failed(order_id, Reason::Order, "too many orders at once"));
-        }
-        let (target, order) = match wire::measurement(order) {
-            Ok(order) => order,
-            Err(Failure(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
-        };
-        let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
-        let (places, addresses) = (Arc::clone(places), Arc::clone(&self.addresses));
-        let measuring = self.measures.spawn(async move {
-            let _place = places.acquire().await.expect("the semaphore is never closed");
-            let visit = addresses.visit(&context, &target, &order, order_id).await;
-            Measured::new(order_id, &target, visit)
-        });
-        self.orders.insert(measuring.id(), order_id);
-        None
-    }
-
     /// Begins the crawl of a granted lease; answers at once what cannot be begun, or was crawled before.
     pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
         let key = LeaseKey { task_id: order.task_id, token: order.token };
@@ -416,8 +362,9 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
+    use landfall_proto::v1::measurement_failure::Reason;
     use landfall_proto::v1::measurement_report::Result as Reported;
-    use landfall_proto::v1::{BeaconTarget, measure_order};
+    use landfall_proto::v1::{BeaconTarget, MeasureOrder, measure_order};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
