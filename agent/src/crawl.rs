@@ -63,7 +63,7 @@ mod trouble;
 mod walk;
 
 /// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
-const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(5) };
+const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
 /// The fingerprint by which [`Seen`] knows a path.
 pub fn fingerprint(path: &str) -> u128 {

@@ -7,6 +7,7 @@
 //!
 //! Sitemap entries are queued after the start page and before its links, one link away from it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -19,11 +20,13 @@ use checkpoint::{Checkpoint, State};
 use known::{Known, Offered, note};
 use log::{Frame, Log, Queued};
 pub(super) use log::{OpenError, Spent};
+use moments::{Moments, bytes};
 use queue::{Queue, blocking};
 
 pub(super) mod checkpoint;
 mod known;
 mod log;
+mod moments;
 mod queue;
 pub(super) mod seen;
 #[cfg(test)]
@@ -45,6 +48,10 @@ pub(super) struct Entry {
 pub(super) struct Frontier {
     known: Known,
     queue: Queue,
+    /// Of which moment a checkpoint can be.
+    moments: Moments,
+    /// The bytes of the paths that came out and are not visited yet.
+    out: VecDeque<u64>,
     /// What the step under way found.
     found: Frame,
     written: Instant,
@@ -58,7 +65,8 @@ impl Frontier {
     /// # Errors
     /// When there is no room for a temporary file.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
-        Ok(Self::over(Log::temporary()?, "", Known::new(max_depth, max_pages)))
+        let moments = Moments::new(log::first(""));
+        Ok(Self::over(Log::temporary()?, "", Known::new(max_depth, max_pages), moments))
     }
 
     /// The frontier at `path`, with what a former crawl of the same `owner` left there. It blocks.
@@ -66,14 +74,22 @@ impl Frontier {
     /// # Errors
     /// When the file cannot be used, or another crawl uses it.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, OpenError> {
-        let mut known = Known::new(max_depth, max_pages);
-        let log = Log::open(path, owner, |frame| known.apply(&frame))?;
-        Ok(Self::over(log, owner, known))
+        let (mut known, mut moments) = (Known::new(max_depth, max_pages), Moments::new(log::first(owner)));
+        // The lengths of paths that wait: which is visited by a frame is not written in it.
+        let mut waiting = VecDeque::new();
+        let log = Log::open(path, owner, |frame, lies| {
+            known.apply(frame);
+            waiting.extend(frame.queued.iter().map(|queued| u16::try_from(queued.path.len()).unwrap_or(u16::MAX)));
+            let visited = if frame.visited { waiting.pop_front() } else { None };
+            moments.note(frame, &lies, visited.map_or(0, u64::from));
+        })?;
+        Ok(Self::over(log, owner, known, moments))
     }
 
-    fn over(log: Log, owner: &str, known: Known) -> Self {
+    fn over(log: Log, owner: &str, known: Known, moments: Moments) -> Self {
         let queue = Queue::new(log, log::first(owner), known.visited());
-        Self { known, queue, found: Frame::default(), written: Instant::now(), recorder: None }
+        let (found, written) = (Frame::default(), Instant::now());
+        Self { known, queue, moments, out: VecDeque::new(), found, written, recorder: None }
     }
 
     /// From now on steps are written after what they fetched was stored.
@@ -84,7 +100,13 @@ impl Frontier {
     /// Goes on where another agent stopped. For a frontier that knows nothing yet.
     pub(super) fn resume(&mut self, state: &State) {
         self.known.apply(&state.0);
-        self.queue.push(&state.0);
+        self.push(&state.0);
+    }
+
+    fn push(&mut self, frame: &Frame) {
+        let lies = self.queue.push(frame);
+        let visited = if frame.visited { self.out.pop_front() } else { None };
+        self.moments.note(frame, &lies, visited.unwrap_or_default());
     }
 
     /// Whether nothing was ever queued.
@@ -122,6 +144,7 @@ impl Frontier {
     /// When the queue cannot be read.
     pub(super) async fn next(&mut self) -> io::Result<Option<Entry>> {
         while let Some(queued) = self.queue.next().await? {
+            self.out.push_back(bytes(&queued.path));
             match SitePath::stored(&queued.path) {
                 Some(path) => return Ok(Some(Entry { path, depth: queued.depth })),
                 // Only a file that somebody else wrote to holds such a thing.
@@ -141,7 +164,8 @@ impl Frontier {
     /// What was found since the last step belongs to no path: the start page, or a sitemap's entries.
     pub(super) fn end_step(&mut self) {
         self.found.spent = *self.known.spent();
-        self.queue.push(&std::mem::take(&mut self.found));
+        let found = std::mem::take(&mut self.found);
+        self.push(&found);
     }
 
     /// Writes down what the crawl has spent, in the middle of a step, which stays unfinished.
@@ -149,7 +173,7 @@ impl Frontier {
     /// # Errors
     /// When the disk refuses.
     pub(super) async fn note_spent(&mut self) -> io::Result<()> {
-        self.queue.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
+        self.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
         self.write().await
     }
 
@@ -181,14 +205,21 @@ impl Frontier {
         Ok(())
     }
 
-    /// The state after the last step, for another agent.
+    /// The state after the last step, for another agent. What it says was visited is on the disk: no end of this machine takes a page
+    /// away that nobody will fetch again.
     ///
     /// # Errors
     /// When the disk refuses.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
-        let (reader, start) = self.queue.reader();
-        blocking(move || checkpoint::encode(&reader, start)).await
+        if let Some(recorder) = &self.recorder {
+            recorder.synced().await?;
+        }
+        self.queue.sync().await?;
+        let (reader, moments) = (self.queue.reader(), self.moments.clone());
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &moments)).await?;
+        self.moments.size = size;
+        Ok(checkpoint)
     }
 
     /// Notes that links were lost before they came here.

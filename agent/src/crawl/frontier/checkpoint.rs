@@ -4,7 +4,8 @@
 //! do not have to be fetched again. It takes at most [`MAX_BYTES`]. Where more was visited than fits, the oldest fingerprints are
 //! left out, and those pages may be fetched again. Where the queue itself does not fit, the checkpoint is of an *earlier* moment
 //! of the same crawl, whose queue did: what was visited since is visited again, and everything that was found by it is found again.
-//! So never is a page skipped; in the worst case the crawl begins anew.
+//! So never is a page skipped; in the worst case the crawl begins anew. What it costs depends on what it holds, not on how long the
+//! crawl has taken: `moments` knows where in the log to begin.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -16,17 +17,21 @@ use prost::{Message as _, decode_length_delimiter};
 
 use super::super::site_path::SitePath;
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
-use super::log::{Frame, Place, Reader};
+use super::log::{Frame, Reader};
+use super::moments::{Mark, Moment, Moments, SIZES};
 
 /// The most bytes of a checkpoint.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// What of them the queue may take; the rest is for fingerprints, which nothing compresses.
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
 /// Bytes of paths that are tried first: they are deflated to a tenth of that as a rule.
-const RAW_QUEUE_BYTES: u64 = 8 << 20;
+pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
 /// Paths that wait at most. Each takes some 50 bytes of memory when it is read, however little of a checkpoint it is: two bytes, were
 /// it empty, and a thousandth of that deflated. Nearly every queue that fits has fewer: so many leave a byte and a half for each.
-const MAX_QUEUED: usize = 1 << 19;
+pub(super) const MAX_QUEUED: u64 = 1 << 19;
+/// Fingerprints at most: they would fill a checkpoint.
+pub(super) const MOST_KNOWN: u64 = 1 << 16;
+const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
 /// What the encodings around the fingerprints may take.
 const SLACK: usize = 4 << 10;
 /// The most that a checkpoint inflates to: the paths, up to nine bytes around each in a frame, and the fingerprints.
@@ -50,31 +55,26 @@ pub struct Checkpoint {
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
 
-/// A moment of a crawl: between two frames.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    end: Place,
-    visited: u64,
-}
-
-/// The newest state whose queue fits, of the crawl that `reader` reads from `start` on.
-pub(super) fn encode(reader: &Reader, start: Place) -> io::Result<Checkpoint> {
-    let mut most = RAW_QUEUE_BYTES;
+/// The newest state whose queue fits, of the crawl that `reader` reads; and which size of queue that was.
+pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoint, usize)> {
+    // Of a queue that shrinks more may fit than did the last time.
+    let mut size = moments.size.saturating_sub(1);
     loop {
-        let (moment, visited) = newest_moment(reader, start, most)?;
-        let (mut frame, fingerprints) = state_at(reader, start, moment)?;
-        frame.spent.refetched =
-            frame.spent.refetched.saturating_add(u32::try_from(visited - moment.visited).unwrap_or(u32::MAX));
+        let (moment, from) = moments.newest(size);
+        let (mut frame, fingerprints) = state_at(reader, from, moment)?;
+        frame.beyond.clone_from(&moments.beyond);
+        let again = u32::try_from(moments.visited() - moment.visited).unwrap_or(u32::MAX);
+        frame.spent.refetched = frame.spent.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
         // A queue of nothing always fits.
-        if queue_bytes > MAX_QUEUE_BYTES && most > 0 {
-            most /= 2;
+        if queue_bytes > MAX_QUEUE_BYTES && size + 1 < SIZES {
+            size += 1;
             continue;
         }
         let kept = (MAX_BYTES - SLACK).saturating_sub(queue_bytes) / FINGERPRINT;
         let kept = fingerprints.len().saturating_sub(kept);
         frame.known = fingerprints.iter().skip(kept).flat_map(|print| print.to_le_bytes()).collect();
-        return Ok(Checkpoint { bytes: deflate(&frame)?, pages: frame.spent.pages });
+        return Ok((Checkpoint { bytes: deflate(&frame)?, pages: frame.spent.pages }, size));
     }
 }
 
@@ -123,7 +123,7 @@ impl State {
 }
 
 /// How many paths are queued in an encoded frame; `None` where it is none.
-fn queued_in(mut frame: &[u8]) -> Option<usize> {
+fn queued_in(mut frame: &[u8]) -> Option<u64> {
     let mut queued = 0;
     while !frame.is_empty() {
         let key = decode_length_delimiter(&mut frame).ok()?;
@@ -138,7 +138,7 @@ fn queued_in(mut frame: &[u8]) -> Option<usize> {
             _ => return None,
         };
         frame = frame.get(skipped..)?;
-        queued += usize::from(key >> 3 == Frame::QUEUED);
+        queued += u64::from(key >> 3 == Frame::QUEUED);
     }
     Some(queued)
 }
@@ -152,66 +152,31 @@ fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Calls `look` with every frame and the place after it, up to `end`.
-fn each(reader: &Reader, start: Place, end: Place, mut look: impl FnMut(&Frame, Place)) -> io::Result<()> {
-    let mut at = start;
-    while at < end
-        && let Some((frame, next)) = reader.read(at)?
-    {
-        look(&frame, next);
-        at = next;
-    }
-    Ok(())
-}
-
-/// The last moment at which no more than [`MAX_QUEUED`] paths waited, of no more than `most` bytes, and how many were visited in all.
-fn newest_moment(reader: &Reader, start: Place, most: u64) -> io::Result<(Moment, u64)> {
-    let mut newest = Moment { end: start, visited: 0 };
-    let (mut lengths, mut bytes, mut visited) = (VecDeque::new(), 0_u64, 0_u64);
-    each(reader, start, Place::MAX, |frame, end| {
-        for queued in &frame.queued {
-            let length = u16::try_from(queued.path.len()).unwrap_or(u16::MAX);
-            lengths.push_back(length);
-            bytes += u64::from(length);
-        }
-        if frame.visited {
-            visited += 1;
-            bytes -= lengths.pop_front().map_or(0, u64::from);
-        }
-        if bytes <= most && lengths.len() <= MAX_QUEUED {
-            newest = Moment { end, visited };
-        }
-    })?;
-    Ok((newest, visited))
-}
-
-/// What was known at a moment: a frame with the queue, and the fingerprints of what was visited, oldest first; of those only as
-/// many as can fit.
-fn state_at(reader: &Reader, start: Place, moment: Moment) -> io::Result<(Frame, VecDeque<u128>)> {
-    let (mut state, mut known, mut index) = (Frame::default(), VecDeque::new(), 0_u64);
+/// What was known at a moment, as far as the log says it from a mark on: a frame with the queue, and the fingerprints of what was
+/// visited, oldest first; of those only as many as can fit.
+fn state_at(reader: &Reader, from: Mark, moment: Moment) -> io::Result<(Frame, VecDeque<u128>)> {
+    let Mark { mut place, mut number } = from;
+    let (mut state, mut known) = (Frame { spent: moment.spent, ..Frame::default() }, VecDeque::new());
     let remember = |known: &mut VecDeque<u128>, print: u128| {
         if known.len() == MAX_BYTES / FINGERPRINT {
             known.pop_front();
         }
         known.push_back(print);
     };
-    each(reader, start, moment.end, |frame, _| {
-        for queued in &frame.queued {
-            if index < moment.visited {
+    while place < moment.end
+        && let Some((frame, next)) = reader.read(place)?
+    {
+        for queued in frame.queued {
+            if number < moment.visited {
                 remember(&mut known, SitePath::fingerprint_of(&queued.path).as_u128());
             } else {
-                state.queued.push(queued.clone());
+                state.queued.push(queued);
             }
-            index += 1;
+            number += 1;
         }
         fingerprints(&frame.known).for_each(|print| remember(&mut known, print.as_u128()));
-        if state.beyond.len() < MAX_BEYOND / 10 * FINGERPRINT {
-            state.beyond.extend(&frame.beyond);
-        } else {
-            state.spent.beyond |= !frame.beyond.is_empty();
-        }
-        state.spent = super::Spent { beyond: state.spent.beyond | frame.spent.beyond, ..frame.spent };
-    })?;
+        place = next;
+    }
     Ok((state, known))
 }
 
@@ -220,6 +185,8 @@ mod tests {
     use super::super::Spent;
     use super::super::log::{Log, Queued, first};
     use super::*;
+
+    const MOST: usize = 1 << 19;
 
     /// A checkpoint of these bytes.
     fn of(body: &[u8]) -> Vec<u8> {
@@ -240,9 +207,9 @@ mod tests {
         let (spent, path) = (Frame::default().encode_to_vec(), path.encode_to_vec());
         let path = path.strip_suffix(spent.as_slice()).unwrap();
         let many = |number: usize| [path.repeat(number), spent.clone()].concat();
-        let most = State::read(&of(&many(MAX_QUEUED))).unwrap();
-        assert_eq!(most.0.queued.len(), MAX_QUEUED);
-        assert_eq!(refused(&many(MAX_QUEUED + 1)), "not a checkpoint: too many paths wait in it");
+        let most = State::read(&of(&many(MOST))).unwrap();
+        assert_eq!(most.0.queued.len(), MOST);
+        assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: too many paths wait in it");
         // Two bytes each, and two more megabytes of them than are looked at.
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(9 << 20)), "not a checkpoint: it is too long");
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: too many paths wait in it");
@@ -256,17 +223,18 @@ mod tests {
             spent: Spent { pages, ..Spent::default() },
             ..Frame::default()
         };
-        let mut log = Log::temporary().unwrap();
+        let (mut log, mut moments) = (Log::temporary().unwrap(), Moments::new(first("")));
         let mut pages_and_paths_after = |step: Frame| {
-            log.push(&step);
+            let lies = log.push(&step);
+            moments.note(&step, &lies, 1);
             let written = log.to_write().run().unwrap();
             log.wrote(written);
-            let checkpoint = encode(&log.reader(), first("")).unwrap();
+            let (checkpoint, _) = encode(&log.reader(), &moments).unwrap();
             (checkpoint.pages, State::read(&checkpoint.bytes).unwrap().0.queued.len())
         };
-        assert_eq!(pages_and_paths_after(step(false, MAX_QUEUED, 1)), (1, MAX_QUEUED));
-        assert_eq!(pages_and_paths_after(step(false, 1, 2)), (1, MAX_QUEUED), "of the moment before that");
-        assert_eq!(pages_and_paths_after(step(true, 0, 3)), (3, MAX_QUEUED), "one was visited");
+        assert_eq!(pages_and_paths_after(step(false, MOST, 1)), (1, MOST));
+        assert_eq!(pages_and_paths_after(step(false, 1, 2)), (1, MOST), "of the moment before that");
+        assert_eq!(pages_and_paths_after(step(true, 0, 3)), (3, MOST), "one was visited");
     }
 
     #[test]

@@ -115,7 +115,9 @@ pub(super) struct Log {
     file: Arc<File>,
     /// Where the file ends, in bytes.
     written: u64,
-    /// What comes after that.
+    /// Up to where no end of the machine loses it.
+    synced: u64,
+    /// What comes after that which is written.
     unwritten: Vec<u8>,
 }
 
@@ -132,6 +134,8 @@ pub(in crate::crawl) enum OpenError {
 
 /// A place between two frames, in bytes.
 pub(super) type Place = u64;
+/// Where a frame lies.
+pub(super) type Span = std::ops::Range<Place>;
 
 impl Log {
     /// A log without a name, gone with the process.
@@ -139,9 +143,9 @@ impl Log {
         Self::begin(tempfile::tempfile()?, "")
     }
 
-    /// The log at `path`, which is made if need be. What it holds is given frame by frame to `replay`, if it was `owner`'s; whatever
-    /// else is there is overwritten.
-    pub(super) fn open(path: &Path, owner: &str, mut replay: impl FnMut(Frame)) -> Result<Self, OpenError> {
+    /// The log at `path`, which is made if need be. What it holds is given to `replay`, each frame with where it lies, if it was
+    /// `owner`'s; whatever else is there is overwritten.
+    pub(super) fn open(path: &Path, owner: &str, mut replay: impl FnMut(&Frame, Span)) -> Result<Self, OpenError> {
         let refused = |source| OpenError::Io(path.to_owned(), source);
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         let mut file = options.open(path).map_err(refused)?;
@@ -156,10 +160,10 @@ impl Log {
             return Self::begin(file, owner).map_err(refused);
         }
         let length = file.metadata().map_err(refused)?.len();
-        let mut log = Self { file: Arc::new(file), written: length, unwritten: Vec::new() };
+        let mut log = Self { file: Arc::new(file), written: length, synced: 0, unwritten: Vec::new() };
         let mut at = first(owner);
         while let Some((frame, next)) = log.reader().read(at).map_err(refused)? {
-            replay(frame);
+            replay(&frame, at..next);
             at = next;
         }
         log.file.set_len(at).map_err(refused)?;
@@ -171,16 +175,22 @@ impl Log {
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(&head(owner))?;
-        Ok(Self { file: Arc::new(file), written: first(owner), unwritten: Vec::new() })
+        Ok(Self { file: Arc::new(file), written: first(owner), synced: 0, unwritten: Vec::new() })
     }
 
-    /// Adds a frame, in memory.
-    pub(super) fn push(&mut self, frame: &Frame) {
+    /// Adds a frame, in memory; returns where it lies.
+    pub(super) fn push(&mut self, frame: &Frame) -> Span {
         let body = frame.encode_to_vec();
+        let at = self.end();
         let length = u32::try_from(body.len()).expect("frames are far shorter than 4 GiB");
         self.unwritten.extend(length.to_le_bytes());
         self.unwritten.extend(checksum(&body).to_le_bytes());
         self.unwritten.extend(body);
+        at..self.end()
+    }
+
+    fn end(&self) -> Place {
+        self.written + u64::try_from(self.unwritten.len()).expect("a length")
     }
 
     /// Bytes that are not on the disk yet.
@@ -197,6 +207,17 @@ impl Log {
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.unwritten.drain(..bytes);
         self.written += u64::try_from(bytes).expect("a length");
+    }
+
+    /// What puts on the disk that which is written, and up to where; `None` where nothing is to be done. [`Log::was_synced`] says that
+    /// it was.
+    pub(super) fn to_sync(&self) -> Option<(Arc<File>, Place)> {
+        (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
+    }
+
+    /// Notes that what lies before a place is on the disk.
+    pub(super) fn was_synced(&mut self, to: Place) {
+        self.synced = self.synced.max(to);
     }
 
     /// Reads what is in the file.
@@ -333,7 +354,7 @@ mod tests {
 
     fn replayed(path: &Path, owner: &str) -> Vec<Frame> {
         let mut frames = Vec::new();
-        Log::open(path, owner, |frame| frames.push(frame)).unwrap();
+        Log::open(path, owner, |frame, _| frames.push(frame.clone())).unwrap();
         frames
     }
 
@@ -363,7 +384,9 @@ mod tests {
             let queued = (0..paths).map(|path| Queued { path: format!("/{paths}/{path}"), depth: path }).collect();
             Frame { visited: true, queued, ..Frame::default() }
         });
-        frames.iter().for_each(|frame| log.push(frame));
+        for frame in &frames {
+            log.push(frame);
+        }
         write(&mut log);
         let (reader, mut at, mut found) = (log.reader(), first(""), Vec::new());
         let mut reads = 0;
@@ -382,10 +405,12 @@ mod tests {
     fn a_restart_finds_every_whole_frame_of_the_same_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1-1.crawl");
-        let mut log = Log::open(&path, "a.cn", |_| panic!("it is new")).unwrap();
-        (0..3).for_each(|number| log.push(&frame(number)));
+        let mut log = Log::open(&path, "a.cn", |_, _| panic!("it is new")).unwrap();
+        for number in 0..3 {
+            log.push(&frame(number));
+        }
         write(&mut log);
-        assert!(matches!(Log::open(&path, "a.cn", |_| ()), Err(OpenError::Taken(_))));
+        assert!(matches!(Log::open(&path, "a.cn", |_, _| ()), Err(OpenError::Taken(_))));
         drop(log);
         assert_eq!(replayed(&path, "a.cn"), [frame(0), frame(1), frame(2)]);
         assert_eq!(replayed(&path, "b.cn"), []);
@@ -400,8 +425,10 @@ mod tests {
         ) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("1-1.crawl");
-            let mut log = Log::open(&path, "a.cn", |_| ()).unwrap();
-            (0..9).for_each(|number| log.push(&frame(number)));
+            let mut log = Log::open(&path, "a.cn", |_, _| ()).unwrap();
+            for number in 0..9 {
+                log.push(&frame(number));
+            }
             write(&mut log);
             drop(log);
             let mut bytes = std::fs::read(&path).unwrap();
@@ -414,7 +441,7 @@ mod tests {
             }
             prop_assert!(cut > 0 || frames.len() == 9);
             // And goes on from there.
-            let mut log = Log::open(&path, "a.cn", |_| ()).unwrap();
+            let mut log = Log::open(&path, "a.cn", |_, _| ()).unwrap();
             log.push(&frame(77));
             write(&mut log);
             drop(log);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::log::{Frame, Log, Place, Queued, Reader};
+use super::log::{Frame, Log, Place, Queued, Reader, Span};
 
 /// Bytes of frames that wait in memory at most before they are written.
 const MAX_UNWRITTEN: usize = 256 << 10;
@@ -12,7 +12,6 @@ const MAX_UNWRITTEN: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Queue {
     log: Log,
-    start: Place,
     /// What of it was read, and from where on it was not.
     front: VecDeque<Queued>,
     unread: Place,
@@ -23,7 +22,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Goes on with a log, of whose paths `visited` were visited.
     pub(super) const fn new(log: Log, start: Place, visited: u64) -> Self {
-        Self { log, start, front: VecDeque::new(), unread: start, skip: visited }
+        Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
 
     /// The path that waits longest.
@@ -46,9 +45,9 @@ impl Queue {
         }
     }
 
-    /// Adds what a step found.
-    pub(super) fn push(&mut self, frame: &Frame) {
-        self.log.push(frame);
+    /// Adds what a step found; returns where it lies.
+    pub(super) fn push(&mut self, frame: &Frame) -> Span {
+        self.log.push(frame)
     }
 
     /// Whether so much waits to be written that it should be.
@@ -67,9 +66,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Reads the frames that are written, and the place of the first.
-    pub(super) fn reader(&self) -> (Reader, Place) {
-        (self.log.reader(), self.start)
+    /// Returns when what is written is on the disk: no end of the machine loses it.
+    pub(super) async fn sync(&mut self) -> io::Result<()> {
+        let Some((file, to)) = self.log.to_sync() else { return Ok(()) };
+        blocking(move || file.sync_data()).await?;
+        self.log.was_synced(to);
+        Ok(())
+    }
+
+    /// Whether nothing is left to sync.
+    #[cfg(test)]
+    pub(super) fn is_synced(&self) -> bool {
+        self.log.unwritten() == 0 && self.log.to_sync().is_none()
+    }
+
+    /// Reads the frames that are written.
+    pub(super) fn reader(&self) -> Reader {
+        self.log.reader()
     }
 }
 

@@ -256,8 +256,11 @@ async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_sk
 }
 
 #[tokio::test]
-async fn of_very_many_visited_paths_the_newest_are_kept() {
-    let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
+async fn of_very_many_visited_paths_the_newest_are_kept_and_what_was_before_them_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("1-1.crawl");
+    let open = || Frontier::open(&file, "a.cn", 100, 1_000_000).unwrap();
+    let mut frontier = open();
     let name = |number: u32| format!("/{number}");
     for number in 0..100_000 {
         frontier.offer(&path(&name(number)), 1);
@@ -265,6 +268,12 @@ async fn of_very_many_visited_paths_the_newest_are_kept() {
         assert!(frontier.next().await.unwrap().is_some());
         frontier.visited();
     }
+    frontier.write().await.unwrap();
+    drop(frontier);
+    // After a restart as before it.
+    let mut frontier = open();
+    let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();
     let checkpoint = frontier.checkpoint().await.unwrap();
     assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
@@ -272,4 +281,37 @@ async fn of_very_many_visited_paths_the_newest_are_kept() {
     let kept = (0..100_000).filter(|number| !second.is_unseen(&path(&name(*number)))).count();
     assert!((60_000..66_000).contains(&kept), "{kept}");
     assert!(!second.is_unseen(&path(&name(99_999))) && second.is_unseen(&path(&name(0))));
+    assert_eq!(second.spent().refetched, 0);
+}
+
+#[tokio::test]
+async fn what_a_checkpoint_says_was_visited_is_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut frontier = Frontier::open(&folder.path().join("1-1.crawl"), "a.cn", 9, 1000).unwrap();
+    walk(&mut frontier, &vec![(0, 1), (0, 2)], 2).await;
+    frontier.write().await.unwrap();
+    assert!(!frontier.queue.is_synced());
+    frontier.checkpoint().await.unwrap();
+    assert!(frontier.queue.is_synced());
+}
+
+proptest! {
+    // A page is asked for before the one before it is read, so that two paths are out at once.
+    #[test]
+    fn the_bytes_of_what_waits_are_known_here_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("1-1.crawl");
+        let mut frontier = Frontier::open(&file, "a.cn", 9, 1000).unwrap();
+        block_on(walk(&mut frontier, &links, stop));
+        let next = if ahead { block_on(frontier.next()).unwrap() } else { None };
+        block_on(frontier.write()).unwrap();
+        let known = frontier.moments.waiting();
+        let mut waiting: u64 = next.iter().map(|entry| moments::bytes(entry.path.as_str())).sum();
+        while let Some(entry) = block_on(frontier.next()).unwrap() {
+            waiting += moments::bytes(entry.path.as_str());
+        }
+        prop_assert_eq!(known, waiting);
+        drop(frontier);
+        prop_assert_eq!(Frontier::open(&file, "a.cn", 9, 1000).unwrap().moments.waiting(), waiting);
+    }
 }

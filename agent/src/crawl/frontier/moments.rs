@@ -1,0 +1,124 @@
+//! Of which moment of a crawl a checkpoint can be, and where in the log it begins: kept up with every step, so that no checkpoint reads
+//! more of the log than it can hold.
+//!
+//! Pure. The newest moment whose queue fits is a checkpoint's. How far paths can be deflated shows when that is tried, so for each of
+//! several sizes the newest moment is known.
+
+use super::checkpoint::{MAX_QUEUED, MOST_KNOWN, RAW_QUEUE_BYTES};
+use super::known::{FINGERPRINT, MAX_BEYOND};
+use super::log::{Frame, Place, Span, Spent};
+
+/// Queues of so many sizes are told apart: each of half the bytes of the one before, the last of none.
+pub(super) const SIZES: usize = 25;
+const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
+/// The place of every so many paths is known.
+const MARK_EVERY: u64 = 4096;
+/// Bytes of paths beyond the depth that a checkpoint may have.
+const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
+
+/// A moment of a crawl: between two frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) end: Place,
+    /// Paths that were queued and visited before it.
+    pub(super) visited: u64,
+    pub(super) spent: Spent,
+}
+
+/// The number of a path in the order in which paths were queued, and where the frame lies whose first it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) place: Place,
+    pub(super) number: u64,
+}
+
+/// The moments of a crawl that matter.
+#[derive(Debug, Clone)]
+pub(super) struct Moments {
+    newest: [Moment; SIZES],
+    marks: Vec<Mark>,
+    /// Paths that were queued, and visited, and the bytes of those that wait.
+    queued: u64,
+    visited: u64,
+    bytes: u64,
+    /// The first paths beyond the depth, by fingerprint, and whether there were more.
+    pub(super) beyond: Vec<u8>,
+    pub(super) more_beyond: bool,
+    /// The size that fitted last.
+    pub(super) size: usize,
+}
+
+impl Moments {
+    /// Before the first frame, which will lie at `start`.
+    pub(super) fn new(start: Place) -> Self {
+        Self {
+            newest: [Moment { end: start, ..Moment::default() }; SIZES],
+            marks: vec![Mark { place: start, number: 0 }],
+            queued: 0,
+            visited: 0,
+            bytes: 0,
+            beyond: Vec::new(),
+            more_beyond: false,
+            size: 0,
+        }
+    }
+
+    /// Takes note of a frame; `visited`: the length of the path that was visited by it.
+    pub(super) fn note(&mut self, frame: &Frame, lies: &Span, visited: u64) {
+        if self.marks.last().is_none_or(|last| self.queued >= last.number + MARK_EVERY) {
+            self.marks.push(Mark { place: lies.start, number: self.queued });
+        }
+        self.queued += u64::try_from(frame.queued.len()).expect("a length");
+        self.bytes += frame.queued.iter().map(|queued| bytes(&queued.path)).sum::<u64>();
+        if frame.visited {
+            self.visited += 1;
+            self.bytes = self.bytes.saturating_sub(visited);
+        }
+        if self.beyond.len() < MOST_BEYOND {
+            self.beyond.extend(&frame.beyond);
+        } else {
+            self.more_beyond |= !frame.beyond.is_empty();
+        }
+        let spent = Spent { beyond: self.more_beyond | frame.spent.beyond, ..frame.spent };
+        let moment = Moment { end: lies.end, visited: self.visited, spent };
+        if self.queued.saturating_sub(self.visited) > MAX_QUEUED {
+            return;
+        }
+        for (size, newest) in self.newest.iter_mut().enumerate() {
+            if self.bytes <= most(size) {
+                *newest = moment;
+            }
+        }
+    }
+
+    /// Bytes of the paths that wait.
+    #[cfg(test)]
+    pub(super) const fn waiting(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Paths visited in all.
+    pub(super) const fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// The newest moment of a size, and from where the log has to be read: for the paths that waited then, and the last that were
+    /// visited before, of which no more than [`MOST_KNOWN`] can travel.
+    pub(super) fn newest(&self, size: usize) -> (Moment, Mark) {
+        let moment = self.newest.get(size).copied().unwrap_or_default();
+        let oldest = moment.visited.saturating_sub(MOST_KNOWN);
+        let before = self.marks.partition_point(|mark| mark.number <= oldest);
+        let mark = before.checked_sub(1).and_then(|at| self.marks.get(at));
+        (moment, mark.copied().unwrap_or(Mark { place: moment.end, number: moment.visited }))
+    }
+}
+
+/// The most bytes of paths of a size.
+const fn most(size: usize) -> u64 {
+    RAW_QUEUE_BYTES >> size
+}
+
+/// What a path counts.
+pub(super) fn bytes(path: &str) -> u64 {
+    u64::try_from(path.len()).unwrap_or(u64::MAX)
+}
