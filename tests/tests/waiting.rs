@@ -14,7 +14,8 @@ fn each_standing_lasts_while_it_is_watched() {
         for standings in STANDINGS.chunks(STANDINGS.len() / AT_ONCE) {
             scope.spawn(move || {
                 let mut lab = Command::new(env!("CARGO_BIN_EXE_lab"));
-                lab.args(["bench", "waiting", "--tasks", "100", "--seconds", "3", "--standing", &standings.join(",")]);
+                lab.args(["bench", "waiting", "--tasks", "100", "--settle", "3", "--seconds", "3"]);
+                lab.args(["--standing", &standings.join(",")]);
                 let output = lab.output().unwrap();
                 let (printed, said) =
                     (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

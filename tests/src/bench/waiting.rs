@@ -19,8 +19,6 @@ use seed::Standing;
 mod cost;
 mod seed;
 
-/// By when a scheduler has its duties and each pass was made at least once.
-const SETTLE: Duration = Duration::from_secs(8);
 const MOST_PERCENT: f64 = 1.0;
 const MOST_MS: f64 = 100.0;
 const MOST_RATIO: f64 = 1.5;
@@ -37,6 +35,9 @@ pub(super) struct WaitingArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     tasks: Vec<u32>,
+    /// Seconds before that: by eight each pass was made; by 120 each connection has its plans, which cost a third more before
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    settle: u64,
     /// Seconds that each is watched; what is tidied up once a minute counts from 60 on
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
@@ -58,7 +59,7 @@ async fn measure(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     for &standing in standings {
         let mut watched = Vec::new();
         for &tasks in &args.tasks {
-            let one = watch(standing, tasks, Duration::from_secs(args.seconds)).await;
+            let one = watch(standing, tasks, args).await;
             let one = one.with_context(|| format!("{tasks} tasks, {}", standing.name()))?;
             println!("{}", one.row(standing));
             watched.push(one);
@@ -121,7 +122,7 @@ fn targets(standing: Standing, watched: &[Watched]) -> Vec<Line> {
 }
 
 /// Makes a database, lets a scheduler have it, and counts.
-async fn watch(standing: Standing, tasks: u32, window: Duration) -> anyhow::Result<Watched> {
+async fn watch(standing: Standing, tasks: u32, args: &WaitingArgs) -> anyhow::Result<Watched> {
     let mut bench = Bench::start(seed::AGENTS).await?;
     let statements = cost::prepare(&bench.pool).await?;
     if statements {
@@ -132,9 +133,9 @@ async fn watch(standing: Standing, tasks: u32, window: Duration) -> anyhow::Resu
     let stood = standings(&bench.pool).await?;
     let (mut process, _) = bench.serve().await?;
     let (scheduler, postmaster) = (process.pid().context("the scheduler runs")?, bench.postgres().pid()?);
-    tokio::time::sleep(SETTLE.min(window)).await;
+    tokio::time::sleep(Duration::from_secs(args.settle)).await;
     let before = Count::now(&bench.pool, scheduler, postmaster, statements).await?;
-    tokio::time::sleep(window).await;
+    tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     let cost = before.cost(&bench.pool, statements).await?;
     let megabytes = resident(&process)? / 1e6;
     let sites = f64::from(standing.sites(tasks));
