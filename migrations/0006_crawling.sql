@@ -8,32 +8,20 @@ create table batches (
     name text not null constraint batches_name_unique unique,
     -- How agents are chosen: a name of `model::Strategy`.
     strategy text not null,
-    -- Budgets of one crawl.
-    max_pages integer not null,
-    max_bytes bigint not null, -- a budget, too
-    max_depth integer not null, -- a budget, too
-    max_duration_ms bigint not null, -- a budget, too
-    -- The least time between two requests to a site.
-    request_interval_ms bigint not null,
-    -- The least time between two requests to a large site; null: request_interval_ms. Not longer
-    -- than that.
-    shortest_interval_ms bigint constraint batches_shortest_interval_not_negative check (shortest_interval_ms >= 0),
-    -- Whether sitemaps are read.
-    sitemaps boolean not null default true,
-    -- Whether agents that store pages store these.
-    store boolean not null default true,
-    -- Patterns of paths, as in robots.txt, of the links that are followed; none: all.
-    include text[] not null default '{}' constraint batches_include_bounded check (cardinality(include) <= 50),
-    -- Patterns of paths of the links that are not followed.
-    exclude text[] not null default '{}' constraint batches_exclude_bounded check (cardinality(exclude) <= 50),
-    -- Part of the user agent in place of the fleet's; null: the fleet's.
-    contact_url text,
-    -- The user agent, NAME or NAME/VERSION; null: landfall-agent.
-    user_agent text
-        constraint batches_user_agent_bounded check (user_agent ~ '^[A-Za-z_-]{1,40}(/[A-Za-z0-9._-]{1,20})?$'),
-    -- From the end of a site's crawl to its next round; null: there is none.
-    recrawl_interval_ms bigint
-        constraint batches_recrawl_interval_range check (recrawl_interval_ms between 3600000 and 31536000000),
+    -- How far each site is crawled, and how: a `model::CrawlPolicy`; by default that of a scheduler
+    -- without a configuration.
+    policy jsonb not null default
+        '{"max_pages": 200, "max_bytes": 67108864, "max_depth": 8, "max_duration_ms": 900000,
+          "request_interval_ms": 1000, "shortest_interval_ms": 1000, "sitemaps": true, "store": true, "include": [],
+          "exclude": [], "contact_url": null, "user_agent": null, "recrawl_interval_ms": null}',
+    -- Of the policy, what queries compute with: budgets of one crawl,
+    max_pages integer not null generated always as ((policy->>'max_pages')::integer) stored,
+    max_bytes bigint not null generated always as ((policy->>'max_bytes')::bigint) stored, -- a budget, too
+    max_duration_ms bigint not null generated always as ((policy->>'max_duration_ms')::bigint) stored, -- a budget, too
+    -- the least time between two requests to a small site,
+    request_interval_ms bigint not null generated always as ((policy->>'request_interval_ms')::bigint) stored,
+    -- and from the end of a site's crawl to its next round; null: there is none.
+    recrawl_interval_ms bigint generated always as ((policy->>'recrawl_interval_ms')::bigint) stored,
     -- When it was made.
     created_at timestamptz not null default now(),
     -- Since when it is being removed, in steps: nothing is added to it. Null: it is not.
@@ -44,16 +32,9 @@ create table batches (
 create table batch_constraints (
     -- The batch.
     batch_id bigint primary key references batches (id),
-    -- Agents of any of these; none: of all.
-    countries text[] not null constraint batch_constraints_countries_bounded check (cardinality(countries) <= 16),
-    -- Agents of any of these; none: of all.
-    carriers text[] not null constraint batch_constraints_carriers_bounded check (cardinality(carriers) <= 16),
-    -- Agents that have all of these.
-    tags text[] not null constraint batch_constraints_tags_bounded check (cardinality(tags) <= 16),
-    -- Bytes that one agent may fetch for the batch within 24 hours; null: any number.
-    bytes_per_day bigint constraint batch_constraints_quota_positive check (bytes_per_day > 0),
-    -- What happens to a task that no enrolled agent may crawl.
-    unmet text not null constraint batch_constraints_unmet_known check (unmet in ('wait', 'fail')),
+    -- What it asks of them, and what happens to a task that no enrolled agent may crawl: a
+    -- `constraints::Constraints`.
+    constraints jsonb not null,
     -- Why such tasks wait, for people; null before one did.
     reason text,
     -- Since when that is why.

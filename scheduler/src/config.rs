@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use humantime_serde::re::humantime::format_duration;
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use crate::contact::ContactUrl;
+use crate::model::{CrawlPolicy, PolicyRequest};
 use crate::strategy::confidence;
 
 mod keep;
@@ -95,8 +97,9 @@ pub struct Config {
     pub landmarks: LandmarksConfig,
     /// How `gnp-confirmed` confirms.
     pub confirm: ConfirmConfig,
-    /// How far a batch without a policy of its own is crawled.
-    pub crawl: CrawlConfig,
+    /// How far a batch is crawled where it does not say.
+    #[serde(deserialize_with = "crawl")]
+    pub crawl: CrawlPolicy,
     /// What all agents together may ask of one address.
     pub politeness: PolitenessConfig,
     /// How long what is over is kept.
@@ -115,7 +118,7 @@ impl Default for Config {
             measure: MeasureConfig::default(),
             landmarks: LandmarksConfig::default(),
             confirm: ConfirmConfig::default(),
-            crawl: CrawlConfig::default(),
+            crawl: CrawlPolicy::default(),
             politeness: PolitenessConfig::default(),
             keep: KeepConfig::default(),
         }
@@ -155,7 +158,6 @@ impl Config {
         self.measure.validate()?;
         self.landmarks.validate()?;
         self.confirm.validate()?;
-        self.crawl.validate()?;
         self.politeness.validate()?;
         self.keep.validate(&self.lease, &self.measure)
     }
@@ -322,55 +324,11 @@ impl ConfirmConfig {
     }
 }
 
-/// How far a batch without a policy of its own is crawled; see [`crate::model::CrawlPolicy`].
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CrawlConfig {
-    /// Pages at most, 1 or more.
-    pub max_pages: u32,
-    /// Body bytes at most, 1 or more.
-    pub max_bytes: u64,
-    /// Links from the start page at most.
-    pub max_depth: u32,
-    /// Time at most.
-    #[serde(with = "humantime_serde")]
-    pub max_duration: Duration,
-    /// Least time between the starts of two requests to a site that is small, or of unknown size.
-    #[serde(with = "humantime_serde")]
-    pub request_interval: Duration,
-    /// As much to a large site, of 100,000 pages and more; none: `request_interval`, and at most that. Between the two it goes by the
-    /// logarithm of the size.
-    #[serde(with = "humantime_serde")]
-    pub shortest_interval: Option<Duration>,
-    /// Whether sitemaps are read.
-    pub sitemaps: bool,
-}
-
-impl Default for CrawlConfig {
-    fn default() -> Self {
-        let policy = crate::model::CrawlPolicy::default();
-        Self {
-            max_pages: policy.max_pages,
-            max_bytes: policy.max_bytes,
-            max_depth: policy.max_depth,
-            max_duration: policy.max_duration,
-            request_interval: policy.request_interval,
-            shortest_interval: None,
-            sitemaps: policy.sitemaps,
-        }
-    }
-}
-
-impl CrawlConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        counted("crawl.max_pages", self.max_pages, &(1..=10_000_000))?;
-        counted("crawl.max_bytes", self.max_bytes, &(1..=1 << 50))?;
-        counted("crawl.max_depth", self.max_depth, &(0..=10_000))?;
-        within("crawl.max_duration", self.max_duration, &(SECOND..=YEAR))?;
-        within("crawl.request_interval", self.request_interval, &(Duration::ZERO..=DAY))?;
-        let shortest = self.shortest_interval.unwrap_or_default();
-        within("crawl.shortest_interval", shortest, &(Duration::ZERO..=self.request_interval))
-    }
+/// Reads `[crawl]` as any request for a policy is read, within the same bounds.
+fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {
+    let asked = PolicyRequest::deserialize(from)?.checked();
+    let policy = asked.and_then(|asked| asked.or(&CrawlPolicy::default()).agreed());
+    policy.map_err(|error| D::Error::custom(format!("crawl.{error}")))
 }
 
 #[cfg(test)]
@@ -418,8 +376,6 @@ mod tests {
             ("[landmarks]\nreplace_after = \"1s\"", "landmarks.replace_after"),
             ("[confirm]\nagents = 17", "confirm.agents"),
             ("[confirm]\nsamples = 0", "confirm.samples"),
-            ("[crawl]\nmax_pages = 0", "crawl.max_pages"),
-            ("[crawl]\nshortest_interval = \"2s\"", "crawl.shortest_interval"),
             ("[keep]\nevents = \"1m\"", "keep.events"),
             ("[keep]\nrounds = \"20years\"", "keep.rounds"),
             ("[keep]\nsessions = \"2h\"\n[lease]\nlife = \"1day\"", "keep.sessions"),
@@ -428,6 +384,27 @@ mod tests {
             let error = load(text).unwrap_err();
             assert!(error.contains(&format!("{key} must be ")), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn no_default_of_a_batch_is_allowed_that_no_batch_may_have() {
+        for (text, said) in [
+            ("max_pages = 0", ":1: crawl.max_pages: must be 1 or more"),
+            ("max_duration = \"31days\"", ":1: crawl.max_duration: not within 1s to 2592000s"),
+            ("request_interval = \"2h\"", ":1: crawl.request_interval: not within 0ns to 3600s"),
+            ("shortest_interval = \"2s\"", ":1: crawl.shortest_interval: 2s is more than the request_interval of 1s"),
+            ("recrawl_interval = \"1s\"", ":1: crawl.recrawl_interval: not within 3600s to"),
+            ("include = [\"news\"]", ":1: crawl.include: the pattern \"news\" does not begin with"),
+            ("max_page = 3", ":2: unknown field `max_page`, expected one of `max_pages`, "),
+            ("max_depth = -1", ":2: invalid value: integer `-1`, expected u32"),
+        ] {
+            let error = load(&format!("[crawl]\n{text}")).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        let config = load("[crawl]\nrequest_interval = \"5s\"\nstore = false\nrecrawl_interval = \"7days\"").unwrap();
+        let policy = config.crawl;
+        assert_eq!(policy.shortest_interval, Duration::from_secs(5), "as the other where it is not said");
+        assert_eq!((policy.store, policy.recrawl_interval), (false, Some(Duration::from_secs(7 * 86_400))));
     }
 
     #[test]

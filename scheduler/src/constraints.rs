@@ -7,17 +7,22 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::model::{Difference, OutOfBounds};
 use crate::naming;
 
 /// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
 pub const MAX_VALUES: usize = 16;
 /// The longest tag, in bytes: it stands in tables.
 const MAX_TAG: usize = 32;
-/// The largest quota: the store counts with a sign.
+/// The largest quota: the wire and the store's sums have a sign.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// What becomes of a task that no agent may crawl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Unmet {
     /// It waits for one that may.
     #[default]
@@ -36,22 +41,9 @@ impl Unmet {
     }
 }
 
-/// What to do with unmet constraints, in a word that is not known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is neither wait nor fail")]
-pub struct UnknownUnmet(String);
-
-impl FromStr for Unmet {
-    type Err = UnknownUnmet;
-
-    fn from_str(name: &str) -> Result<Self, UnknownUnmet> {
-        let known = [Self::Wait, Self::Fail].into_iter().find(|unmet| unmet.name() == name);
-        known.ok_or_else(|| UnknownUnmet(name.escape_debug().take(MAX_TAG).collect()))
-    }
-}
-
-/// What a batch asks of its agents. What is empty or absent asks nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What a batch asks of its agents. What is empty or absent asks nothing. The store keeps it as JSON, and programs read it so.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Constraints {
     /// Any of these, ISO 3166-1 alpha-2.
     pub countries: Vec<String>,
@@ -65,25 +57,49 @@ pub struct Constraints {
     pub unmet: Unmet,
 }
 
-/// What somebody asks of constraints; what is empty or absent is left to another.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "the fields are those of constraints")]
+/// What somebody asks of constraints, in flags, a file or a message; what is empty or absent is left to another.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
+#[serde(default, deny_unknown_fields)]
 pub struct ConstraintsRequest {
+    /// Only agents in this country, two letters (ISO 3166-1); said again, any of them
+    #[arg(long = "country", value_name = "CC")]
+    #[serde(rename = "country", deserialize_with = "one_or_many")]
     pub countries: Vec<String>,
+    /// Only agents of this carrier (ISP); said again, any of them
+    #[arg(long = "carrier", value_name = "ISP")]
+    #[serde(rename = "carrier", deserialize_with = "one_or_many")]
     pub carriers: Vec<String>,
+    /// Only agents with this tag; said again, all of them
+    #[arg(long = "tag", value_name = "TAG")]
+    #[serde(rename = "tag", deserialize_with = "one_or_many")]
     pub tags: Vec<String>,
+    /// Bytes that one agent may fetch for the batch within 24 hours
+    #[arg(long, value_name = "N")]
     pub bytes_per_day: Option<u64>,
+    /// What becomes of sites that no agent may crawl: they wait, or they fail
+    #[arg(long, value_name = "wait|fail", hide_possible_values = true)]
     pub unmet: Option<Unmet>,
 }
 
-/// A value that cannot be.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {problem}")]
-pub struct InvalidConstraint {
-    /// The field.
-    pub field: &'static str,
-    /// What is wrong with it.
-    pub problem: String,
+/// In a file, one text stands for a list of one.
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "neither a text nor a list of texts")]
+    enum Texts {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Texts::deserialize(from)? {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    })
+}
+
+impl From<Constraints> for ConstraintsRequest {
+    fn from(asked: Constraints) -> Self {
+        let Constraints { countries, carriers, tags, bytes_per_day, unmet } = asked;
+        Self { countries, carriers, tags, bytes_per_day, unmet: Some(unmet) }
+    }
 }
 
 impl ConstraintsRequest {
@@ -91,11 +107,11 @@ impl ConstraintsRequest {
     ///
     /// # Errors
     /// When one is not.
-    pub fn checked(self) -> Result<Self, InvalidConstraint> {
+    pub fn checked(self) -> Result<Self, OutOfBounds> {
         if let Some(bytes) = self.bytes_per_day
             && !(1..=MOST_BYTES).contains(&bytes)
         {
-            return Err(InvalidConstraint { field: "bytes_per_day", problem: format!("must be 1 to {MOST_BYTES}") });
+            return Err(OutOfBounds { field: "bytes_per_day", problem: format!("must be 1 to {MOST_BYTES}") });
         }
         Ok(Self {
             countries: list("country", &self.countries, country)?,
@@ -116,8 +132,21 @@ impl ConstraintsRequest {
         }
     }
 
-    /// What it asks for that these do not have, for people.
-    pub fn differences(&self, has: &Constraints) -> Vec<String> {
+    /// What this asks for, and what the other does where this asks for nothing.
+    #[must_use]
+    pub fn before(self, other: Self) -> Self {
+        let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
+        Self {
+            countries: or(self.countries, other.countries),
+            carriers: or(self.carriers, other.carriers),
+            tags: or(self.tags, other.tags),
+            bytes_per_day: self.bytes_per_day.or(other.bytes_per_day),
+            unmet: self.unmet.or(other.unmet),
+        }
+    }
+
+    /// What it asks for that these do not have.
+    pub fn differences(&self, has: &Constraints) -> Vec<Difference> {
         let mut found = Vec::new();
         let lists = [
             ("country", &has.countries, &self.countries),
@@ -128,15 +157,15 @@ impl ConstraintsRequest {
             let same = has.len() == asked.len() && has.iter().zip(asked).all(|(one, other)| alike(one, other));
             if !asked.is_empty() && !same {
                 let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
-                found.push(format!("{field} {has} ({} was asked for)", asked.join(", ")));
+                found.push(Difference { field, has, asked: asked.join(", ") });
             }
         }
         if let Some(asked) = self.bytes_per_day.filter(|asked| Some(*asked) != has.bytes_per_day) {
             let has = has.bytes_per_day.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
-            found.push(format!("bytes_per_day {has} ({asked} was asked for)"));
+            found.push(Difference { field: "bytes_per_day", has, asked: asked.to_string() });
         }
         if let Some(asked) = self.unmet.filter(|asked| *asked != has.unmet) {
-            found.push(format!("unmet {} ({} was asked for)", has.unmet.name(), asked.name()));
+            found.push(Difference { field: "unmet", has: has.unmet.name().into(), asked: asked.name().into() });
         }
         found
     }
@@ -147,8 +176,8 @@ fn list(
     field: &'static str,
     values: &[String],
     spell: impl Fn(&str) -> Result<String, String>,
-) -> Result<Vec<String>, InvalidConstraint> {
-    let invalid = |problem| InvalidConstraint { field, problem };
+) -> Result<Vec<String>, OutOfBounds> {
+    let invalid = |problem| OutOfBounds { field, problem };
     let mut spelled = values.iter().map(|value| spell(value)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
     spelled.sort_by_cached_key(|value| (value.to_lowercase(), value.clone()));
     spelled.dedup_by(|one, other| alike(one, other));
@@ -185,7 +214,7 @@ fn tag(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// When one is no tag, or they are too many.
-pub fn tags(asked: &[String]) -> Result<Vec<String>, InvalidConstraint> {
+pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
     list("tag", asked, tag)
 }
 
@@ -477,15 +506,16 @@ mod tests {
     #[test]
     fn another_value_than_a_batch_has_is_named() {
         let asked = asked().checked().unwrap();
-        assert_eq!(asked.differences(&asked.whole()), Vec::<String>::new());
-        assert_eq!(ConstraintsRequest::default().differences(&asked.whole()), Vec::<String>::new());
+        assert_eq!(asked.differences(&asked.whole()), []);
+        assert_eq!(ConstraintsRequest::default().differences(&asked.whole()), []);
+        let said: Vec<String> = asked.differences(&Constraints::default()).iter().map(ToString::to_string).collect();
         assert_eq!(
-            asked.differences(&Constraints::default()).join("; "),
+            said.join("; "),
             "country no (CN, JP was asked for); carrier no (CERNET was asked for); tag no (fast, rack-2 was asked for); \
              bytes_per_day none (1500000 was asked for); unmet wait (fail was asked for)"
         );
         let spelled = ConstraintsRequest { carriers: texts(&["cernet"]), ..ConstraintsRequest::default() };
-        assert_eq!(spelled.differences(&asked.whole()), Vec::<String>::new());
+        assert_eq!(spelled.differences(&asked.whole()), []);
     }
 
     #[test]

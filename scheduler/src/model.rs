@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use policy::{CrawlPolicy, Difference, InvalidPolicy, PolicyRequest};
+pub use policy::{CrawlPolicy, Difference, OutOfBounds, PolicyRequest};
 pub use task::{ReasonKind, TaskState};
 
 mod policy;

@@ -33,7 +33,6 @@ pub mod notices;
 pub mod outcomes;
 pub mod placements;
 pub mod planner;
-mod policies;
 pub mod positions;
 pub mod quarantines;
 pub mod reach;
@@ -69,6 +68,7 @@ mod interleavings;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
@@ -192,6 +192,11 @@ where
     U: TryFrom<S>,
 {
     U::try_from(stored).map_err(|_| Error::inconsistent(table, column, &stored))
+}
+
+/// What is stored as JSON. Of structs of numbers, texts and lists there is none that has no JSON.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// A stored position, in degrees.

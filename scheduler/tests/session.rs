@@ -217,8 +217,7 @@ fn release(order: &v1::CrawlOrder) -> v1::session_request::Message {
 /// Submits one site to a batch that needs no measuring.
 async fn submit(pool: &PgPool, host: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
-        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('b', 'random', 10, 100000, 3, 60000, 1000) on conflict do nothing;
+        "insert into batches (name, strategy) values ('b', 'random') on conflict do nothing;
          insert into sites (name) values ('{host}');
          insert into tasks (batch_id, site_id) select b.id, s.id from batches b, sites s where s.name = '{host}';"
     )))

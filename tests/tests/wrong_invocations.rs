@@ -44,6 +44,7 @@ fn files(folder: &Path) {
     write("agents.csv", b"city,isp,name,latitude,longitude\nA,B,a,1,1\n,B,b,,\nC,D,a,,\nC,D,c,north,1\n");
     write("unknown.toml", b"\nnonsense = 1\n");
     write("range.toml", b"[lease]\ngrace = \"2m\"\n");
+    write("crawl.toml", b"[crawl]\nmax_duration = \"31days\"\n");
     std::fs::create_dir(folder.join("broken")).unwrap();
     write("broken/client.toml", b"scheduler = 7\n");
     std::fs::create_dir(folder.join("authority")).unwrap();

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use clap::Subcommand;
+use humantime_serde::re::humantime::format_duration;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, CrawlPolicy, Ending, ListBatchesRequest, ListBatchesResponse,
-    PathPatterns, ShowBatchRequest, ShowBatchResponse,
+    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse, ShowBatchRequest,
+    ShowBatchResponse,
 };
 use serde::Serialize;
 
@@ -19,8 +20,9 @@ use super::tasks;
 use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
+use crate::constraints::{Constraints, ConstraintsRequest};
 use crate::exit::{self, print};
-use crate::model::ReasonKind;
+use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
 /// Kinds of reasons that are told, unless all are asked for.
 const KINDS: usize = 6;
@@ -86,7 +88,7 @@ impl BatchesCommand {
                 let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
                 match format {
                     ShowFormat::Table => print(&text(&shown, &wide.view())?),
-                    ShowFormat::Json => output::print_json(&Shown::from(shown)),
+                    ShowFormat::Json => output::print_json(&Shown::try_from(shown)?),
                 }
             }
             Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
@@ -146,19 +148,8 @@ impl Row for BatchRow {
 struct Shown {
     name: String,
     strategy: String,
-    max_pages: Option<u32>,
-    max_bytes: Option<u64>,
-    max_depth: Option<u32>,
-    max_duration_ms: Option<f64>,
-    request_interval_ms: Option<f64>,
-    shortest_interval_ms: Option<f64>,
-    sitemaps: Option<bool>,
-    store: Option<bool>,
-    include: Vec<String>,
-    exclude: Vec<String>,
-    contact_url: Option<String>,
-    user_agent: Option<String>,
-    recrawl_interval_ms: Option<f64>,
+    #[serde(flatten)]
+    policy: CrawlPolicy,
     submitted: u64,
     measuring: u64,
     located: u64,
@@ -175,7 +166,7 @@ struct Shown {
     /// None when every site has ended.
     estimate: Option<EstimateShown>,
     endings: Vec<EndingRow>,
-    constraints: constraints::Shown,
+    constraints: Constraints,
 }
 
 /// A kind of reason for which sites failed or were cancelled, with one of them.
@@ -196,26 +187,23 @@ impl From<Ending> for EndingRow {
     }
 }
 
-impl From<ShowBatchResponse> for Shown {
-    fn from(shown: ShowBatchResponse) -> Self {
-        let policy = shown.policy.unwrap_or_default();
+/// The policy and the constraints of a batch.
+fn asked(shown: &ShowBatchResponse) -> anyhow::Result<(CrawlPolicy, Constraints)> {
+    let policy = PolicyRequest::try_from(shown.policy.clone().unwrap_or_default())?;
+    let constraints = ConstraintsRequest::try_from(shown.constraints.clone().unwrap_or_default())?;
+    Ok((policy.or(&CrawlPolicy::default()), constraints.whole()))
+}
+
+impl TryFrom<ShowBatchResponse> for Shown {
+    type Error = anyhow::Error;
+
+    fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
+        let (policy, constraints) = asked(&shown)?;
         let progress: BatchProgress = shown.progress.unwrap_or_default();
-        Self {
+        Ok(Self {
             name: shown.name,
             strategy: shown.strategy,
-            max_pages: policy.max_pages,
-            max_bytes: policy.max_bytes,
-            max_depth: policy.max_depth,
-            max_duration_ms: output::millis(policy.max_duration.as_ref()),
-            request_interval_ms: output::millis(policy.request_interval.as_ref()),
-            shortest_interval_ms: output::millis(policy.shortest_interval.as_ref()),
-            sitemaps: policy.sitemaps,
-            store: policy.store,
-            include: policy.include.unwrap_or_default().patterns,
-            exclude: policy.exclude.unwrap_or_default().patterns,
-            contact_url: policy.contact_url,
-            user_agent: policy.user_agent,
-            recrawl_interval_ms: output::millis(policy.recrawl_interval.as_ref()),
+            policy,
             submitted: progress.submitted,
             measuring: progress.measuring,
             located: progress.located,
@@ -231,29 +219,28 @@ impl From<ShowBatchResponse> for Shown {
             next_recrawl: output::time(progress.next_recrawl.as_ref()),
             estimate: progress.estimate.as_ref().map(EstimateShown::from),
             endings: shown.endings.into_iter().map(EndingRow::from).collect(),
-            constraints: shown.constraints.unwrap_or_default().into(),
-        }
+            constraints,
+        })
     }
 }
 
 pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
-    if let Some(policy) = &shown.policy {
-        writeln!(
-            text,
-            "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
-            policy.max_pages.unwrap_or_default(),
-            output::bytes_cell(policy.max_bytes.unwrap_or_default()),
-            policy.max_depth.unwrap_or_default(),
-            length(policy.max_duration.as_ref()),
-            length(policy.request_interval.as_ref()),
-        )?;
-        write_rest(&mut text, policy)?;
-    }
-    let asked = shown.constraints.as_ref().map(constraints::line).filter(|line| !line.is_empty());
-    if let Some(asked) = asked {
-        writeln!(text, "  agents     {asked}")?;
+    let (policy, constraints) = asked(shown)?;
+    writeln!(
+        text,
+        "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
+        policy.max_pages,
+        output::bytes_cell(policy.max_bytes),
+        policy.max_depth,
+        format_duration(policy.max_duration),
+        format_duration(policy.request_interval),
+    )?;
+    write_rest(&mut text, &policy)?;
+    let agents = constraints::line(&constraints);
+    if !agents.is_empty() {
+        writeln!(text, "  agents     {agents}")?;
     }
     if let Some(progress) = &shown.progress {
         writeln!(text, "  sites      {}", watch::states(progress))?;
@@ -292,18 +279,18 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
 
 /// What a policy says otherwise than most.
 fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
-    if policy.shortest_interval.is_some_and(|shortest| Some(shortest) != policy.request_interval) {
-        writeln!(text, "             of a large one every {}", length(policy.shortest_interval.as_ref()))?;
+    if policy.shortest_interval != policy.request_interval {
+        writeln!(text, "             of a large one every {}", format_duration(policy.shortest_interval))?;
     }
     for (head, patterns) in [("include", &policy.include), ("exclude", &policy.exclude)] {
-        if let Some(PathPatterns { patterns }) = patterns.as_ref().filter(|patterns| !patterns.patterns.is_empty()) {
+        if !patterns.is_empty() {
             writeln!(text, "  {head:<9}  {}", patterns.join(" "))?;
         }
     }
-    if policy.sitemaps == Some(false) {
+    if !policy.sitemaps {
         writeln!(text, "  sitemaps   not read")?;
     }
-    if policy.store == Some(false) {
+    if !policy.store {
         writeln!(text, "  store      not stored")?;
     }
     if let Some(contact_url) = &policy.contact_url {
@@ -312,16 +299,10 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if let Some(user_agent) = &policy.user_agent {
         writeln!(text, "  crawls as  {user_agent}")?;
     }
-    if policy.recrawl_interval.is_some() {
-        writeln!(text, "  recrawl    {} after each crawl", length(policy.recrawl_interval.as_ref()))?;
+    if let Some(recrawl_interval) = policy.recrawl_interval {
+        writeln!(text, "  recrawl    {} after each crawl", format_duration(recrawl_interval))?;
     }
     Ok(())
-}
-
-/// A length of time for people.
-fn length(duration: Option<&prost_types::Duration>) -> String {
-    let duration = duration.and_then(|duration| std::time::Duration::try_from(*duration).ok()).unwrap_or_default();
-    humantime_serde::re::humantime::format_duration(duration).to_string()
 }
 
 #[cfg(test)]
@@ -332,29 +313,27 @@ mod tests {
 
     #[test]
     fn a_batch_says_its_policy() {
-        let duration = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
-        let patterns = |text: &str| Some(PathPatterns { patterns: vec![text.to_owned(), "/x".to_owned()] });
-        let policy = CrawlPolicy {
-            max_pages: Some(5),
-            max_bytes: Some(1 << 20),
-            max_depth: Some(2),
-            max_duration: duration(60),
-            request_interval: duration(2),
-            shortest_interval: duration(1),
-            sitemaps: Some(false),
-            store: Some(false),
-            include: patterns("/a"),
-            exclude: patterns("/b"),
-            contact_url: Some("https://example.org/study".to_owned()),
-            user_agent: Some("StudyBot/1.2".to_owned()),
-            recrawl_interval: duration(7 * 86_400),
-        };
-        let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy), ..ShowBatchResponse::default() };
+        let policy: PolicyRequest = toml::from_str(
+            "max_pages = 5\nmax_bytes = 1048576\nmax_depth = 2\nmax_duration = '1m'\nrequest_interval = '2s'\n\
+             shortest_interval = '1s'\nsitemaps = false\nstore = false\ninclude = ['/a', '/x']\nexclude = ['/b', '/x']\n\
+             contact_url = 'https://example.org/study'\nuser_agent = 'StudyBot/1.2'\nrecrawl_interval = '7d'",
+        )
+        .unwrap();
+        let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
         let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
                     crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
+        let json = serde_json::to_value(Shown::try_from(shown).unwrap()).unwrap();
+        assert_eq!(
+            (&json["max_pages"], &json["max_duration_ms"], &json["store"]),
+            (&5.into(), &60_000.into(), &false.into())
+        );
+        assert_eq!(
+            (&json["recrawl_interval_ms"], &json["constraints"]["unmet"]),
+            (&604_800_000.into(), &"wait".into())
+        );
     }
 
     #[test]
@@ -372,7 +351,7 @@ mod tests {
             endings: vec![ending(v1::ReasonKind::NoConnection, 2), ending(v1::ReasonKind::Poison, 1)],
             ..ShowBatchResponse::default()
         };
-        let said = "batch autumn (gnp-top3)\n  sites      2 complete, 3 failed\n  \
+        let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
                     because    2 no connection (no-connection)\n               for one: a.cn: failed: so\n             \
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);

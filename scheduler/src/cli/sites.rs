@@ -13,13 +13,13 @@ use super::ConnectionArgs;
 use super::alarms::{self, AlarmRow, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
-use super::constraints::ConstraintsArgs;
 use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::policy::PolicyArgs;
 use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
 use super::tasks::ListArgs;
 use super::{submit, watch};
+use crate::constraints::ConstraintsRequest;
 use crate::exit::print;
 use crate::model::Strategy;
 
@@ -101,8 +101,8 @@ pub(super) struct SubmitArgs {
     pub(super) skip_invalid: bool,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
-    #[command(flatten)]
-    pub(super) constraints: ConstraintsArgs,
+    #[command(flatten, next_help_heading = "Which agents may crawl it")]
+    pub(super) constraints: ConstraintsRequest,
 }
 
 impl SitesCommand {

@@ -50,8 +50,7 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
 }
 
 async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
-    let (policy, of_file) = args.policy.policy()?;
-    let constraints = args.constraints.constraints(of_file)?;
+    let (policy, constraints) = args.policy.asked(args.constraints)?;
     let path = args.list.clone();
     // Standard input may keep its reader waiting for ever, and Ctrl-C is listened for meanwhile.
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
@@ -72,8 +71,8 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
         batch: args.batch.clone(),
         strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
         idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
-        policy,
-        constraints,
+        policy: Some(policy.into()),
+        constraints: Some(constraints.into()),
         dry_run: args.dry_run,
     };
     let answer = send(&mut client, &messages(header, &list), sent).await?;

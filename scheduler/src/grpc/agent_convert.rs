@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
 use crate::explain;
-use crate::model::{AgentId, LeaseToken, OrderId, ReasonKind, Rtt, TaskId};
+use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId};
 use crate::naming;
 use crate::store::enrolments::Redeemed;
 use crate::store::failures::Failure;
@@ -25,7 +25,7 @@ use crate::store::recalls::Order as Recall;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
-use super::convert::{policies, reach};
+use super::convert::reach;
 
 mod crawls;
 
@@ -187,7 +187,8 @@ pub(super) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<
             name: grant.name,
             origin: grant.origin.unwrap_or_default(),
         }),
-        policy: Some(policies::message(grant.policy)),
+        // When to come again is nothing that an agent has to know.
+        policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
         checkpoint,
         last_pages,
     }))

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::model::Rtt;
+use crate::model::{OutOfBounds, Rtt};
 use crate::naming;
 
-pub(super) mod constraints;
+mod constraints;
 pub(super) mod embeddings;
 pub(super) mod events;
 pub(super) mod explain;
 pub(super) mod fleet;
 pub(super) mod plan;
-pub(super) mod policies;
+mod policies;
 pub(super) mod reach;
 pub(super) mod reports;
 pub(super) mod sites;
@@ -34,6 +34,11 @@ pub struct InvalidField {
 impl InvalidField {
     fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
         Self { field: field.into(), problem: problem.into() }
+    }
+
+    /// For a field of a message that is the field `of`.
+    fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
+        move |error| Self::new(format!("{of}.{}", error.field), error.problem)
     }
 
     /// For a field whose text did not parse.

@@ -175,12 +175,11 @@ pub fn from_randomness(cause: &io::Error) -> Status {
 /// disk.
 pub fn from_submit(error: SubmitError) -> Status {
     match error {
-        SubmitError::ShortestIsLonger { .. } => Status::invalid_argument(error.to_string()),
+        SubmitError::Policy(_) => Status::invalid_argument(error.to_string()),
         SubmitError::NoContactUrl
         | SubmitError::BeingRemoved(_)
         | SubmitError::OtherStrategy { .. }
-        | SubmitError::OtherPolicy { .. }
-        | SubmitError::OtherConstraints { .. } => Status::failed_precondition(error.to_string()),
+        | SubmitError::Differs { .. } => Status::failed_precondition(error.to_string()),
         SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
         // Trying again at once helps nobody, as it would when the database is away.
         SubmitError::Store(error @ store::Error::DiskFull(_)) => {

@@ -1,13 +1,18 @@
 //! How far a batch's sites are crawled, and how.
 //!
-//! A policy is whole; a request for one says some of it, and each value it says is within its bounds.
+//! A policy is whole; a request for one says some of it, and each value it says is within its bounds. There is one list of fields, and
+//! one table of bounds: [`PolicyRequest::checked`].
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
 
+use clap::Args;
+use humantime_serde::re::humantime::parse_duration;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::contact::{ContactUrl, InvalidContact};
 
-/// The most pages and links: the store counts with a sign.
+/// The most pages and links: the store's columns have a sign.
 const MOST: u32 = i32::MAX.unsigned_abs();
 /// The longest crawl of one site.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -24,80 +29,156 @@ const MAX_PATTERN_BYTES: usize = 200;
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// How far a crawl may go, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CrawlPolicy {
-    /// Pages fetched at most; 1 or more.
-    pub max_pages: u32,
-    /// Body bytes fetched at most; 1 or more.
-    pub max_bytes: u64,
-    /// Links followed from the start page at most.
-    pub max_depth: u32,
-    /// Time at most.
-    pub max_duration: Duration,
-    /// The least time between the starts of two requests to a site that is small, or of unknown size.
-    pub request_interval: Duration,
-    /// As much to a large site; at most `request_interval`.
-    pub shortest_interval: Duration,
-    /// Whether sitemaps are read.
-    pub sitemaps: bool,
-    /// Whether agents that store pages store these.
-    pub store: bool,
-    /// Patterns of the paths that are followed; none: all are.
-    pub include: Vec<String>,
-    /// Patterns of the paths that are not.
-    pub exclude: Vec<String>,
-    /// The contact URL of these crawls; none: the fleet's.
-    pub contact_url: Option<String>,
-    /// What these crawls call themselves, NAME or NAME/VERSION; none: landfall-agent.
-    pub user_agent: Option<String>,
-    /// From the end of a site's crawl to its next one; none: there is none.
-    pub recrawl_interval: Option<Duration>,
-}
-
-impl Default for CrawlPolicy {
-    fn default() -> Self {
-        Self {
-            max_pages: 200,
-            max_bytes: 64 << 20,
-            max_depth: 8,
-            max_duration: Duration::from_secs(15 * 60),
-            request_interval: Duration::from_secs(1),
-            shortest_interval: Duration::from_secs(1),
-            sitemaps: true,
-            store: true,
-            include: Vec::new(),
-            exclude: Vec::new(),
-            contact_url: None,
-            user_agent: None,
-            recrawl_interval: None,
+/// Makes both structs and what goes field by field of the one list of fields: the help of each, how it is read, its type, and what it is
+/// where nobody says. Those after `or nothing` may be absent from a policy as well.
+macro_rules! policy {
+    (
+        $(
+            $(#[doc = $help:literal])+
+            $(#[arg($($arg:tt)*)])?
+            $(#[asked($($asked:tt)*)])?
+            $(#[stored($($stored:tt)*)])?
+            $field:ident: $type:ty = $usual:expr;
+        )*
+        or nothing
+        $(
+            $(#[doc = $may_help:literal])+
+            $(#[arg($($may_arg:tt)*)])?
+            $(#[asked($($may_asked:tt)*)])?
+            $(#[stored($($may_stored:tt)*)])?
+            $may:ident: $may_type:ty;
+        )*
+    ) => {
+        /// How far a crawl may go, and how. The store keeps it as JSON, and programs read it so.
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct CrawlPolicy {
+            $($(#[doc = $help])+ $(#[serde($($stored)*)])? pub $field: $type,)*
+            $($(#[doc = $may_help])+ $(#[serde($($may_stored)*)])? pub $may: Option<$may_type>,)*
         }
-    }
+
+        impl Default for CrawlPolicy {
+            fn default() -> Self {
+                Self { $($field: $usual,)* $($may: None,)* }
+            }
+        }
+
+        /// What somebody asks of a policy, in flags, a file, the configuration or a message; the rest is left to another.
+        #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct PolicyRequest {
+            $($(#[doc = $help])+ $(#[arg($($arg)*)])? $(#[serde($($asked)*)])? pub $field: Option<$type>,)*
+            $($(#[doc = $may_help])+ $(#[arg($($may_arg)*)])? $(#[serde($($may_asked)*)])? pub $may: Option<$may_type>,)*
+        }
+
+        impl From<CrawlPolicy> for PolicyRequest {
+            fn from(policy: CrawlPolicy) -> Self {
+                Self { $($field: Some(policy.$field),)* $($may: policy.$may,)* }
+            }
+        }
+
+        impl PolicyRequest {
+            /// What this asks for, and what the other does where this asks for nothing.
+            #[must_use]
+            pub fn before(self, other: Self) -> Self {
+                Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }
+            }
+
+            fn laid_over(self, policy: CrawlPolicy) -> CrawlPolicy {
+                CrawlPolicy {
+                    $($field: self.$field.unwrap_or(policy.$field),)*
+                    $($may: self.$may.or(policy.$may),)*
+                }
+            }
+
+            /// What it asks for that a policy does not have.
+            pub fn differences(&self, has: &CrawlPolicy) -> Vec<Difference> {
+                let found = [
+                    $(differ(stringify!($field), Some(&has.$field), self.$field.as_ref()),)*
+                    $(differ(stringify!($may), has.$may.as_ref(), self.$may.as_ref()),)*
+                ];
+                found.into_iter().flatten().collect()
+            }
+        }
+    };
 }
 
-/// What somebody asks of a policy, each as in [`CrawlPolicy`]; the rest is left to another.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "the fields are those of a policy")]
-pub struct PolicyRequest {
-    pub max_pages: Option<u32>,
-    pub max_bytes: Option<u64>,
-    pub max_depth: Option<u32>,
-    pub max_duration: Option<Duration>,
-    pub request_interval: Option<Duration>,
-    pub shortest_interval: Option<Duration>,
-    pub sitemaps: Option<bool>,
-    pub store: Option<bool>,
-    pub include: Option<Vec<String>>,
-    pub exclude: Option<Vec<String>>,
-    pub contact_url: Option<String>,
-    pub user_agent: Option<String>,
-    pub recrawl_interval: Option<Duration>,
+policy! {
+    /// Pages at most
+    #[arg(long, value_name = "N")]
+    max_pages: u32 = 200;
+    /// Body bytes at most
+    #[arg(long, value_name = "N")]
+    max_bytes: u64 = 64 << 20;
+    /// Links from the start page at most; 0 is the start page alone
+    #[arg(long, value_name = "N")]
+    max_depth: u32 = 8;
+    /// Time at most, as 15m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[asked(with = "humantime_serde")]
+    #[stored(rename = "max_duration_ms", with = "millis")]
+    max_duration: Duration = Duration::from_secs(15 * 60);
+    /// Least time between the starts of two requests to a site, as 1s
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[asked(with = "humantime_serde")]
+    #[stored(rename = "request_interval_ms", with = "millis")]
+    request_interval: Duration = Duration::from_secs(1);
+    /// As much to a site of 100,000 pages and more; in between it goes by the logarithm of the size
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[asked(with = "humantime_serde")]
+    #[stored(rename = "shortest_interval_ms", with = "millis")]
+    shortest_interval: Duration = Duration::from_secs(1);
+    /// Whether sitemaps are read
+    #[arg(long, value_name = "true|false")]
+    sitemaps: bool = true;
+    /// Whether agents that store pages store these
+    #[arg(long, value_name = "true|false")]
+    store: bool = true;
+    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be said again
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String> = Vec::new();
+    /// Follow no links whose path matches; may be said again
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String> = Vec::new();
+    or nothing
+    /// Whom these sites' owners may write to, instead of the fleet's contact URL
+    #[arg(long, value_name = "URL")]
+    contact_url: String;
+    /// What these crawls call themselves, and what robots.txt knows them by [default: landfall-agent]
+    #[arg(long, value_name = "NAME[/VERSION]")]
+    user_agent: String;
+    /// Crawl each site again so long after its crawl ended, as 7d; 1h to 365d [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[asked(with = "humantime_serde")]
+    #[stored(rename = "recrawl_interval_ms", serialize_with = "millis::serialize", deserialize_with = "millis::perhaps")]
+    recrawl_interval: Duration;
+}
+
+/// Times as numbers of milliseconds, which queries can compute with; of a policy within its bounds none is lost.
+mod millis {
+    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
+
+    pub(super) fn serialize<T, S>(time: &T, to: S) -> Result<S::Ok, S::Error>
+    where
+        T: Copy + Into<Option<Duration>>,
+        S: Serializer,
+    {
+        let time: Option<Duration> = (*time).into();
+        time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        u64::deserialize(from).map(Duration::from_millis)
+    }
+
+    pub(super) fn perhaps<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::deserialize(from)?.map(Duration::from_millis))
+    }
 }
 
 /// A value out of its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
-pub struct InvalidPolicy {
+pub struct OutOfBounds {
     /// The field.
     pub field: &'static str,
     /// What is wrong with it.
@@ -107,9 +188,12 @@ pub struct InvalidPolicy {
 /// What is asked of a field that has another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    field: &'static str,
-    has: String,
-    asked: String,
+    /// The field.
+    pub field: &'static str,
+    /// What it has, for people.
+    pub has: String,
+    /// What was asked for.
+    pub asked: String,
 }
 
 impl Display for Difference {
@@ -118,62 +202,42 @@ impl Display for Difference {
     }
 }
 
+fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Option<&T>) -> Option<Difference> {
+    let asked = asked.filter(|asked| Some(*asked) != has)?;
+    let has = has.map_or_else(|| "none".to_owned(), |has| format!("{has:?}"));
+    Some(Difference { field, has, asked: format!("{asked:?}") })
+}
+
+impl CrawlPolicy {
+    /// Looks whether its fields agree with each other: large sites are not asked less often than small ones.
+    ///
+    /// # Errors
+    /// When they do not.
+    pub fn agreed(self) -> Result<Self, OutOfBounds> {
+        let (shortest, interval) = (self.shortest_interval, self.request_interval);
+        if shortest > interval {
+            let problem = format!("{shortest:?} is more than the request_interval of {interval:?}");
+            return Err(OutOfBounds { field: "shortest_interval", problem });
+        }
+        Ok(self)
+    }
+}
+
 impl PolicyRequest {
     /// What was asked for, and of `otherwise` what was not. No interval is longer than the one that was asked for.
     pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
-        let request_interval = self.request_interval.unwrap_or(otherwise.request_interval);
-        CrawlPolicy {
-            max_pages: self.max_pages.unwrap_or(otherwise.max_pages),
-            max_bytes: self.max_bytes.unwrap_or(otherwise.max_bytes),
-            max_depth: self.max_depth.unwrap_or(otherwise.max_depth),
-            max_duration: self.max_duration.unwrap_or(otherwise.max_duration),
-            request_interval,
-            shortest_interval: self.shortest_interval.unwrap_or(self.shortest_of(otherwise, request_interval)),
-            sitemaps: self.sitemaps.unwrap_or(otherwise.sitemaps),
-            store: self.store.unwrap_or(otherwise.store),
-            include: self.include.clone().unwrap_or_else(|| otherwise.include.clone()),
-            exclude: self.exclude.clone().unwrap_or_else(|| otherwise.exclude.clone()),
-            contact_url: self.contact_url.clone().or_else(|| otherwise.contact_url.clone()),
-            user_agent: self.user_agent.clone().or_else(|| otherwise.user_agent.clone()),
-            recrawl_interval: self.recrawl_interval.or(otherwise.recrawl_interval),
+        let mut policy = self.clone().laid_over(otherwise.clone());
+        if self.shortest_interval.is_none() {
+            policy.shortest_interval = shortest_of(otherwise, policy.request_interval);
         }
-    }
-
-    /// The shortest interval where none was asked for. Who asks for a slower crawl than usual gets one of large sites too.
-    fn shortest_of(&self, otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
-        let as_usual = otherwise.shortest_interval < otherwise.request_interval;
-        if as_usual { otherwise.shortest_interval.min(request_interval) } else { request_interval }
-    }
-
-    /// What it asks for that a policy does not have.
-    pub fn differences(&self, has: &CrawlPolicy) -> Vec<Difference> {
-        let mut found = Vec::new();
-        differ("max_pages", &has.max_pages, self.max_pages.as_ref(), &mut found);
-        differ("max_bytes", &has.max_bytes, self.max_bytes.as_ref(), &mut found);
-        differ("max_depth", &has.max_depth, self.max_depth.as_ref(), &mut found);
-        differ("max_duration", &has.max_duration, self.max_duration.as_ref(), &mut found);
-        differ("request_interval", &has.request_interval, self.request_interval.as_ref(), &mut found);
-        differ("shortest_interval", &has.shortest_interval, self.shortest_interval.as_ref(), &mut found);
-        differ("sitemaps", &has.sitemaps, self.sitemaps.as_ref(), &mut found);
-        differ("store", &has.store, self.store.as_ref(), &mut found);
-        differ("include", &has.include, self.include.as_ref(), &mut found);
-        differ("exclude", &has.exclude, self.exclude.as_ref(), &mut found);
-        let contact_url = has.contact_url.clone().unwrap_or_default();
-        differ("contact_url", &contact_url, self.contact_url.as_ref(), &mut found);
-        let user_agent = has.user_agent.clone().unwrap_or_default();
-        differ("user_agent", &user_agent, self.user_agent.as_ref(), &mut found);
-        if let Some(asked) = self.recrawl_interval.filter(|asked| has.recrawl_interval != Some(*asked)) {
-            let has = has.recrawl_interval.map_or_else(|| "never".to_owned(), |has| format!("{has:?}"));
-            found.push(Difference { field: "recrawl_interval", has, asked: format!("{asked:?}") });
-        }
-        found
+        policy
     }
 
     /// Looks whether each value is within its bounds, and brings lists of patterns into an order that says nothing.
     ///
     /// # Errors
     /// When one is not.
-    pub fn checked(mut self) -> Result<Self, InvalidPolicy> {
+    pub fn checked(mut self) -> Result<Self, OutOfBounds> {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;
         number("max_depth", self.max_depth, 0, MOST)?;
@@ -185,26 +249,26 @@ impl PolicyRequest {
             if let Some(patterns) = patterns {
                 patterns.sort_unstable();
                 patterns.dedup();
-                check_patterns(patterns).map_err(|problem| InvalidPolicy { field, problem })?;
+                check_patterns(patterns).map_err(|problem| OutOfBounds { field, problem })?;
             }
         }
         if let Some(url) = &mut self.contact_url {
             let contact: ContactUrl = url
                 .parse()
-                .map_err(|error: InvalidContact| InvalidPolicy { field: "contact_url", problem: error.to_string() })?;
+                .map_err(|error: InvalidContact| OutOfBounds { field: "contact_url", problem: error.to_string() })?;
             *url = contact.to_string();
         }
         if let Some(name) = &self.user_agent {
-            check_user_agent(name).map_err(|problem| InvalidPolicy { field: "user_agent", problem })?;
+            check_user_agent(name).map_err(|problem| OutOfBounds { field: "user_agent", problem })?;
         }
         Ok(self)
     }
 }
 
-fn differ<T: PartialEq + Debug>(field: &'static str, has: &T, asked: Option<&T>, found: &mut Vec<Difference>) {
-    if let Some(asked) = asked.filter(|asked| *asked != has) {
-        found.push(Difference { field, has: format!("{has:?}"), asked: format!("{asked:?}") });
-    }
+/// The shortest interval where none was asked for. Who asks for a slower crawl than usual gets one of large sites too.
+fn shortest_of(otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
+    let as_usual = otherwise.shortest_interval < otherwise.request_interval;
+    if as_usual { otherwise.shortest_interval.min(request_interval) } else { request_interval }
 }
 
 fn number<N: PartialOrd + Display + Copy>(
@@ -212,10 +276,10 @@ fn number<N: PartialOrd + Display + Copy>(
     value: Option<N>,
     least: N,
     most: N,
-) -> Result<(), InvalidPolicy> {
+) -> Result<(), OutOfBounds> {
     match value {
-        Some(value) if value < least => Err(InvalidPolicy { field, problem: format!("must be {least} or more") }),
-        Some(value) if value > most => Err(InvalidPolicy { field, problem: format!("more than {most}") }),
+        Some(value) if value < least => Err(OutOfBounds { field, problem: format!("must be {least} or more") }),
+        Some(value) if value > most => Err(OutOfBounds { field, problem: format!("more than {most}") }),
         _ => Ok(()),
     }
 }
@@ -225,10 +289,13 @@ fn time(
     value: Option<Duration>,
     shortest: Duration,
     longest: Duration,
-) -> Result<(), InvalidPolicy> {
+) -> Result<(), OutOfBounds> {
     match value {
         Some(value) if value < shortest || value > longest => {
-            Err(InvalidPolicy { field, problem: format!("not within {shortest:?} to {longest:?}") })
+            Err(OutOfBounds { field, problem: format!("not within {shortest:?} to {longest:?}") })
+        }
+        Some(value) if value.subsec_nanos() % 1_000_000 > 0 => {
+            Err(OutOfBounds { field, problem: format!("{value:?} is no whole number of milliseconds") })
         }
         _ => Ok(()),
     }

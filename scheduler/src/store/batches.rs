@@ -1,13 +1,10 @@
 //! Batches: submitted lists, each with one strategy and one policy for life.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 
-use super::policies::Columns;
 use super::{Error, unsigned};
 
 /// One batch.
@@ -73,14 +70,16 @@ impl Progress {
 /// # Errors
 /// When the database fails or the row is inconsistent.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
-    let row = sqlx::query_as!(Row, r#"
-        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms,
-               removing_since is not null as "removing!"
+    let row = sqlx::query_as!(
+        Row,
+        r#"
+        select id, name, strategy, policy::text as "policy!", removing_since is not null as "removing!"
         from batches where name = $1
-        "#, name)
-        .fetch_optional(conn)
-        .await?;
+        "#,
+        name
+    )
+    .fetch_optional(conn)
+    .await?;
     row.map(Batch::try_from).transpose()
 }
 
@@ -95,38 +94,18 @@ pub async fn lock_or_create(
     policy: &CrawlPolicy,
 ) -> Result<Batch, Error> {
     // `for update` would also hold up whoever inserts a task; nobody else changes a batch.
-    let (max_duration, interval) = (millis(policy.max_duration), millis(policy.request_interval));
     sqlx::query!(
-        r#"
-        insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms,
-                             shortest_interval_ms, sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
-        on conflict (name) do nothing
-        "#,
+        "insert into batches (name, strategy, policy) values ($1, $2, $3::text::jsonb) on conflict (name) do nothing",
         name,
         strategy.name(),
-        i32::try_from(policy.max_pages).unwrap_or(i32::MAX),
-        i64::try_from(policy.max_bytes).unwrap_or(i64::MAX),
-        i32::try_from(policy.max_depth).unwrap_or(i32::MAX),
-        max_duration,
-        interval,
-        millis(policy.shortest_interval),
-        policy.sitemaps,
-        policy.store,
-        &policy.include,
-        &policy.exclude,
-        policy.contact_url.as_deref(),
-        policy.user_agent.as_deref(),
-        policy.recrawl_interval.map(millis),
+        super::json(policy),
     )
     .execute(&mut *conn)
     .await?;
     sqlx::query_as!(
         Row,
         r#"
-        select id, name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, shortest_interval_ms,
-               sitemaps, store, include, exclude, contact_url, user_agent, recrawl_interval_ms,
-               removing_since is not null as "removing!"
+        select id, name, strategy, policy::text as "policy!", removing_since is not null as "removing!"
         from batches where name = $1
         for no key update
         "#,
@@ -137,27 +116,19 @@ pub async fn lock_or_create(
     .try_into()
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// Reads a batch's policy.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn policy(text: &str) -> Result<CrawlPolicy, Error> {
+    serde_json::from_str(text).map_err(|error| Error::inconsistent("batches", "policy", &error))
 }
 
 struct Row {
     id: i64,
     name: String,
     strategy: String,
-    max_pages: i32,
-    max_bytes: i64,
-    max_depth: i32,
-    max_duration_ms: i64,
-    request_interval_ms: i64,
-    shortest_interval_ms: Option<i64>,
-    sitemaps: bool,
-    store: bool,
-    include: Vec<String>,
-    exclude: Vec<String>,
-    contact_url: Option<String>,
-    user_agent: Option<String>,
-    recrawl_interval_ms: Option<i64>,
+    policy: String,
     removing: bool,
 }
 
@@ -171,22 +142,7 @@ impl TryFrom<Row> for Batch {
             name: row.name,
             strategy,
             removing: row.removing,
-            policy: Columns {
-                max_pages: row.max_pages,
-                max_bytes: row.max_bytes,
-                max_depth: row.max_depth,
-                max_duration_ms: row.max_duration_ms,
-                request_interval_ms: row.request_interval_ms,
-                shortest_interval_ms: row.shortest_interval_ms,
-                sitemaps: row.sitemaps,
-                store: row.store,
-                include: row.include,
-                exclude: row.exclude,
-                contact_url: row.contact_url,
-                user_agent: row.user_agent,
-                recrawl_interval_ms: row.recrawl_interval_ms,
-            }
-            .try_into()?,
+            policy: policy(&row.policy)?,
         })
     }
 }
@@ -383,4 +339,22 @@ async fn commonest_reason(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
         1 => format!("1 site: {}", row.reason),
         count => format!("{count} sites: {}", row.reason),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_policy_of_a_row_that_says_none_is_the_default(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("a connection");
+        sqlx::query("insert into batches (name, strategy) values ('b', 'random')")
+            .execute(&mut *conn)
+            .await
+            .expect("a row");
+        let batch = by_name(&mut conn, "b").await.expect("read").expect("a batch");
+        assert_eq!(batch.policy, CrawlPolicy::default());
+    }
 }

@@ -21,18 +21,14 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
     if whole != Constraints::default() {
         sqlx::query!(
             r#"
-            insert into batch_constraints (batch_id, countries, carriers, tags, bytes_per_day, unmet)
-            select $1, $2, $3, $4, $5, $6
+            insert into batch_constraints (batch_id, constraints)
+            select $1, $2::text::jsonb
             -- A submission adds a task at least: without one the batch is being made.
             where not exists (select from tasks where batch_id = $1)
             on conflict (batch_id) do nothing
             "#,
             batch.get(),
-            &whole.countries,
-            &whole.carriers,
-            &whole.tags,
-            whole.bytes_per_day.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
-            whole.unmet.name(),
+            super::json(&whole),
         )
         .execute(&mut *conn)
         .await?;
@@ -46,24 +42,15 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
 /// When the database fails or a row is inconsistent.
 pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
     let rows = sqlx::query!(
-        r#"
-        select batch_id, countries, carriers, tags, bytes_per_day, unmet from batch_constraints where batch_id = any($1)
-        "#,
+        r#"select batch_id, constraints::text as "constraints!" from batch_constraints where batch_id = any($1)"#,
         &raw(batches),
     )
     .fetch_all(conn)
     .await?;
     rows.into_iter()
         .map(|row| {
-            let quota = row.bytes_per_day.map(|bytes| unsigned("batch_constraints", "bytes_per_day", bytes));
-            let unmet = row.unmet.parse().map_err(|_| Error::inconsistent("batch_constraints", "unmet", &row.unmet))?;
-            let constraints = Constraints {
-                countries: row.countries,
-                carriers: row.carriers,
-                tags: row.tags,
-                bytes_per_day: quota.transpose()?,
-                unmet,
-            };
+            let constraints = serde_json::from_str(&row.constraints)
+                .map_err(|error| Error::inconsistent("batch_constraints", "constraints", &error))?;
             Ok((BatchId::new(row.batch_id), constraints))
         })
         .collect()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use crate::model::{AgentId, BatchId, SessionId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, CrawlPolicy, SessionId, SiteId, TaskId};
 
 use super::outcomes::{self, Answer, Report};
 use super::sessions::{self, Registration, Terms};
@@ -58,12 +58,19 @@ pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Rep
 }
 
 pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {
+    let policy = CrawlPolicy {
+        max_pages: 10,
+        max_bytes: 100_000,
+        max_depth: 3,
+        max_duration: Duration::from_secs(60),
+        ..CrawlPolicy::default()
+    };
     let id = sqlx::query_scalar::<_, i64>(
-        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ($1, $2, 10, 100000, 3, 60000, 1000) returning id",
+        "insert into batches (name, strategy, policy) values ($1, $2, $3::text::jsonb) returning id",
     )
     .bind(name)
     .bind(strategy)
+    .bind(super::json(&policy))
     .fetch_one(conn)
     .await
     .expect("insert a batch");

@@ -11,9 +11,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::Error;
 use super::holds::{self, Cause};
-use super::policies::Columns;
+use super::{Error, batches};
 pub(super) use ending::{Completed, Ending, complete, end};
 
 mod ending;
@@ -187,9 +186,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
             from granted g where t.id = g.task_id
             returning t.id, t.batch_id, t.site_id, t.token, g.agent_id
         )
-        select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin,
-               b.max_pages, b.max_bytes, b.max_depth, b.max_duration_ms, b.request_interval_ms, b.shortest_interval_ms,
-               b.sitemaps, b.store, b.include, b.exclude, b.contact_url, b.user_agent
+        select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin, b.policy::text as "policy!"
         from moved m
         join sites s on s.id = m.site_id
         join batches b on b.id = m.batch_id
@@ -209,23 +206,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
                 site: SiteId::new(row.site_id),
                 name: row.name,
                 origin: row.origin,
-                policy: Columns {
-                    max_pages: row.max_pages,
-                    max_bytes: row.max_bytes,
-                    max_depth: row.max_depth,
-                    max_duration_ms: row.max_duration_ms,
-                    request_interval_ms: row.request_interval_ms,
-                    shortest_interval_ms: row.shortest_interval_ms,
-                    sitemaps: row.sitemaps,
-                    store: row.store,
-                    include: row.include,
-                    exclude: row.exclude,
-                    contact_url: row.contact_url,
-                    user_agent: row.user_agent,
-                    // Nothing that an agent has to know.
-                    recrawl_interval_ms: None,
-                }
-                .try_into()?,
+                policy: batches::policy(&row.policy)?,
             };
             Ok((AgentId::new(row.agent_id), grant))
         })

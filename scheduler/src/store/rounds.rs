@@ -159,7 +159,10 @@ mod tests {
             let agent = fixtures::agent(&mut conn, "a").await;
             let session = fixtures::session(&mut conn, agent).await;
             let batch = fixtures::batch(&mut conn, "hourly", "random").await;
-            sqlx::query("update batches set recrawl_interval_ms = 3600000").execute(&mut *conn).await.expect("hourly");
+            sqlx::query(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#)
+                .execute(&mut *conn)
+                .await
+                .expect("hourly");
             let other = fixtures::batch(&mut conn, "once", "random").await;
             let site = fixtures::site(&mut conn, "a.cn").await;
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!(scene.recrawl().await, ONE);
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
 
-        scene.execute("update batches set recrawl_interval_ms = 3600000").await;
+        scene.execute(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#).await;
         let mut conn = scene.conn().await;
         let released =
             leases::release(&mut conn, scene.agent, scene.once, LeaseToken::new(1), Some("a panic"), 1).await;

@@ -7,13 +7,12 @@
 //! the list.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use crate::constraints::ConstraintsRequest;
 use crate::gnp::Position;
-use crate::model::{BatchId, CrawlPolicy, Difference, PolicyRequest, Strategy};
+use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
 use super::{Error, batches, constraints, planner, positions, settings, tasks, unsigned};
@@ -76,33 +75,20 @@ pub enum SubmitError {
         /// The strategy asked for.
         asked: Strategy,
     },
-    /// The batch has another policy.
+    /// The batch has another policy, or other constraints.
     #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
-    OtherPolicy {
+    Differs {
         /// The batch.
         batch: String,
         /// What it has, and what was asked for.
         differences: Vec<Difference>,
     },
-    /// The batch has other constraints.
-    #[error("batch {batch} has {}: choose another batch or leave that out", .differences.join(", "))]
-    OtherConstraints {
-        /// The batch.
-        batch: String,
-        /// What it has, and what was asked for.
-        differences: Vec<String>,
-    },
     /// Somebody removes the batch.
     #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
     BeingRemoved(String),
-    /// Large sites would be asked less often than small ones.
-    #[error("policy.shortest_interval: {shortest:?} is more than the request_interval of {interval:?}")]
-    ShortestIsLonger {
-        /// The interval of large sites.
-        shortest: Duration,
-        /// That of small ones.
-        interval: Duration,
-    },
+    /// A field of the policy does not agree with another.
+    #[error("policy.{0}")]
+    Policy(OutOfBounds),
     /// The key belongs to a submission to another batch.
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
     KeyOfOtherBatch {
@@ -218,20 +204,14 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
         return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
     }
-    let differences = submission.policy.differences(&batch.policy);
-    if !differences.is_empty() {
-        return Err(SubmitError::OtherPolicy { batch: batch.name, differences });
-    }
     let has = constraints::settle(conn, batch.id, &submission.constraints).await?;
-    let differences = submission.constraints.differences(&has);
+    let mut differences = submission.policy.differences(&batch.policy);
+    differences.extend(submission.constraints.differences(&has));
     if !differences.is_empty() {
-        return Err(SubmitError::OtherConstraints { batch: batch.name, differences });
+        return Err(SubmitError::Differs { batch: batch.name, differences });
     }
     // Looked at here, where it is known whose the other is; the caller's transaction takes the batch back.
-    let (shortest, interval) = (batch.policy.shortest_interval, batch.policy.request_interval);
-    if shortest > interval {
-        return Err(SubmitError::ShortestIsLonger { shortest, interval });
-    }
+    batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }
 
@@ -288,6 +268,8 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
 
     use super::*;
@@ -478,10 +460,11 @@ mod tests {
         let mut conn = pool.acquire().await.expect("a connection");
         let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
         assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
-        // Of a scheduler that does not know of it.
-        sqlx::query("update batches set shortest_interval_ms = null").execute(&mut *conn).await.expect("written");
-        let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
-        assert_eq!(batch.policy.shortest_interval, batch.policy.request_interval);
+        // What this build cannot read is told by its place.
+        let sql = "update batches set policy = policy - 'max_depth' where name = 'autumn'";
+        sqlx::query(sql).execute(&mut *conn).await.expect("written");
+        let error = batches::by_name(&mut conn, "autumn").await.expect_err("half a policy").to_string();
+        assert!(error.starts_with("inconsistent row: batches.policy is missing field `max_depth`"), "{error}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -509,7 +492,7 @@ mod tests {
         let plain = Submission { batch: "plain".into(), ..submission(names(0..1)) };
         run(&pool, &plain).await.expect("a batch without");
         let refused = run(&pool, &Submission { batch: "plain".into(), ..asking }).await.expect_err("refused");
-        assert!(matches!(refused, SubmitError::OtherConstraints { .. }), "{refused}");
+        assert!(matches!(refused, SubmitError::Differs { .. }), "{refused}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -579,8 +579,7 @@ mod tests {
         line.trial.execute("update agents set tags = '{near}' where name <> 'a6'").await;
         line.trial
             .execute(
-                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
-                 select id, '{}', '{}', '{near}', 'wait' from batches",
+                r#"insert into batch_constraints (batch_id, constraints) select id, '{"tags": ["near"]}' from batches"#,
             )
             .await;
         let asked = line.confirm().await;

@@ -514,7 +514,7 @@ mod tests {
         let agents = trial.connect(2).await;
         trial.execute("update agents set capacity = 10").await;
         let tasks = located(&trial, 8).await;
-        trial.execute("update batches set request_interval_ms = 0").await;
+        trial.execute(r#"update batches set policy = policy || '{"request_interval_ms": 0}'"#).await;
         for (_, site) in &tasks {
             trial.measured(*site, &[(agents[0].0, Some(200)), (agents[1].0, Some(10))]).await;
         }

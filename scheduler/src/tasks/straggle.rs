@@ -147,7 +147,10 @@ mod tests {
             let agents = trial.connect(3).await;
             let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
             trial
-                .execute("update batches set request_interval_ms = 0, max_pages = 100000, max_duration_ms = 3600000")
+                .execute(
+                    r#"update batches set policy = policy
+                       || '{"request_interval_ms": 0, "max_pages": 100000, "max_duration_ms": 3600000}'"#,
+                )
                 .await;
             let mut conn = trial.conn().await;
             let site = fixtures::site(&mut conn, "slow.cn").await;
@@ -300,8 +303,7 @@ mod tests {
         scene
             .trial
             .execute(
-                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
-                 select id, '{}', '{}', '{fast}', 'wait' from batches",
+                r#"insert into batch_constraints (batch_id, constraints) select id, '{"tags": ["fast"]}' from batches"#,
             )
             .await;
         scene.trial.execute("update agents set tags = '{fast}' where name = 'a1'").await;
@@ -331,8 +333,8 @@ mod tests {
         scene
             .trial
             .execute(
-                "insert into batch_constraints (batch_id, countries, carriers, tags, unmet)
-                 select id, '{}', '{}', '{only}', 'wait' from batches where name = 'only'",
+                r#"insert into batch_constraints (batch_id, constraints)
+                   select id, '{"tags": ["only"]}' from batches where name = 'only'"#,
             )
             .await;
         let mut conn = scene.trial.conn().await;

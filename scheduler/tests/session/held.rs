@@ -18,8 +18,7 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     agent.welcome().await;
     // As after a first crawl.
     sqlx::raw_sql(
-        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('b', 'random', 10, 100000, 3, 60000, 1000);
+        "insert into batches (name, strategy) values ('b', 'random');
          with there as (
              insert into sites (name, crawled_at) select n || '.cn', '192.0.2.7' from generate_series(1, 5) n returning id
          )

@@ -6,12 +6,13 @@ use super::*;
 /// slot, and the near one is away.
 async fn far_away(pool: &PgPool) {
     sqlx::raw_sql(
-        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('b', 'earliest-finish', 100000, 10000000000, 3, 3600000, 0);
+        r#"insert into batches (name, strategy) values ('b', 'earliest-finish');
+         update batches set policy = policy || '{"max_pages": 100000, "max_bytes": 10000000000, "max_duration_ms": 3600000,
+                                                 "request_interval_ms": 0, "shortest_interval_ms": 0}';
          insert into sites (name) values ('a.cn');
          insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
          select s.id, a.id, case a.name when 'far' then 400000 else 10000 end, 5, 0 from sites s, agents a;
-         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'located' from batches b, sites s;",
+         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'located' from batches b, sites s;"#,
     )
     .execute(pool)
     .await

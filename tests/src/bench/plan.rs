@@ -109,8 +109,7 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
          select n, array(select 150 * random() from generate_series(1, 8) where n >= 0) as at from generate_series(0, 39) n;
          insert into embeddings (epoch, dimensions, landmarks, fit_error) overriding system value values (1, 8, '{{}}', 0);
          {AGENTS_PLACED};
-         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('seeded', 'gnp-top3', 10, 100000, 3, 60000, 1000);
+         insert into batches (name, strategy) values ('seeded', 'gnp-top3');
          insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
          from generate_series(1, {SITES}) n;
          insert into tasks (batch_id, site_id, state) select b.id, s.id, 'done' from batches b cross join sites s;

@@ -4,11 +4,10 @@ use std::collections::HashSet;
 
 use landfall_proto::v1;
 
-use crate::config::CrawlConfig;
-use crate::constraints::Constraints;
+use crate::constraints::{Constraints, ConstraintsRequest};
 use crate::explain;
 use crate::gnp::Position;
-use crate::model::Strategy;
+use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::naming;
 use crate::site_list::SiteName;
 use crate::store::alarms::Alarm;
@@ -22,7 +21,7 @@ use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
 use crate::throughput::Estimate;
 
-use super::{InvalidField, constraints, duration, policies, rtt, timestamp};
+use super::{InvalidField, duration, rtt, timestamp};
 
 /// The longest idempotency key, in bytes.
 const MAX_KEY: usize = 200;
@@ -40,8 +39,8 @@ pub(in crate::grpc) struct Intake {
 }
 
 impl Intake {
-    /// Begins with the header.
-    pub(in crate::grpc) fn new(header: v1::SubmitHeader, config: &CrawlConfig) -> Result<Self, InvalidField> {
+    /// Begins with the header; `usual` is the policy of batches that say nothing.
+    pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
         }
@@ -49,9 +48,9 @@ impl Intake {
             submission: Submission {
                 batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
                 strategy: strategy(&header.strategy)?,
-                policy: header.policy.map(policies::request).transpose()?.unwrap_or_default(),
-                constraints: header.constraints.map(constraints::request).transpose()?.unwrap_or_default(),
-                default_policy: policies::usual(config),
+                policy: header.policy.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                constraints: header.constraints.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                default_policy: usual.clone(),
                 idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
                 sites: Vec::new(),
                 positions: Vec::new(),
@@ -204,10 +203,10 @@ pub(in crate::grpc) fn shown_batch(
     v1::ShowBatchResponse {
         name: batch.name,
         strategy: batch.strategy.name().to_owned(),
-        policy: Some(policies::message(batch.policy)),
+        policy: Some(PolicyRequest::from(batch.policy).into()),
         progress: Some(progress),
         endings: endings.into_iter().map(Into::into).collect(),
-        constraints: Some(constraints::message(asked)),
+        constraints: Some(ConstraintsRequest::from(asked).into()),
     }
 }
 
@@ -356,19 +355,18 @@ impl From<Candidate> for v1::Candidate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CrawlPolicy;
 
-    fn intake(policy: v1::CrawlPolicy, config: &CrawlConfig) -> Result<CrawlPolicy, InvalidField> {
+    fn intake(policy: v1::CrawlPolicy, usual: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
         let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };
-        let submission = Intake::new(header, config)?.submission;
+        let submission = Intake::new(header, usual)?.submission;
         Ok(submission.policy.or(&submission.default_policy))
     }
 
     #[test]
     fn what_a_policy_leaves_out_is_the_schedulers_configuration() {
-        let config = CrawlConfig { max_pages: 7, max_depth: 3, ..CrawlConfig::default() };
+        let usual = CrawlPolicy { max_pages: 7, max_depth: 3, ..CrawlPolicy::default() };
         let asked = v1::CrawlPolicy { max_bytes: Some(9), max_depth: Some(0), ..v1::CrawlPolicy::default() };
-        let policy = intake(asked, &config).expect("a policy");
+        let policy = intake(asked, &usual).expect("a policy");
         assert_eq!((policy.max_pages, policy.max_bytes, policy.max_depth), (7, 9, 0), "a depth of 0 means something");
     }
 
@@ -379,7 +377,7 @@ mod tests {
         for (asked, message) in
             [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: more than 2147483647")]
         {
-            assert_eq!(intake(asked, &CrawlConfig::default()).expect_err("refused").to_string(), message);
+            assert_eq!(intake(asked, &CrawlPolicy::default()).expect_err("refused").to_string(), message);
         }
     }
 }

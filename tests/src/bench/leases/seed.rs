@@ -34,8 +34,7 @@ pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
         "set session_replication_role = replica;
          update agents set incarnation = 1;
          insert into sessions (agent_id, incarnation, expires_at) select id, 1, now() + interval '1 hour' from agents;
-         insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('seeded', 'random', 10, 100000, 3, 60000, 1000);
+         insert into batches (name, strategy) values ('seeded', 'random');
          insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
          from generate_series(1, {count}) n;
          with fleet as (select array_agg(id order by id) as ids from agents),

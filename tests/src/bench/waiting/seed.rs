@@ -89,7 +89,7 @@ impl Standing {
             Self::Unmet => {
                 let reason = "no agent meets the constraints: 9 of 9 are not in AQ";
                 let waiting = Waiting { log: located, held: true, ..waiting };
-                [connected(1, false), waiting.text(), constrained("array['AQ']", "null", reason)].concat()
+                [connected(1, false), waiting.text(), constrained(r#"{"countries": ["AQ"]}"#, reason)].concat()
             }
             Self::Quota => {
                 let reason =
@@ -99,7 +99,7 @@ impl Standing {
                     where id % 10 = 0;"
                     .to_owned();
                 let crawled = crawled("now() - interval '1 hour'");
-                let constrained = constrained("'{}'", "1000", reason);
+                let constrained = constrained(r#"{"bytes_per_day": 1000}"#, reason);
                 [connected(1, false), waiting.text(), done, crawled, constrained].concat()
             }
             Self::Done => [connected(1, false), rounds(self.sites(tasks)), crawled("t.state_since")].concat(),
@@ -167,8 +167,7 @@ impl Waiting<'_> {
     fn text(self) -> String {
         let Self { tasks, strategy, state, reason, held, known, log } = self;
         format!(
-            "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-             values ('waiting', '{strategy}', 10, 100000, 3, 60000, 1000);
+            "insert into batches (name, strategy) values ('waiting', '{strategy}');
              insert into sites (id, name, origin, address, crawled_at) overriding system value
              select n, 's' || n || '.bench.test', case when {known} then 'https://s' || n || '.bench.test' end,
                     case when {known} then inet '10.0.0.0' + n end,
@@ -230,8 +229,10 @@ fn mapped(sites: u32) -> String {
 /// So many crawls under way, dealt out to the agents, for ten hours each; the numbers of their sites and tasks follow those that are taken.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
-        "insert into batches (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms)
-         values ('busy', 'random', 1000000, 100000000000, 30, 86400000, 1000);
+        "insert into batches (name, strategy) values ('busy', 'random');
+         update batches set policy = policy || jsonb_build_object(
+             'max_pages', 1000000, 'max_bytes', 100000000000, 'max_depth', 30, 'max_duration_ms', 86400000
+         ) where name = 'busy';
          create temporary table busy as
              select {taken} + n as id, inet '10.1.0.0' + n % {ADDRESSES} as address, a.id as agent_id, s.id as session_id
              from generate_series(1, {crawls}) n
@@ -261,11 +262,11 @@ fn held(cause: &str) -> String {
 }
 
 /// The batch asks this of its agents, and nobody meets it.
-fn constrained(countries: &str, bytes_per_day: &str, reason: &str) -> String {
+fn constrained(constraints: &str, reason: &str) -> String {
     let held = held("unmet");
     format!(
-        "insert into batch_constraints (batch_id, countries, carriers, tags, bytes_per_day, unmet, reason, reason_since)
-         values (1, {countries}, '{{}}', '{{}}', {bytes_per_day}, 'wait', '{reason}', now() - interval '1 hour');
+        "insert into batch_constraints (batch_id, constraints, reason, reason_since)
+         values (1, '{constraints}', '{reason}', now() - interval '1 hour');
          {held}"
     )
 }
@@ -273,9 +274,8 @@ fn constrained(countries: &str, bytes_per_day: &str, reason: &str) -> String {
 /// Ten rounds of each site, eight days apart: none is in the log any more.
 fn rounds(sites: u32) -> String {
     format!(
-        "insert into batches
-             (name, strategy, max_pages, max_bytes, max_depth, max_duration_ms, request_interval_ms, recrawl_interval_ms)
-         values ('done', 'random', 10, 100000, 3, 60000, 1000, 31536000000);
+        "insert into batches (name, strategy) values ('done', 'random');
+         update batches set policy = policy || jsonb_build_object('recrawl_interval_ms', 31536000000);
          insert into sites (id, name, origin, address, crawled_at) overriding system value
          select n, 's' || n || '.bench.test', 'https://s' || n || '.bench.test', inet '10.0.0.0' + n, inet '10.0.0.0' + n
          from generate_series(1, {sites}) n;
