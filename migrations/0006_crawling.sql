@@ -1,5 +1,11 @@
 -- Crawling: batches of tasks, the agents chosen for them, leases, and outcomes.
 
+-- How agents are chosen for the tasks of a batch: in two passes, which each look for their own.
+create type choice_kind as enum (
+    'alone',  -- for each task by itself
+    'planned' -- for all of them together
+);
+
 -- Batches: lists of sites that are crawled by one policy and one strategy.
 create table batches (
     -- Its number.
@@ -8,6 +14,9 @@ create table batches (
     name text not null constraint batches_name_unique unique,
     -- How agents are chosen: a name of `model::Strategy`.
     strategy text not null,
+    -- Which of the two ways that is.
+    choice choice_kind not null
+        generated always as (case when strategy = 'earliest-finish' then 'planned'::choice_kind else 'alone'::choice_kind end) stored,
     -- How far each site is crawled, and how: a `model::CrawlPolicy`; by default that of a scheduler
     -- without a configuration.
     policy jsonb not null default
@@ -109,6 +118,8 @@ create table tasks (
     reason text,
     -- Why it failed or was cancelled; null otherwise.
     reason_kind reason_kind,
+    -- How its agent is chosen: its batch's, repeated for the indexes.
+    choice choice_kind not null default 'alone',
     -- Whether it has a hold in `task_holds` that is not admitted: no agent is chosen for it.
     held boolean not null default false,
     -- The newest assignment; null before the first.
@@ -135,7 +146,10 @@ create index tasks_by_site on tasks (site_id);
 create index tasks_held on tasks (reason) where state in ('submitted', 'measuring') and reason is not null;
 -- Tasks that an agent can be chosen for. Those whose lease was lost come first (token > 0): an
 -- operator has waited for them longest.
-create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held;
+create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held and choice = 'alone';
+-- The same batch by batch, as a plan may leave batches out.
+create index tasks_to_plan on tasks (batch_id, (token = 0), id)
+    where state = 'located' and not held and choice = 'planned';
 -- Tasks of an agent in the order of grants, those whose lease was lost first; and how many it has.
 create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
 -- What of a batch waits for an agent that may not have it any more.
@@ -420,22 +434,25 @@ create index recalls_untold on recalls (agent_id) where sent_at is null;
 create index recalls_newest on recalls (asked_at);
 
 -- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
--- All tasks of a site share the newest one.
+-- All tasks of a site share the newest one; those that wait for it are held.
 create table confirmations (
     -- The site.
     site_id bigint primary key references sites (id),
-    -- When it began.
-    began_at timestamptz not null default now(),
+    -- Since when it is wanted.
+    wanted_at timestamptz not null default now(),
+    -- When it began; null until its agents are chosen.
+    began_at timestamptz,
     -- When all agents had answered or were not waited for any longer; null while one is waited for.
     ended_at timestamptz
 );
-create index confirmations_open on confirmations (began_at) where ended_at is null;
+create index confirmations_wanted on confirmations (wanted_at, site_id) where began_at is null and ended_at is null;
+create index confirmations_open on confirmations (began_at) where began_at is not null and ended_at is null;
 
 -- The agents that a confirmation asks, one after another; none when no agent can be nearer than
 -- those that have measured.
 create table confirmers (
     -- The site.
-    site_id bigint not null references confirmations (site_id),
+    site_id bigint not null references confirmations (site_id) on delete cascade,
     -- The agent.
     agent_id bigint not null references agents (id),
     -- When it was ordered to measure, the last time; null until its turn.
@@ -443,14 +460,4 @@ create table confirmers (
     -- When its measurement or its failure was seen; null until then.
     answered_at timestamptz,
     primary key (site_id, agent_id)
-);
-
--- Sites whose distances are too uncertain to choose an agent by, of batches that do not confirm
--- every site. A row is deleted when the confirmation begins.
-create table wanted_confirmations (
-    -- The site.
-    site_id bigint primary key references sites (id),
-    -- Since when: a strategy that can do without waits no longer than a confirmation is expected to
-    -- take.
-    wanted_at timestamptz not null default now()
 );

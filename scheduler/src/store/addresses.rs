@@ -283,10 +283,7 @@ mod tests {
             "who does not hold a lease says nothing of its site"
         );
         let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
-            let waiting =
-                assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
-                    .await
-                    .expect("look");
+            let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 10).await.expect("look");
             waiting.into_iter().map(|task| task.task).collect()
         };
         assert_eq!((admit(&mut conn, 8, None, 10).await.expect("admit").0, chosen(&mut conn).await), (0, vec![]));

@@ -172,10 +172,7 @@ mod tests {
         let next = fixtures::task(&mut conn, second, site, "located").await;
         let unhurt = fixtures::task(&mut conn, second, other, "located").await;
         let chosen = async |conn: &mut PgConnection| {
-            let waiting =
-                assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 10)
-                    .await
-                    .expect("look");
+            let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 10).await.expect("look");
             waiting.into_iter().map(|task| task.task).collect::<Vec<_>>()
         };
         assert_eq!(chosen(&mut conn).await, [next, unhurt]);

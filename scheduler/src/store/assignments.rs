@@ -37,8 +37,6 @@ pub struct Waiting {
     pub parted: Option<String>,
     /// How long it has been in its state.
     pub waited: Duration,
-    /// Whether its site was confirmed lately, or still is to be.
-    pub asked: bool,
 }
 
 /// Which strategies' tasks are asked for.
@@ -53,46 +51,24 @@ pub enum Pool<'a> {
     },
 }
 
-impl Pool<'_> {
-    fn without(self) -> Vec<i64> {
-        match self {
-            Self::EachByItself => Vec::new(),
-            Self::Together { without } => without.iter().map(|batch| batch.get()).collect(),
-        }
-    }
-}
-
-/// How long confirmations count, and are waited for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Within {
-    /// For how long one that has ended counts.
-    pub confirmed: Duration,
-    /// How long one is waited for by tasks that could do without.
-    pub confirming: Duration,
-}
-
-/// Located tasks, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are skipped, and
-/// so are those that are held (`super::holds`), those of `gnp-confirmed` whose site has no confirmation that ended
-/// `within.confirmed` ago, and those of a strategy that has unsure sites confirmed while theirs is wanted or under way, for
-/// `within.confirming` at most: they would have waited as long, and an agent that keeps silent must not keep them longer.
+/// Located tasks that are not held, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are
+/// skipped.
 ///
 /// # Errors
 /// When the database fails or a stored strategy is unknown.
-pub async fn waiting(
-    conn: &mut PgConnection,
-    pool: Pool<'_>,
-    within: Within,
-    limit: i64,
-) -> Result<Vec<Waiting>, Error> {
-    let unsure = Strategy::ALL.into_iter().filter(|strategy| strategy.confirms_the_unsure());
-    let unsure: Vec<String> = unsure.map(|strategy| strategy.name().to_owned()).collect();
+pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<Waiting>, Error> {
+    let next = match pool {
+        Pool::EachByItself => next_alone(conn, limit).await?,
+        Pool::Together { without } => next_planned(conn, without, limit).await?,
+    };
+    if next.is_empty() {
+        return Ok(Vec::new());
+    }
     let rows = sqlx::query_as!(
         Row,
         r#"
         select t.id, t.site_id, t.batch_id, t.reason, b.strategy,
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
-               (coalesce(r.ended_at >= now() - make_interval(secs => $2), r.site_id is not null)
-                or exists (select from wanted_confirmations w where w.site_id = t.site_id)) as "asked!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
@@ -117,33 +93,65 @@ pub async fn waiting(
             from sessions s where s.agent_id = c.agent_id and s.state = 'active'
             offset 0
         ) there on true
-        left join confirmations r on r.site_id = t.site_id
-        where t.state = 'located' and not t.held and (b.strategy = $4) = $5
-          and t.batch_id <> all($8)
-          and (b.strategy <> $1 or r.ended_at >= now() - make_interval(secs => $2))
-          and (b.strategy <> all($6) or not (
-              r.site_id is not null and r.ended_at is null and r.began_at > now() - make_interval(secs => $7)
-              or exists (
-                  select from wanted_confirmations w
-                  where w.site_id = t.site_id and w.wanted_at > now() - make_interval(secs => $7)
-              )
-          ))
+        where t.id = any($1)
         order by t.token = 0, t.id
-        limit $3
-        for update of t skip locked
         "#,
-        Strategy::GnpConfirmed.name(),
-        within.confirmed.as_secs_f64(),
-        limit,
-        Strategy::EarliestFinish.name(),
-        matches!(pool, Pool::Together { .. }),
-        &unsure,
-        within.confirming.as_secs_f64(),
-        &pool.without(),
+        &next,
     )
     .fetch_all(conn)
     .await?;
     rows.into_iter().map(Waiting::try_from).collect()
+}
+
+/// By index, however many wait.
+async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, Error> {
+    let next = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where state = 'located' and not held and choice = 'alone'
+        order by token = 0, id
+        limit $1
+        for update skip locked
+        "#,
+        limit,
+    );
+    Ok(next.fetch_all(conn).await?)
+}
+
+/// From batch to batch by index: of one that is left out nothing is read, and of each other no more than the limit.
+async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<i64>, Error> {
+    let without: Vec<i64> = without.iter().map(|batch| batch.get()).collect();
+    let next = sqlx::query_scalar!(
+        r#"
+        with recursive planned (batch_id) as (
+            select min(batch_id) from tasks where state = 'located' and not held and choice = 'planned'
+            union all
+            select (
+                select min(t.batch_id) from tasks t
+                where t.state = 'located' and not t.held and t.choice = 'planned' and t.batch_id > p.batch_id
+            )
+            from planned p where p.batch_id is not null
+        ), next as materialized (
+            select w.id from planned p
+            cross join lateral (
+                select t.id, t.token = 0 as fresh from tasks t
+                where t.batch_id = p.batch_id and t.state = 'located' and not t.held and t.choice = 'planned'
+                order by t.token = 0, t.id
+                limit $2
+            ) w
+            where p.batch_id <> all($1)
+            order by w.fresh, w.id
+            limit $2
+        )
+        select t.id from tasks t
+        where t.id in (select id from next) and t.state = 'located' and not t.held
+        order by t.token = 0, t.id
+        for update of t skip locked
+        "#,
+        &without,
+        limit,
+    );
+    Ok(next.fetch_all(conn).await?)
 }
 
 /// What an agent was chosen from, beside the candidates.
@@ -434,7 +442,7 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a lease that was lost");
-        let chosen = waiting(&mut conn, Pool::EachByItself, Within::default(), 2).await.expect("look");
+        let chosen = waiting(&mut conn, Pool::EachByItself, 2).await.expect("look");
         assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }
 }

@@ -1,16 +1,17 @@
 //! Confirmations: which agents were asked to measure a site before it gets its agent, of a `gnp-confirmed` batch or because its distances
 //! were too unsure to choose by.
 //!
-//! A confirmation belongs to the site: every task of the site shares it, until it is too old. Its confirmers are asked
-//! by measurement orders, one at a time like everybody who measures a site. Nothing of it is kept in memory.
+//! A confirmation belongs to the site: every task of the site shares it, until it is too old. It is wanted, begins and ends; until then the
+//! tasks that wait for it are held. Its confirmers are asked by measurement orders, one at a time like everybody who measures a site.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
 
-use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
+use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
 use super::measurements::raw_sites;
 use super::{Error, round_trip};
@@ -18,48 +19,138 @@ use super::{Error, round_trip};
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);
 
-/// Wants these sites confirmed. Those that are wanted already are no error.
-///
-/// # Errors
-/// When the database fails.
-pub async fn want(conn: &mut PgConnection, sites: &[SiteId]) -> Result<(), Error> {
-    sqlx::query!(
-        "insert into wanted_confirmations (site_id) select unnest($1::bigint[]) order by 1 on conflict do nothing",
-        &raw_sites(sites),
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
+/// A site's newest confirmation, unless it is too old to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not ended.
+    Open {
+        /// For how long it has been under way, or wanted where it has not begun.
+        since: Duration,
+    },
+    /// It has ended.
+    Ended,
 }
 
-/// The sites of located `gnp-confirmed` tasks whose confirmation has not begun, or ended more than `max_age` ago, and those that are
-/// [wanted](want); at most `limit`, and so many only that no more than `at_once` are open.
+/// How these sites' confirmations stand; those that have none, or one that ended more than `max_age` ago, are absent.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn due(conn: &mut PgConnection, max_age: Duration, limit: i64, at_once: i64) -> Result<Vec<SiteId>, Error> {
-    let sites = sqlx::query_scalar!(
+pub async fn standing(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    max_age: Duration,
+) -> Result<HashMap<SiteId, Standing>, Error> {
+    let rows = sqlx::query!(
         r#"
-        select t.site_id as "site_id!"
-        from tasks t join batches b on b.id = t.batch_id
-        where t.state = 'located' and b.strategy = $1
-          and not exists (
-              select from confirmations r
-              where r.site_id = t.site_id and (r.ended_at is null or r.ended_at >= now() - make_interval(secs => $2))
-          )
-        union
-        select site_id from wanted_confirmations
-        order by 1
-        limit greatest(0, least($3::bigint, $4 - (select count(*) from confirmations where ended_at is null)))
+        select site_id, ended_at is null as "open!",
+               greatest(extract(epoch from now() - coalesce(began_at, wanted_at)), 0)::float8 as "since_s!"
+        from confirmations
+        where site_id = any($1) and (ended_at is null or ended_at >= now() - make_interval(secs => $2))
         "#,
-        Strategy::GnpConfirmed.name(),
+        &raw_sites(sites),
         max_age.as_secs_f64(),
-        limit,
-        at_once,
     )
     .fetch_all(conn)
     .await?;
-    Ok(sites.into_iter().map(SiteId::new).collect())
+    rows.into_iter()
+        .map(|row| {
+            let since = Duration::try_from_secs_f64(row.since_s)
+                .map_err(|_| Error::inconsistent("confirmations", "began_at", &row.since_s))?;
+            Ok((SiteId::new(row.site_id), if row.open { Standing::Open { since } } else { Standing::Ended }))
+        })
+        .collect()
+}
+
+/// A task that is to wait until its site is confirmed.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The task.
+    pub task: TaskId,
+    /// Its site.
+    pub site: SiteId,
+    /// How long it waits at most; `None`: until the confirmation ends.
+    pub patience: Option<Duration>,
+}
+
+/// Wants sites confirmed, and holds the tasks that wait for it: they are located, and locked by the caller. A site whose confirmation ended
+/// more than `max_age` ago is confirmed anew; one whose confirmation ends at this moment holds nothing any more.
+///
+/// # Errors
+/// When the database fails.
+pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration) -> Result<(), Error> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
+    // Locks each row, changed or not: who ends a confirmation lets tasks go behind it, and would not see those that are held meanwhile.
+    sqlx::query!(
+        r#"
+        insert into confirmations (site_id)
+        select distinct site_id from unnest($1::bigint[]) as wanted (site_id) order by site_id
+        on conflict (site_id) do update set wanted_at = now(), began_at = null, ended_at = null
+        where confirmations.ended_at < now() - make_interval(secs => $2)
+        "#,
+        &raw_sites(&sites),
+        max_age.as_secs_f64(),
+    )
+    .execute(&mut *conn)
+    .await?;
+    let open = standing(conn, &sites, Duration::ZERO).await?;
+    let open = |one: &&Wanted| matches!(open.get(&one.site), Some(Standing::Open { .. }));
+    let holds = wanted.iter().filter(open).map(|one| (one.task, Cause::Confirming(one.patience)));
+    holds::hold(conn, &holds.collect::<Vec<_>>()).await?;
+    Ok(())
+}
+
+/// What is to be confirmed next.
+#[derive(Debug, Default)]
+pub struct Next {
+    /// Sites whose confirmation is to begin.
+    pub sites: Vec<SiteId>,
+    /// How many were looked at.
+    pub looked_at: usize,
+}
+
+/// The sites whose confirmation has been wanted longest, at most `limit`, and so many only that no more than `at_once` are open. Those for
+/// which nobody waits any more are forgotten.
+///
+/// # Errors
+/// When the database fails.
+pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Next, Error> {
+    // Locked first: whoever wants one holds its tasks in the same transaction, and they are seen by what follows.
+    let wanted = sqlx::query_scalar!(
+        r#"
+        select site_id from confirmations
+        where began_at is null and ended_at is null
+        order by wanted_at, site_id
+        limit greatest(0, least($1, $2 - (
+            select count(*) from confirmations where began_at is not null and ended_at is null
+        )))
+        for update skip locked
+        "#,
+        limit,
+        at_once,
+    )
+    .fetch_all(&mut *conn)
+    .await?;
+    if wanted.is_empty() {
+        return Ok(Next::default());
+    }
+    sqlx::query!(
+        r#"
+        delete from confirmations r
+        where r.site_id = any($1)
+          and not exists (select from task_holds h where h.site_id = r.site_id and h.cause = 'confirming' offset 0)
+        "#,
+        &wanted,
+    )
+    .execute(&mut *conn)
+    .await?;
+    let sites =
+        sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted)
+            .fetch_all(conn)
+            .await?;
+    Ok(Next { sites: sites.into_iter().map(SiteId::new).collect(), looked_at: wanted.len() })
 }
 
 /// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
@@ -90,39 +181,26 @@ pub async fn tried(
     Ok(tried)
 }
 
-/// Begins the confirmation of these sites, each by these agents; one by nobody ends at once. A confirmation that another
-/// scheduler began meanwhile, and one that ended less than `max_age` ago, stays as it is; none of them is wanted any more.
-///
-/// Tasks that wait for it say `reason`, in place of a `former` one or nothing, until it ends. Returns how many ended at once.
+/// Begins the confirmation of these sites, each by these agents, where it is wanted and has not begun; one by nobody ends at once. Returns
+/// how many ended.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn begin(
-    conn: &mut PgConnection,
-    confirmations: &[(SiteId, Vec<AgentId>)],
-    max_age: Duration,
-    reason: &str,
-    former: &[&str],
-) -> Result<u64, Error> {
+pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
     let begun: Vec<i64> = sqlx::query_scalar!(
         r#"
-        insert into confirmations (site_id, ended_at)
-        select site_id, case when empty then now() end
+        update confirmations r set began_at = now(), ended_at = case when begun.empty then now() end
         from unnest($1::bigint[], $2::boolean[]) as begun (site_id, empty)
-        order by site_id
-        on conflict (site_id) do update set began_at = now(), ended_at = excluded.ended_at
-        where confirmations.ended_at < now() - make_interval(secs => $3)
-        returning site_id
+        where r.site_id = begun.site_id and r.began_at is null and r.ended_at is null
+        returning r.site_id
         "#,
         &sites,
         &empty,
-        max_age.as_secs_f64(),
     )
     .fetch_all(&mut *conn)
     .await?;
-    sqlx::query!("delete from wanted_confirmations where site_id = any($1)", &sites).execute(&mut *conn).await?;
     sqlx::query!("delete from confirmers where site_id = any($1)", &begun).execute(&mut *conn).await?;
     let asked = confirmations.iter().filter(|(site, _)| begun.contains(&site.get()));
     let (sites, agents): (Vec<i64>, Vec<i64>) =
@@ -134,28 +212,10 @@ pub async fn begin(
     )
     .execute(&mut *conn)
     .await?;
-    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
-    sqlx::query!(
-        r#"
-        update tasks set reason = $2 from batches
-        where site_id = any($1) and state::text = 'located' and (reason is null or reason = any($4))
-          and batches.id = tasks.batch_id and batches.strategy = any($3)
-        "#,
-        &sites,
-        reason,
-        &confirming(),
-        &former,
-    )
-    .execute(conn)
-    .await?;
     let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(&site.get()));
-    Ok(u64::try_from(ended.count()).unwrap_or(u64::MAX))
-}
-
-/// The strategies that wait for confirmations.
-pub(super) fn confirming() -> Vec<String> {
-    let waits = |strategy: &Strategy| *strategy == Strategy::GnpConfirmed || strategy.confirms_the_unsure();
-    Strategy::ALL.into_iter().filter(waits).map(|strategy| strategy.name().to_owned()).collect()
+    let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
+    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
 /// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that
@@ -173,7 +233,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         join confirmers c using (site_id)
         join sessions s on s.agent_id = c.agent_id and s.state = 'active'
         left join site_sightings seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
-        where r.ended_at is null
+        where r.began_at is not null and r.ended_at is null
           and c.answered_at is null
           and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
           and not exists (select from measurement_orders open where open.site_id = r.site_id)
@@ -239,7 +299,7 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
         r#"
         update confirmers c set answered_at = now()
         from confirmations r, site_measurements m
-        where r.ended_at is null and c.site_id = r.site_id and c.answered_at is null
+        where r.began_at is not null and r.ended_at is null and c.site_id = r.site_id and c.answered_at is null
           and m.site_id = c.site_id and m.prober_id = c.agent_id
           and m.measured_at >= case when m.rtt_us is null then coalesce(c.asked_at, r.began_at)
                                     else r.began_at - make_interval(secs => $1) end
@@ -251,34 +311,30 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
     Ok(())
 }
 
-/// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Takes
-/// `reason` back from their tasks; returns how many ended.
+/// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Their tasks
+/// go on; returns how many ended.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn end(conn: &mut PgConnection, patience: Duration, reason: &str) -> Result<u64, Error> {
+pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"
-        with ended as (
-            update confirmations r set ended_at = now()
-            where r.ended_at is null
-              and (r.began_at < now() - make_interval(secs => $1) or not exists (
-                  select from confirmers c
-                  join sessions s on s.agent_id = c.agent_id and s.state = 'active'
-                  where c.site_id = r.site_id and c.answered_at is null
-                    and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
-              ))
-            returning r.site_id
-        ), freed as (
-            update tasks set reason = null from ended
-            where tasks.site_id = ended.site_id and tasks.state::text = 'located' and tasks.reason = $2
-        )
-        select count(*) as "ended!" from ended
+        update confirmations r set ended_at = now()
+        where r.began_at is not null and r.ended_at is null
+          and (r.began_at < now() - make_interval(secs => $1) or not exists (
+              select from confirmers c
+              join sessions s on s.agent_id = c.agent_id and s.state = 'active'
+              where c.site_id = r.site_id and c.answered_at is null
+                and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          ))
+        returning r.site_id
         "#,
         patience.as_secs_f64(),
-        reason,
     )
-    .fetch_one(conn)
+    .fetch_all(&mut *conn)
     .await?;
-    Ok(u64::try_from(ended).unwrap_or(0))
+    let ended: Vec<SiteId> = ended.into_iter().map(SiteId::new).collect();
+    // A statement of its own: it sees whoever wanted one a moment ago.
+    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

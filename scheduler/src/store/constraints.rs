@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
 use crate::model::{AgentId, BatchId, SiteId};
 
-use super::{Error, confirmations, unsigned};
+use super::{Error, unsigned};
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
 ///
@@ -170,15 +170,13 @@ pub async fn to_be_confirmed(
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.site_id, array_agg(distinct t.batch_id) as "batches!"
-        from tasks t join batches b on b.id = t.batch_id
-        left join batch_constraints c on c.batch_id = b.id
-        where t.site_id = any($1) and t.state::text = 'located' and b.strategy = any($2)
-        group by t.site_id
+        select h.site_id, array_agg(distinct h.batch_id) as "batches!"
+        from task_holds h left join batch_constraints c on c.batch_id = h.batch_id
+        where h.site_id = any($1) and h.cause = 'confirming'
+        group by h.site_id
         having bool_and(c.batch_id is not null)
         "#,
         &sites,
-        &confirmations::confirming(),
     )
     .fetch_all(conn)
     .await?;

@@ -90,7 +90,7 @@ pub(crate) async fn site(conn: &mut PgConnection, name: &str) -> SiteId {
 
 pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, state: &str) -> TaskId {
     let id = sqlx::query_scalar::<_, i64>(
-        "insert into tasks (batch_id, site_id, state) values ($1, $2, $3::task_state) returning id",
+        "insert into tasks (batch_id, site_id, state, choice) select $1, $2, $3::task_state, choice from batches where id = $1 returning id",
     )
     .bind(batch.get())
     .bind(site.get())

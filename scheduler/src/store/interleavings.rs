@@ -17,6 +17,8 @@ use super::sessions::{self, OpenError, Registration};
 use super::{drains, fixtures, leases, loads};
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, TaskId};
 
+mod endings;
+
 /// An agent of two slots, with as many assigned tasks as asked for.
 struct Scene {
     pool: PgPool,

@@ -92,8 +92,8 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
             update tasks t set retried_at = now(), recrawl_at = null
             from former where t.id = former.id and t.retried_at is null
         )
-        insert into tasks (batch_id, site_id, round, state)
-        select batch_id, site_id, round, case when b.strategy = any($2) then 'submitted'::task_state else 'located' end
+        insert into tasks (batch_id, site_id, round, state, choice)
+        select batch_id, site_id, round, case when b.strategy = any($2) then 'submitted'::task_state else 'located' end, b.choice
         from next join batches b on b.id = next.batch_id
         order by site_id
         -- Somebody else has just made it.

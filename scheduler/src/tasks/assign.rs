@@ -5,7 +5,7 @@
 //! their batch's constraints exclude. A task that nobody gets for that waits or fails, and what waits at an agent that may not have it
 //! any more is taken back.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::config::Config;
 use crate::explain::NEXT;
 use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
 use crate::seed;
-use crate::store::assignments::{self, From, Ground, Pool, Waiting, Within};
+use crate::store::assignments::{self, From, Ground, Pool, Waiting};
+use crate::store::confirmations::{Standing, Wanted};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::holds::{self, Which};
 use crate::store::loads::Available;
@@ -152,10 +153,8 @@ impl Assign {
     /// Chooses for one bounded batch; `true` when more may wait.
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
-        let within = within(&self.scheduler.config);
-        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, within, TASKS_PER_PASS)
-            .await
-            .context("read located tasks")?;
+        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
+        let waiting = waiting.context("read located tasks")?;
         if waiting.is_empty() {
             return Ok(false);
         }
@@ -167,6 +166,8 @@ impl Assign {
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
         let waiting = hold_broken(&mut tx, waiting).await?;
+        let Unconfirmed { waiting, standing, mut wanted } =
+            hold_unconfirmed(&mut tx, &self.scheduler.config, waiting).await?;
         let waiting = hold_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let known = Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?;
@@ -177,7 +178,7 @@ impl Assign {
         let mut chosen = BTreeSet::new();
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
         let mut unsure = Vec::new();
-        let confirming = self.scheduler.config.confirming();
+        let (confirming, max_age) = (self.scheduler.config.confirming(), self.scheduler.config.measure.site_max_age);
         for task in &waiting {
             let mut candidates = known.candidates(task.site, &agents);
             candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
@@ -188,9 +189,11 @@ impl Assign {
             let Some((choice, seed, note)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
                 continue;
             };
-            let may_be = alarm.is_none() && task.former.is_none() && is_to_be_confirmed(task, &known, &candidates);
-            if may_be && waits(&candidates, choice.agent) >= confirming {
-                unsure.push(task.site);
+            let asked = standing.contains_key(&task.site);
+            let may_be = alarm.is_none() && task.former.is_none() && !asked;
+            if may_be && is_to_be_confirmed(task, &known, &candidates) && waits(&candidates, choice.agent) >= confirming
+            {
+                unsure.push(Wanted { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
             // What kept the site from being measured says more than that no distance is known.
@@ -210,9 +213,10 @@ impl Assign {
             chosen.insert(choice.agent);
         }
         admission.set_aside(&mut tx, &unmet).await?;
-        confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
+        confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
+        wanted |= !unsure.is_empty();
         tx.commit().await.context("commit assignments")?;
-        if !unsure.is_empty() {
+        if wanted {
             self.scheduler.wakes.confirm.notify_one();
         }
         tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
@@ -221,16 +225,53 @@ impl Assign {
     }
 }
 
-/// How long confirmations count, and are waited for.
-pub(super) const fn within(config: &Config) -> Within {
-    Within { confirmed: config.measure.site_max_age, confirming: config.confirming() }
+/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure. Of one that probably stands in
+/// several places no measurement says which agent is nearest.
+pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
+    let may_be = task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site);
+    may_be && confidence::unsure(candidates)
 }
 
-/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure, and nobody was asked lately. Of one
-/// that probably stands in several places no measurement says which agent is nearest.
-pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
-    let may_be = task.strategy.confirms_the_unsure() && !task.asked && !known.suspicions.contains_key(&task.site);
-    may_be && confidence::unsure(candidates)
+/// Waiting tasks, without those that wait for a confirmation.
+pub(super) struct Unconfirmed {
+    pub(super) waiting: Vec<Waiting>,
+    /// Confirmations of their sites that count, or are under way.
+    pub(super) standing: HashMap<SiteId, Standing>,
+    /// Whether one was wanted.
+    pub(super) wanted: bool,
+}
+
+/// Holds the tasks of strategies that choose by confirmed distances alone until there are some; and for a while those that could do
+/// without, while their site is being confirmed for others: they would have waited as long, and an agent that keeps silent must not keep
+/// them longer.
+pub(super) async fn hold_unconfirmed(
+    conn: &mut PgConnection,
+    config: &Config,
+    waiting: Vec<Waiting>,
+) -> anyhow::Result<Unconfirmed> {
+    let max_age = config.measure.site_max_age;
+    let always = |task: &Waiting| task.strategy == Strategy::GnpConfirmed;
+    let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
+    let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
+    if sites.is_empty() {
+        return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
+    }
+    let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
+    let patience = |task: &Waiting| match standing.get(&task.site) {
+        Some(Standing::Ended) => None,
+        Some(Standing::Open { .. }) | None if always(task) => Some(None),
+        Some(Standing::Open { since }) if task.strategy.confirms_the_unsure() => {
+            config.confirming().checked_sub(*since).filter(|left| !left.is_zero()).map(Some)
+        }
+        Some(Standing::Open { .. }) | None => None,
+    };
+    let wanted = waiting
+        .iter()
+        .filter_map(|task| patience(task).map(|patience| Wanted { task: task.task, site: task.site, patience }));
+    let wanted: Vec<Wanted> = wanted.collect();
+    confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
+    let held = wanted.iter().map(|one| one.task).collect();
+    Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
 }
 
 /// Holds the tasks of sites whose circuit is open; returns the others.

@@ -23,7 +23,7 @@ use crate::store::{constraints, loads, measurement_orders, quarantines};
 use super::admission::Admission;
 use super::claims;
 use super::duty::OnDuty;
-use super::fleet::{FEWEST_LANDMARKS, NO_AGENT_CONNECTED, PLANNED, explain_nobody};
+use super::fleet::{FEWEST_LANDMARKS, explain_nobody};
 use super::measure::{order_lifetime, spread};
 use super::refined::Current;
 
@@ -31,8 +31,6 @@ use super::refined::Current;
 const SITES_PER_PASS: i64 = 500;
 /// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
 const OPEN_AT_ONCE: i64 = 1024;
-/// Why a located task has no agent yet.
-const CONFIRMING: &str = "the agents that may be nearest measure it";
 
 /// The task that confirms.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ impl Confirm {
         confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
         tx.commit().await.context("commit who answered")?;
         let mut tx = self.scheduler.begin().await?;
-        let mut ended = confirmations::end(&mut tx, self.patience(), CONFIRMING).await.context("end confirmations")?;
+        let mut ended = confirmations::end(&mut tx, self.patience()).await.context("end confirmations")?;
         tx.commit().await.context("commit ended confirmations")?;
         ended += self.begin().await?;
         if ended > 0 {
@@ -72,10 +70,14 @@ impl Confirm {
     async fn begin(&self) -> anyhow::Result<u64> {
         let max_age = self.scheduler.config.measure.site_max_age;
         let mut tx = self.scheduler.begin().await?;
-        let sites = confirmations::due(&mut tx, max_age, SITES_PER_PASS, OPEN_AT_ONCE)
-            .await
-            .context("find sites to confirm")?;
+        let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
+        let full = due.looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let sites = due.sites;
         if sites.is_empty() {
+            tx.commit().await.context("commit what nobody waits for")?;
+            if full {
+                self.scheduler.wakes.confirm.notify_one();
+            }
             return Ok(0);
         }
         let agents = loads::available(&mut tx).await.context("read available agents")?;
@@ -95,13 +97,10 @@ impl Confirm {
         let available = agents.iter().map(|agent| agent.agent).collect();
         let ground = Ground { available, quarantined, map, tried, constrained, admission };
         let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
-        let full = sites.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
         let chosen =
             tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
         let mut tx = self.scheduler.begin().await?;
-        let ended = confirmations::begin(&mut tx, &chosen, max_age, CONFIRMING, &[NO_AGENT_CONNECTED, PLANNED])
-            .await
-            .context("store confirmations")?;
+        let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
         tx.commit().await.context("commit confirmations")?;
         if full {
             self.scheduler.wakes.confirm.notify_one();
@@ -197,6 +196,7 @@ mod tests {
     use crate::store::{embeddings, fixtures};
     use crate::tasks::assign::Assign;
     use crate::tasks::fit::Fit;
+    use crate::tasks::fleet::{NO_AGENT_CONNECTED, PLANNED};
     use crate::tasks::measure::Measure;
     use crate::tasks::trial::{Trial, took};
 
@@ -261,6 +261,8 @@ mod tests {
 
         async fn pass(&self) {
             Measure::new(self.trial.plan()).run_once().await.expect("a pass");
+            // What wants to be confirmed wakes the one, and what is confirmed the other.
+            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
             Confirm::new(self.trial.plan()).run_once().await.expect("a pass");
             Assign::new(self.trial.plan()).run_once().await.expect("a pass");
         }
@@ -365,15 +367,15 @@ mod tests {
         (line, [balanced, planned])
     }
 
-    const WANTED: &str = "select count(*) from wanted_confirmations";
+    const WANTED: &str = "select count(*) from confirmations where began_at is null";
+    /// Why a located task has no agent yet.
+    const CONFIRMING: &str = "the agents that may be nearest measure it";
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_of_unsure_distances_that_waits_is_confirmed_meanwhile(pool: PgPool) {
         let (line, [balanced, planned]) = of_ours(pool, false, true).await;
         line.pass().await;
-        assert_eq!(line.trial.count(WANTED).await, 1, "they share it");
-        line.pass().await;
-        assert_eq!(line.trial.count(WANTED).await, 0);
+        assert_eq!(line.trial.count("select count(*) from confirmations").await, 1, "they share it");
         for task in [balanced, planned] {
             assert_eq!(line.trial.state(task).await, ("located".into(), Some(CONFIRMING.into())));
         }
@@ -405,6 +407,7 @@ mod tests {
             assert_eq!(line.chosen(task).await.0, None, "it is waited for");
         }
         line.trial.execute("update confirmations set began_at = began_at - interval '1 second'").await;
+        line.trial.execute("update task_holds set until = until - interval '1 second'").await;
         line.pass().await;
         for task in tasks {
             assert!(line.chosen(task).await.0.is_some());

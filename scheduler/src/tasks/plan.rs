@@ -15,6 +15,7 @@ use sqlx::PgConnection;
 use crate::explain;
 use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::{self, Ground, Pool, Waiting};
+use crate::store::confirmations::{Standing, Wanted};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available, Held};
 use crate::store::recalls::{self, Recalled};
@@ -23,7 +24,7 @@ use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{EXPLORES, draw_seed, hold_broken, is_to_be_confirmed, with_parted, within};
+use super::assign::{EXPLORES, Unconfirmed, draw_seed, hold_broken, hold_unconfirmed, is_to_be_confirmed, with_parted};
 use super::duty::OnDuty;
 use super::fleet::{PASSING, PLANNED, explain_nobody};
 use super::known::Known;
@@ -75,8 +76,7 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
     let pool = Pool::Together { without: &without };
-    let waiting = assignments::waiting(&mut tx, pool, within(&scheduler.config), WINDOW);
-    let waiting = waiting.await.context("read tasks to plan")?;
+    let waiting = assignments::waiting(&mut tx, pool, WINDOW).await.context("read tasks to plan")?;
     if waiting.is_empty() {
         seen.idles = !seen.decided;
         return Ok(false);
@@ -90,17 +90,20 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
     seen.batches.extend(waiting.iter().map(|task| task.batch));
     let waiting = hold_broken(&mut tx, waiting).await?;
+    let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let fleet: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
-    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, waiting, agents, map).await?;
+    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, (waiting, &standing), agents, map).await?;
     let cap = scheduler.config.politeness.crawls_at_address;
     let (decided, unsure) = sight.decided(&admission, scheduler.config.confirming());
-    confirmations::want(&mut tx, &unsure).await.context("want unsure sites confirmed")?;
+    let max_age = scheduler.config.measure.site_max_age;
+    confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
+    wanted |= !unsure.is_empty();
     let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided).await?;
     assignments::explain_planned(&mut tx, PLANNED, &PASSING).await.context("explain planned tasks")?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
-    if !unsure.is_empty() {
+    if wanted {
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
@@ -147,7 +150,7 @@ impl Sight {
         conn: &mut PgConnection,
         maps: &Maps,
         admission: &Admission,
-        waiting: Vec<Waiting>,
+        (waiting, standing): (Vec<Waiting>, &HashMap<SiteId, Standing>),
         agents: Vec<Available>,
         map: Option<Arc<Current>>,
     ) -> anyhow::Result<Self> {
@@ -165,7 +168,8 @@ impl Sight {
         let candidates: Vec<Vec<Candidate>> = candidates.collect();
         let unsure = waiting.iter().zip(&candidates).map(|(task, among)| {
             let among = admitted(admission, task.batch, among);
-            alarm.is_none() && !recalled.contains_key(&task.task) && is_to_be_confirmed(task, &known, &among)
+            let may_be = alarm.is_none() && !recalled.contains_key(&task.task) && !standing.contains_key(&task.site);
+            may_be && is_to_be_confirmed(task, &known, &among)
         });
         let unsure = unsure.collect();
         let mut held_by: HashMap<AgentId, Vec<Held>> = HashMap::new();
@@ -240,7 +244,7 @@ impl Sight {
 
     /// What the plan decides now: what would begin soon, and what no distance is known of. And the sites that are confirmed while they wait, as
     /// they would for longer than that takes.
-    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided<'_>>, Vec<SiteId>) {
+    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided<'_>>, Vec<Wanted>) {
         let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
         let (mut decided, mut unsure) = (Vec::new(), Vec::new());
         for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
@@ -258,7 +262,8 @@ impl Sight {
                 let explores = self.tried(planned.job, admission) == Some(choice.agent);
                 decided.push(Decided { task: &self.waiting[planned.job], choice, takes, explores });
             } else if self.unsure[planned.job] && planned.begins >= confirming {
-                unsure.push(self.waiting[planned.job].site);
+                let Waiting { task, site, .. } = self.waiting[planned.job];
+                unsure.push(Wanted { task, site, patience: Some(confirming) });
             }
         }
         (decided, unsure)
@@ -425,7 +430,7 @@ mod tests {
         for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
             for located in [
                 "insert into sites (name) select n || '.cn' from generate_series($2::bigint, $3) n where $1::bigint > 0",
-                "insert into tasks (batch_id, site_id, state) select $1, s.id, 'located' from generate_series($2::bigint, $3) n
+                "insert into tasks (batch_id, site_id, state, choice) select $1, s.id, 'located', 'planned' from generate_series($2::bigint, $3) n
                  join sites s on s.name = n || '.cn' order by n",
             ] {
                 sqlx::query(located).bind(batch.get()).bind(from).bind(to).execute(&mut *conn).await.expect("locate");
@@ -468,7 +473,6 @@ mod tests {
                     former: None,
                     parted: None,
                     waited: Duration::ZERO,
-                    asked: false,
                 }],
                 facts: HashMap::new(),
                 usual: None,

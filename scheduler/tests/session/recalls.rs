@@ -12,7 +12,7 @@ async fn far_away(pool: &PgPool) {
          insert into sites (name) values ('a.cn');
          insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
          select s.id, a.id, case a.name when 'far' then 400000 else 10000 end, 5, 0 from sites s, agents a;
-         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'located' from batches b, sites s;"#,
+         insert into tasks (batch_id, site_id, state, choice) select b.id, s.id, 'located', b.choice from batches b, sites s;"#,
     )
     .execute(pool)
     .await

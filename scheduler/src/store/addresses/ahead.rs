@@ -132,9 +132,7 @@ mod tests {
     }
 
     async fn waiting(conn: &mut PgConnection) -> Vec<TaskId> {
-        let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, assignments::Within::default(), 100)
-            .await
-            .expect("look");
+        let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 100).await.expect("look");
         waiting.into_iter().map(|task| task.task).collect()
     }
 

@@ -17,7 +17,6 @@ pub(super) struct Row {
     pub(super) reason: Option<String>,
     pub(super) strategy: String,
     pub(super) waited_s: f64,
-    pub(super) asked: bool,
     pub(super) choices: i64,
     pub(super) agent_id: Option<i64>,
     pub(super) agent: Option<String>,
@@ -71,7 +70,6 @@ impl TryFrom<Row> for Waiting {
             former,
             parted: row.agent.map(|agent| parted(&agent, parting)),
             waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
-            asked: row.asked,
         })
     }
 }

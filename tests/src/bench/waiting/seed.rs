@@ -173,9 +173,9 @@ impl Waiting<'_> {
                     case when {known} then inet '10.0.0.0' + n end,
                     case when {known} and {held} then inet '10.1.0.0' + n % {ADDRESSES} end
              from generate_series(1, {tasks}) n;
-             insert into tasks (id, batch_id, site_id, state, reason, held, state_since) overriding system value
-             select n, 1, n, '{state}', nullif('{reason}', ''), {held}, now() - interval '1 hour'
-             from generate_series(1, {tasks}) n;
+             insert into tasks (id, batch_id, site_id, state, choice, reason, held, state_since) overriding system value
+             select n, 1, n, '{state}', b.choice, nullif('{reason}', ''), {held}, now() - interval '1 hour'
+             from generate_series(1, {tasks}) n join batches b on b.id = 1;
              insert into events (noun, what, task_id)
              select 'task', state, n from generate_series(1, {tasks}) n cross join unnest(string_to_array('{log}', ',')) state;"
         )
