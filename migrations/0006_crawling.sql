@@ -50,6 +50,20 @@ create table batch_constraints (
     reason_since timestamptz
 );
 
+-- What agents fetched for batches that have a quota, by the hour.
+create table quota_spending (
+    -- The batch, the agent, and when the hour began.
+    batch_id bigint not null references batches (id) on delete cascade,
+    agent_id bigint not null references agents (id), -- the agent
+    hour timestamptz not null, -- the hour
+    -- Bytes of the outcomes that were accepted in it.
+    bytes bigint not null,
+    -- Crawls among them that fetched any.
+    crawls bigint not null,
+    primary key (batch_id, agent_id, hour)
+);
+create index quota_spending_by_hour on quota_spending (hour);
+
 -- Answers to submissions: a repeated submission gets the first answer.
 create table submissions (
     -- The key that the submitter drew.

@@ -52,6 +52,7 @@ mod site_measurements;
 pub mod sites;
 pub mod sites_origin;
 pub mod snapshots;
+pub mod spending;
 pub mod submissions;
 pub mod tasks;
 pub mod terms;

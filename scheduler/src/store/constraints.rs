@@ -105,14 +105,11 @@ pub async fn spending(
 ) -> Result<(HashMap<(BatchId, AgentId), Spending>, HashMap<BatchId, u64>), Error> {
     let fetched = sqlx::query!(
         r#"
-        select t.batch_id, o.agent_id,
-               -- An agent may report any number; the sum of a few need not fit.
-               least(sum(o.bytes), 9223372036854775807)::bigint as "bytes!", count(*) filter (where o.bytes > 0) as "crawls!"
-        from agents a
-        join outcomes o on o.agent_id = a.id and o.accepted_at > now() - interval '24 hours'
-        join tasks t on t.id = o.task_id
-        where t.batch_id = any($1)
-        group by t.batch_id, o.agent_id
+        select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!", sum(crawls)::bigint as "crawls!"
+        from quota_spending
+        -- An hour counts until all of it is a day ago.
+        where batch_id = any($1) and hour > now() - interval '25 hours'
+        group by batch_id, agent_id
         "#,
         &raw(batches),
     )

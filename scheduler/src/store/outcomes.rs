@@ -13,7 +13,7 @@ use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
-use super::{Error, alarms, holds, restores, unsigned};
+use super::{Error, alarms, holds, restores, spending, unsigned};
 pub use ending::{Blocker, Budget, Ending};
 
 mod ending;
@@ -90,6 +90,8 @@ struct Locked {
     site: SiteId,
     token: LeaseToken,
     open: bool,
+    /// Whether its batch has a quota.
+    limited: bool,
 }
 
 /// Locks the tasks' rows, in the order of their identifiers, as whoever takes leases back does.
@@ -97,7 +99,8 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!"
+        select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!",
+               batch_id in (select c.batch_id from batch_constraints c where c.constraints ->> 'bytes_per_day' is not null) as "limited!"
         from tasks where id = any($1)
         order by id
         for update
@@ -107,8 +110,8 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     .fetch_all(conn)
     .await?;
     let locked = rows.into_iter().map(|row| {
-        let task = Locked { site: SiteId::new(row.site_id), token: LeaseToken::new(row.token), open: row.open };
-        (TaskId::new(row.id), task)
+        let (site, token) = (SiteId::new(row.site_id), LeaseToken::new(row.token));
+        (TaskId::new(row.id), Locked { site, token, open: row.open, limited: row.limited })
     });
     Ok(locked.collect())
 }
@@ -133,6 +136,11 @@ async fn record_distinct(
         }
         end_tasks(conn, &accepted).await?;
         raise_alarms(conn, locked, &accepted).await?;
+        let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
+        let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
+        if !fetched.is_empty() {
+            spending::add(conn, &fetched).await?;
+        }
     }
     for (_, report) in accepted {
         if let Some(task) = locked.get_mut(&report.task) {

@@ -419,10 +419,10 @@ mod tests {
         let third = scene.located(batch, "c.cn").await;
         scene.pass().await;
         assert_eq!(scene.waits_for(third).await, used_up);
-        scene.trial.execute("update outcomes set accepted_at = now() - interval '23 hours' where bytes = 600").await;
+        scene.trial.execute("update quota_spending set hour = hour - interval '23 hours'").await;
         scene.pass().await;
         assert_eq!(scene.waits_for(third).await, used_up);
-        scene.trial.execute("update outcomes set accepted_at = now() - interval '25 hours' where bytes = 600").await;
+        scene.trial.execute("update quota_spending set hour = hour - interval '2 hours'").await;
         scene.pass().await;
         assert_eq!(scene.at(third).await, Some(0));
     }
