@@ -219,7 +219,7 @@ async fn submit(pool: &PgPool, host: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "insert into batches (name, strategy) values ('b', 'random') on conflict do nothing;
          insert into sites (name) values ('{host}');
-         insert into tasks (batch_id, site_id) select b.id, s.id from batches b, sites s where s.name = '{host}';"
+         insert into tasks (batch_id, site_id, state) select b.id, s.id, 'located' from batches b, sites s where s.name = '{host}';"
     )))
     .execute(pool)
     .await

@@ -435,7 +435,7 @@ async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
         .filter(|event| event["noun"] == "task")
         .map(|event| event["what"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(path, ["submitted", "located", "assigned", "leased", "done"], "{of_site}");
+    assert_eq!(path, ["located", "assigned", "leased", "done"], "{of_site}");
     let batch = cluster.operate(&["batches", "show", "autumn", "--wide"]).await.unwrap();
     assert!(batch.contains("18 complete"), "{batch}");
     println!("{shown}\n{of_site}\n{batch}\n{}", cluster.operate(&["batches", "list"]).await.unwrap());
