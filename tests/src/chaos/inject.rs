@@ -119,9 +119,8 @@ impl Commands {
                 // The sender is dropped, never used.
                 let _ = earlier.await;
             }
-            let result = command.await;
-            drop(ended);
-            result
+            let _ended = ended;
+            command.await
         });
     }
 }
