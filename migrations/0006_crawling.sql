@@ -116,6 +116,11 @@ create type reason_kind as enum (
     'same-site'           -- its site is that of another task of the batch
 );
 
+create type unmeasured_cause as enum (
+    'failed', -- every prober tried
+    'silent'  -- no prober reported anything
+);
+
 -- Tasks: one round of one site of one batch.
 create table tasks (
     -- Its number.
@@ -128,10 +133,14 @@ create table tasks (
     state task_state not null default 'submitted',
     -- When it entered its state.
     state_since timestamptz not null default now(),
-    -- Why it waits, fell back, failed or was cancelled, for people; null otherwise.
+    -- Why it failed or was cancelled, for people; null otherwise. Nothing compares it.
     reason text,
     -- Why it failed or was cancelled; null otherwise.
     reason_kind reason_kind,
+    -- Why its site has no distance; null where it has, or was not measured yet.
+    unmeasured unmeasured_cause,
+    -- What a prober said of that: shown, never compared.
+    unmeasured_detail text,
     -- How its agent is chosen: its batch's, repeated for the indexes.
     choice choice_kind not null default 'alone',
     -- Whether it has a hold in `task_holds` that is not admitted: no agent is chosen for it.
@@ -157,7 +166,6 @@ create table tasks (
 );
 create index tasks_open on tasks (state, id) where state in ('submitted', 'measuring', 'located', 'assigned', 'leased');
 create index tasks_by_site on tasks (site_id);
-create index tasks_held on tasks (reason) where state in ('submitted', 'measuring') and reason is not null;
 -- Tasks that an agent can be chosen for. Those whose lease was lost come first (token > 0): an
 -- operator has waited for them longest.
 create index tasks_to_choose on tasks ((token = 0), id) where state = 'located' and not held and choice = 'alone';
@@ -197,6 +205,32 @@ create type hold_cause as enum (
     'breaker',   -- the circuit of its site is open
     'unmet',     -- no agent may crawl it: `batch_constraints` says why
     'confirming' -- the agents that may be nearest measure its site
+);
+
+create type wait_stage as enum (
+    'measuring', -- sites are measured
+    'locating',  -- measured sites are placed on the map
+    'choosing'   -- agents are chosen
+);
+
+create type wait_cause as enum (
+    'no-agent',          -- no agent is connected
+    'nobody-takes-work', -- those that are connected take none
+    'no-landmarks',      -- none are chosen, and the fleet is too large to do without
+    'landmarks-away',    -- none of those that are chosen is connected
+    'nobody-believed',   -- all that could measure are quarantined
+    'no-map'             -- the map is about to be fitted
+);
+
+-- Why a stage is closed to the whole fleet: one row while it is. So no waiting task is rewritten
+-- when that changes.
+create table stage_causes (
+    -- The stage.
+    stage wait_stage primary key,
+    -- Why it is closed.
+    cause wait_cause not null,
+    -- Since when.
+    since timestamptz not null default now()
 );
 
 -- Located tasks that wait for something of their own; at most one hold a task. A hold is deleted
@@ -257,6 +291,28 @@ create table exclusions (
 );
 create index exclusions_newest on exclusions (batch_id, id);
 
+create type assignment_cause as enum (
+    'strategy',       -- the strategy chose
+    'explores',       -- the agent may be nearer than the best known
+    'spread',         -- the site is probably in several places: the freest near agent
+    'next-candidate', -- the agent before is gone
+    'rebalanced',     -- the task waited at another agent
+    'taken-back'      -- the crawl was under way at another agent
+);
+
+create type fallback_cause as enum (
+    'no-distance',       -- no agent's distance to the site is known
+    'no-address',        -- the site's address is not known
+    'nothing-shared',    -- no agent's address shares a bit with the site's
+    'no-suffix',         -- the site's name is an address
+    'no-position',       -- the site's position is not known
+    'no-agent-position', -- no agent's position is known
+    'no-map',            -- no map says which agents should confirm
+    'nobody-measured',   -- nobody that measured the site is there
+    'unmeasured',        -- no prober could measure the site
+    'untrusted-map'      -- there is an alarm
+);
+
 -- Choices of an agent for a task; a new choice is a new row. With the task in its key, a task's
 -- newest choice is one of its own.
 create table assignments (
@@ -266,7 +322,7 @@ create table assignments (
     task_id bigint not null references tasks (id),
     -- The agent that was chosen.
     agent_id bigint not null references agents (id),
-    -- The strategy that chose; differs from the batch's where `fallback_reason` is set.
+    -- The strategy that chose; differs from the batch's where `fallback` is set.
     strategy text not null,
     -- The seed of the draw.
     seed bigint not null,
@@ -283,17 +339,23 @@ create table assignments (
     exclusions_id bigint constraint assignments_exclusions_exist references exclusions (id),
     -- How long the crawl was predicted to take; null where the strategy does not predict it.
     crawl_ms bigint constraint assignments_crawl_not_negative check (crawl_ms >= 0),
-    -- Why the batch's own strategy could not be followed, for people; null otherwise.
-    fallback_reason text,
-    -- How the strategy was followed, for people, where that is not obvious; null otherwise.
-    note text,
+    -- Why this agent was chosen.
+    cause assignment_cause not null default 'strategy',
+    -- Why the batch's own strategy could not be followed; null where it was.
+    fallback fallback_cause,
+    -- All that is to be said of both: `model::Why`; null where the strategy was followed as ever.
+    detail jsonb,
     -- When it was chosen.
     created_at timestamptz not null default now(),
     constraint assignments_of_task unique (task_id, id),
     constraint assignments_candidates_parallel check (
         cardinality(candidates) = cardinality(predicted_us) and cardinality(candidates) = cardinality(measured_us)
     ),
-    constraint assignments_levels_parallel check (cardinality(candidates) = cardinality(levels))
+    constraint assignments_levels_parallel check (cardinality(candidates) = cardinality(levels)),
+    constraint assignments_detail_agrees check (
+        coalesce(detail ->> 'cause', 'strategy') = cause::text
+        and detail #>> '{fallback,cause}' is not distinct from fallback::text
+    )
 );
 create index assignments_by_exclusions on assignments (exclusions_id) where exclusions_id is not null;
 alter table tasks add constraint tasks_assignment_exists

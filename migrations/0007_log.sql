@@ -61,7 +61,14 @@ set enable_nestloop = off set enable_seqscan = off as $$
 begin
     insert into events (noun, what, task_id, token, agent_id, cause)
     select 'task', after.state::text, after.id, nullif(after.token, 0),
-           case when after.state = 'assigned' then after.agent_id end, after.reason
+           case when after.state = 'assigned' then after.agent_id end,
+           case when after.state = 'assigned' and before.state <> 'leased' then (
+               -- "next-candidate: a lost"; nothing where the strategy was followed as ever.
+               select nullif(concat_ws(': ', c.cause, nullif(concat_ws(
+                   ' ', c.detail #>> '{parted,agent}', c.detail #>> '{parted,how}'
+               ), '')), 'strategy')
+               from assignments c where c.id = after.assignment_id
+           ) else after.reason end
     from after join before on before.id = after.id
     where after.state <> before.state or after.assignment_id is distinct from before.assignment_id
     order by after.id;

@@ -11,6 +11,7 @@ set -euo pipefail
 # The core, relative to the repository: files, and folders with everything in them.
 core=(
     scheduler/src/model.rs
+    scheduler/src/model
     scheduler/src/naming.rs
     scheduler/src/constraints.rs
     scheduler/src/contradiction.rs

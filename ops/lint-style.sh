@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fails on what clippy cannot see, or sees only where it is told to: files that grew too long, `unwrap()` and `#[allow]`
-# outside tests, and notes to oneself without an issue. Function length is clippy's (clippy.toml).
+# outside tests, notes to oneself without an issue, and sentences for people that are compared. Function length is clippy's (clippy.toml).
 #
 #   ops/lint-style.sh              look at this repository
 #   ops/lint-style.sh --self-test  show that every rule can fail
@@ -12,9 +12,13 @@ set -euo pipefail
 max_lines=400
 sources=(proto/src scheduler/src agent/src tests/src)
 
+# What holds sentences for people, and how SQL or Rust would look at their wording.
+said='(reason|note|said|message|unmeasured_detail)'
+wording="(where|and|or|when|on|not|[(]) *([a-z_]+[.])?$said *(=|<>|!=) *'|$said( not)? i?like |$said([.]as_deref[(][)])? *[=!]= *[\"S]|$said([.]as_str[(][)])?[.](starts_with|ends_with|contains)[(]"
+
 # Prints one line per offence in FILE, which is under a `src` folder; IS_TEST is 1 when it holds nothing but tests.
 offences_of() { # FILE IS_TEST
-    awk -v file="$1" -v tests="$2" -v max="$max_lines" '
+    awk -v file="$1" -v tests="$2" -v max="$max_lines" -v wording="$wording" '
         function offend(what) { print file ":" FNR ": " what }
         # Everything from the test module on is tests: it stands last in a file.
         after_cfg && /mod [a-z0-9_]+ \{/ { tests = 1 }
@@ -22,6 +26,7 @@ offences_of() { # FILE IS_TEST
         { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
         !tests && !after_cfg { lines = FNR }
         !tests && code ~ /\.unwrap\(\)/ { offend("unwrap() outside tests: return an error, or expect(\"the invariant\")") }
+        !tests && file ~ /scheduler\/src\/(store|tasks|strategy)/ && code ~ wording { offend("a sentence for people is compared: store a cause and compare that") }
         code ~ /#!?\[allow\(/ { offend("#[allow]: use #[expect(.., reason = \"..\")]") }
         /(^|[^A-Za-z])(TODO|FIXME|XXX)([^A-Za-z]|$)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
         END { if (lines > max) print file ": " lines " lines before its tests; at most " max }
@@ -68,6 +73,16 @@ self_test() {
             exit 1
         fi
     done
+    mkdir -p "$dir/scheduler/src/store"
+    bad+=("where tasks.reason = 'no agent'" "and note like 'waited%'" 'if task.reason.starts_with("no") {' 'if said == "lost" {')
+    for line in "${bad[@]: -4}"; do
+        printf '%s\n' "$line" >"$dir/scheduler/src/store/tasks.rs"
+        if ! offences "$dir" >/dev/null; then
+            echo "lint-style: self-test: not caught: $line" >&2
+            exit 1
+        fi
+    done
+    printf "update tasks set state = 'failed', reason = 'cancelled by the operator'\n" >"$dir/scheduler/src/store/tasks.rs"
     seq "$((max_lines + 1))" | sed 's/^/\/\/ line /' >"$file"
     if ! offences "$dir" >/dev/null; then
         echo "lint-style: self-test: a file of $((max_lines + 1)) lines was not caught" >&2

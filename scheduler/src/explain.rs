@@ -4,63 +4,11 @@
 
 use std::time::Duration;
 
-use crate::model::{Rtt, Strategy};
-
-/// How the note of a choice begins that was made because a waiting task went on to another agent.
-pub const WAITED: &str = "waited at ";
-/// How the note of a choice begins whose former agent was gone.
-pub const NEXT: &str = "the next candidate: ";
-/// How the note of a choice begins whose crawl was under way elsewhere.
-pub const TAKEN_BACK: &str = "was taken back from ";
-
-/// What became of a task at the agent that was chosen for it before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parting {
-    /// The agent's session ended without a word while it crawled.
-    Lost,
-    /// The agent's process began anew and did not have the crawl any more.
-    Restarted,
-    /// The agent connected anew and did not have the crawl any more.
-    Reconnected,
-    /// The agent was enrolled anew on another machine.
-    Replaced,
-    /// The agent said goodbye and handed nothing back.
-    Left,
-    /// The operator removed the agent while it crawled.
-    Removed,
-    /// The database went back to a moment in the crawl.
-    Restored,
-    /// The crawl crashed, and the agent did not.
-    Crashed,
-    /// The agent handed it back.
-    HandedBack {
-        /// Because it drains.
-        drains: bool,
-    },
-    /// The agent never had a lease of it.
-    NotBegun(Absence),
-}
-
-/// Why an agent did not begin what was assigned to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Absence {
-    /// It is not connected.
-    Away,
-    /// The operator removed it.
-    Removed,
-    /// It drains.
-    Drains,
-    /// It takes no lease for a while.
-    Paused,
-    /// Its stream broke.
-    HungUp,
-    /// It takes work, but not this: the batch's constraints exclude it by now, or it was free to.
-    Excluded,
-}
+use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Rtt, Strategy, WaitCause, Why};
 
 /// "a, chosen before, was lost with its crawl".
-pub fn parted(agent: &str, parting: Parting) -> String {
-    let how = match parting {
+pub fn parted(Parted { agent, how }: &Parted) -> String {
+    let how = match how {
         Parting::Lost => "was lost with its crawl",
         Parting::Restarted => "began anew without its crawl",
         Parting::Reconnected => "connected anew without its crawl",
@@ -69,33 +17,64 @@ pub fn parted(agent: &str, parting: Parting) -> String {
         Parting::Removed => "was removed with its crawl",
         Parting::Restored => "crawled it when the backup was made that was restored",
         Parting::Crashed => "has a crawl of it that crashed",
-        Parting::HandedBack { drains: true } => "is drained and handed it back",
-        Parting::HandedBack { drains: false } => "handed it back",
-        Parting::NotBegun(Absence::Away) => "was away before it began it",
-        Parting::NotBegun(Absence::Removed) => "was removed before it began it",
-        Parting::NotBegun(Absence::Drains) => "is drained and had not begun it",
-        Parting::NotBegun(Absence::Paused) => "paused before it began it",
-        Parting::NotBegun(Absence::HungUp) => "hung up before it began it",
-        Parting::NotBegun(Absence::Excluded) => "had not begun it and may not have it any more",
+        Parting::Drained => "is drained and handed it back",
+        Parting::HandedBack => "handed it back",
+        Parting::WaitedAway => "was away before it began it",
+        Parting::WaitedRemoved => "was removed before it began it",
+        Parting::WaitedDrained => "is drained and had not begun it",
+        Parting::WaitedPaused => "paused before it began it",
+        Parting::WaitedHungUp => "hung up before it began it",
+        Parting::WaitedExcluded => "had not begun it and may not have it any more",
     };
     format!("{agent}, chosen before, {how}")
 }
 
-/// How it begins what is said of a task whose lease was asked for, and came back.
-pub const CAME_BACK: &str = "taken back from ";
-
-/// What is said of a task whose lease was asked for, and came back.
-pub fn taken_back(from: &str, here: Duration) -> String {
-    format!("{CAME_BACK}{from}, where it would have gone on for about {}", about(here))
+/// Why the batch's strategy could not be followed.
+pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
+    let why = match cause {
+        FallbackCause::NoDistance => "no agent's distance to the site is known",
+        FallbackCause::NoAddress => "the site's address is not known",
+        FallbackCause::NothingShared => "no agent's address has anything in common with the site's",
+        FallbackCause::NoSuffix => "the site's name is an address and has no suffix",
+        FallbackCause::NoPosition => "the site's position is not known",
+        FallbackCause::NoAgentPosition => "no agent's position is known",
+        FallbackCause::NoMap => "no map says which agents should confirm: the nearest that measured",
+        FallbackCause::NobodyMeasured => "no agent that measured the site is there: one of the three predicted nearest",
+        FallbackCause::Unmeasured if said.is_empty() => "no landmark could measure it: nothing was reported",
+        FallbackCause::Unmeasured => return format!("no landmark could measure it: {said}"),
+        FallbackCause::UntrustedMap => return said.clone(),
+    };
+    why.to_owned()
 }
 
-/// The note of the choice that follows; `takes` where that was predicted.
-pub fn taken_over(from: &str, here: Duration, takes: Option<Duration>) -> String {
-    let taken_back = taken_back(from, here);
-    match takes {
-        Some(takes) => format!("was {taken_back}; it takes about {} here", about(takes)),
-        None => format!("was {taken_back}"),
-    }
+/// How the strategy was followed, where that needs saying; else `None`.
+pub fn note(why: &Why) -> Option<String> {
+    let parted = why.parted.as_ref().map(parted);
+    let how = match &why.cause {
+        ChoiceCause::Strategy { full: 0, .. } => return parted,
+        ChoiceCause::Strategy { full, of } => format!("{full} of {of} candidates had no room"),
+        ChoiceCause::Explores => "explores: it may be nearer than the best known".to_owned(),
+        ChoiceCause::Spread { confidence, near } => {
+            format!("in several places (confidence {confidence:.2}): the freest of {near} near agents")
+        }
+        ChoiceCause::NextCandidate => {
+            return Some(format!("the next candidate: {}", parted.as_deref().unwrap_or("the agent before is gone")));
+        }
+        ChoiceCause::Rebalanced { from, gain: Gain::BeginsAtOnce } => {
+            format!("waited at {from}, which was full; begins at once here")
+        }
+        ChoiceCause::Rebalanced { from, gain: Gain::EndsSooner } => format!("waited at {from}; ends sooner here"),
+        ChoiceCause::Rebalanced { from, gain: Gain::Nearer } => {
+            format!("waited at {from}; this agent came later and is clearly nearer")
+        }
+        ChoiceCause::TakenBack { from, remaining_ms, takes_ms } => {
+            let remaining = about(Duration::from_millis(*remaining_ms));
+            let takes = takes_ms.map(|takes| format!("; it takes about {} here", about(Duration::from_millis(takes))));
+            let takes = takes.unwrap_or_default();
+            format!("was taken back from {from}, where it would have gone on for about {remaining}{takes}")
+        }
+    };
+    Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
 }
 
 /// Why a lease is asked for, as its agent is told.
@@ -131,7 +110,7 @@ impl Considered {
 }
 
 /// A recorded choice.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
     /// The name of the agent that was chosen.
     pub agent: String,
@@ -147,26 +126,34 @@ pub struct Recorded {
     pub available: Option<u32>,
     /// Agents that constraints excluded.
     pub excluded: usize,
-    /// Why the batch's strategy could not be followed.
-    pub fallback: Option<String>,
-    /// How it was followed.
-    pub note: Option<String>,
+    /// Why it was made, and why otherwise than by the batch's strategy.
+    pub why: Why,
 }
 
 /// "chosen because ...".
 pub fn because(choice: &Recorded) -> String {
-    let note = choice.note.as_deref().filter(|note| !note.is_empty());
-    let moved = note.filter(|note| [WAITED, NEXT, TAKEN_BACK].iter().any(|how| note.starts_with(how)));
-    let mut text = match moved {
-        Some(note) if note.starts_with(NEXT) => format!("chosen because it is {note}"),
-        Some(note) => format!("chosen because the site {note}"),
-        None => format!("chosen because {}", drawn(choice)),
+    let note = note(&choice.why);
+    // These say more of the choice than the strategy does, which chose before.
+    let moved = match (&choice.why.cause, &note) {
+        (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
+        (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
+            Some(format!("the site {note}"))
+        }
+        _ => None,
     };
-    if let Some(rank) = moved.and_then(|_| ranked(choice)) {
-        text.push_str(&format!("; it is {rank}"));
-    }
-    if let Some(note) = note.filter(|_| moved.is_none()) {
-        text.push_str(&format!("; {note}"));
+    let mut text = "chosen because ".to_owned();
+    let last = match moved {
+        Some(moved) => {
+            text.push_str(&moved);
+            ranked(choice).map(|rank| format!("it is {rank}"))
+        }
+        None => {
+            text.push_str(&drawn(choice));
+            note
+        }
+    };
+    if let Some(last) = last {
+        text.push_str(&format!("; {last}"));
     }
     match choice.excluded {
         0 => {}
@@ -188,7 +175,7 @@ fn drawn(choice: &Recorded) -> String {
         Some(rank) if *strategy != Strategy::Random => by_strategy(choice, &rank),
         _ => among,
     };
-    match &choice.fallback {
+    match choice.why.fallback.as_ref().map(fallback) {
         Some(fallback) => format!("{said}: {asked} could not be followed ({fallback})"),
         None => said,
     }
@@ -241,56 +228,57 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// Why a task has no agent, by its state and what is noted with it; `None` when it has one, or has ended.
-pub fn waits(state: &str, reason: Option<&str>) -> Option<String> {
-    let usually = match state {
-        "submitted" => "its turn to be measured has not come",
-        "measuring" => "it is being measured",
-        "located" => "an agent is about to be chosen",
-        _ => return None,
-    };
-    Some(format!("no agent yet: {}", reason.filter(|reason| !reason.is_empty()).unwrap_or(usually)))
-}
-
-/// What a located task waits for of its own.
+/// What a task without an agent waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Hold {
-    /// Its turn at this address.
-    Address(String),
-    /// The end of the pause that its site asked for.
-    Pause,
-    /// A person, as its site's circuit is open.
-    Breaker,
-    /// An agent that may crawl it; why there is none.
-    Unmet(String),
-    /// Agents that may be nearest, which measure its site.
-    Confirming,
+pub struct Wait {
+    /// The cause.
+    pub cause: WaitCause,
+    /// The address it is about, or what the constraints came to; empty where the cause says all.
+    pub about: String,
 }
 
-impl Hold {
-    /// The word for it in answers.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Address(_) => "address",
-            Self::Pause => "pause",
-            Self::Breaker => "breaker",
-            Self::Unmet(_) => "unmet",
-            Self::Confirming => "confirming",
-        }
+impl From<WaitCause> for Wait {
+    fn from(cause: WaitCause) -> Self {
+        Self { cause, about: String::new() }
     }
 }
 
-/// Why a held task waits.
-pub fn held(hold: &Hold) -> String {
-    match hold {
-        Hold::Address(address) => format!("its turn at {address} has not come"),
-        Hold::Pause => "its site asked to be left alone".to_owned(),
-        Hold::Breaker => {
-            "requests to its site failed without end: `landfall sites reopen` lets it be crawled again".to_owned()
+/// What a task waits for, to be read after "no agent yet: " or "12 sites: ".
+pub fn waits(Wait { cause, about }: &Wait) -> String {
+    let why = match cause {
+        WaitCause::Turn => "its turn to be measured has not come",
+        WaitCause::Measurements => "it is being measured",
+        WaitCause::Choice => "an agent is about to be chosen",
+        WaitCause::Planned => "planned: waits until the slot it is planned for is about to be free",
+        WaitCause::NoAgent => "no agent is connected",
+        WaitCause::NobodyTakesWork => "every connected agent drains, has paused or hung up: see `landfall agents list`",
+        WaitCause::NoLandmarks => "no landmarks: run `landfall landmarks elect --count 9`",
+        WaitCause::LandmarksAway => "no landmark is connected",
+        WaitCause::NobodyBelieved => "every agent that could measure is quarantined: see `landfall landmarks list`",
+        WaitCause::NoMap => "waiting for the embedding",
+        WaitCause::Confirming => "the agents that may be nearest measure it",
+        WaitCause::Address if about.is_empty() => "its turn at its address has not come",
+        WaitCause::Address => return format!("its turn at {about} has not come"),
+        WaitCause::Pause => "its site asked to be left alone",
+        WaitCause::Breaker => {
+            "requests to its site failed without end: `landfall sites reopen` lets it be crawled again"
         }
-        Hold::Unmet(why) => why.clone(),
-        Hold::Confirming => "the agents that may be nearest measure it".to_owned(),
-    }
+        WaitCause::Unmet if about.is_empty() => "no agent meets the constraints",
+        WaitCause::Unmet => return about.clone(),
+    };
+    why.to_owned()
+}
+
+/// "12 sites: no agent is connected".
+pub fn sites_wait(wait: &Wait, sites: u64) -> String {
+    format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
+}
+
+/// Why a task ended as it did, waits or fell back, in that order, as one line of a list says it; empty where nothing needs saying.
+pub fn reason(ended: Option<String>, waits_for: Option<&Wait>, why: Option<&Why>, message: Option<String>) -> String {
+    let waits = || waits_for.filter(|wait| wait.cause.needs_saying()).map(waits);
+    let fallback = || why.filter(|_| waits_for.is_none()).and_then(|why| why.fallback.as_ref()).map(fallback);
+    ended.or_else(waits).or_else(fallback).or(message).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -315,9 +303,20 @@ mod tests {
             ],
             available: Some(30),
             excluded: 0,
-            fallback: None,
-            note: None,
+            why: Why::default(),
         }
+    }
+
+    fn why(cause: ChoiceCause) -> Why {
+        Why { cause, ..Why::default() }
+    }
+
+    fn lost() -> Option<Parted> {
+        Some(Parted { agent: "a".into(), how: Parting::Lost })
+    }
+
+    fn fell_back(cause: FallbackCause) -> Why {
+        Why { fallback: Some(cause.into()), ..Why::default() }
     }
 
     #[test]
@@ -340,10 +339,9 @@ mod tests {
             ..choice(Strategy::GnpTop1)
         };
         assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
-        let seconds = Duration::from_secs_f64;
-        let note = Some(taken_over("a", seconds(83.6), Some(seconds(4.26))));
+        let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
         assert_eq!(
-            because(&Recorded { note, ..choice(Strategy::EarliestFinish) }),
+            because(&Recorded { why: why(taken), ..choice(Strategy::EarliestFinish) }),
             "chosen because the site was taken back from a, where it would have gone on for about 84 s; it takes about \
              4.3 s here; it is 2nd of 3, 12.0 ms predicted"
         );
@@ -357,58 +355,91 @@ mod tests {
 
     #[test]
     fn what_was_not_as_usual_is_said() {
-        let fallback = Recorded {
+        let no_map = || Recorded {
             strategy: Strategy::Random,
             asked: Strategy::GnpTop3,
-            fallback: Some("no map".into()),
+            why: fell_back(FallbackCause::NoDistance),
             available: None,
             ..choice(Strategy::Random)
         };
-        let nearest = Recorded { strategy: Strategy::GnpTop1, asked: Strategy::GnpConfirmed, ..fallback.clone() };
-        assert_eq!(
-            because(&Recorded { candidates: vec![considered("b", None, Some(12.0))], ..nearest }),
-            "chosen because it is the nearest, 12.0 ms measured: gnp-confirmed could not be followed (no map)"
-        );
-        assert_eq!(
-            because(&fallback),
-            "chosen because it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed (no map)"
-        );
-        let full =
-            Recorded { note: Some("1 of 3 candidates had no room".into()), excluded: 18, ..choice(Strategy::GnpTop3) };
-        assert_eq!(
-            because(&full),
-            "chosen because it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
-             1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints"
-        );
-        let moved = Recorded {
-            note: Some(format!("{WAITED}a, which was full; begins at once here")),
-            ..choice(Strategy::GnpTop3)
+        let nearest = Recorded {
+            strategy: Strategy::GnpTop1,
+            asked: Strategy::GnpConfirmed,
+            why: Why { fallback: Some(FallbackCause::Unmeasured.into()), ..Why::default() },
+            candidates: vec![considered("b", None, Some(12.0))],
+            ..no_map()
         };
-        assert_eq!(
-            because(&moved),
-            "chosen because the site waited at a, which was full; begins at once here; it is 2nd of 3, 12.0 ms predicted"
-        );
-        let next =
-            Recorded { note: Some(format!("{NEXT}{}", parted("a", Parting::Lost))), ..choice(Strategy::GnpTop3) };
-        assert_eq!(
-            because(&next),
-            "chosen because it is the next candidate: a, chosen before, was lost with its crawl; \
-             it is 2nd of 3, 12.0 ms predicted"
-        );
-        let gone = Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) };
-        assert_eq!(
-            because(&gone),
-            "chosen because it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints"
-        );
+        let full = why(ChoiceCause::Strategy { full: 1, of: 3 });
+        let waited = why(ChoiceCause::Rebalanced { from: "a".into(), gain: Gain::BeginsAtOnce });
+        let next = Why { cause: ChoiceCause::NextCandidate, parted: lost(), fallback: None };
+        let explores = Why { cause: ChoiceCause::Explores, parted: lost(), fallback: None };
+        let top3 = |why: Why| Recorded { why, ..choice(Strategy::GnpTop3) };
+        for (recorded, said) in [
+            (
+                nearest,
+                "it is the nearest, 12.0 ms measured: gnp-confirmed could not be followed \
+                 (no landmark could measure it: nothing was reported)",
+            ),
+            (
+                no_map(),
+                "it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed \
+                 (no agent's distance to the site is known)",
+            ),
+            (
+                Recorded { excluded: 18, ..top3(full) },
+                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
+                 1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints",
+            ),
+            (
+                top3(waited),
+                "the site waited at a, which was full; begins at once here; it is 2nd of 3, 12.0 ms predicted",
+            ),
+            (
+                top3(next),
+                "it is the next candidate: a, chosen before, was lost with its crawl; it is 2nd of 3, 12.0 ms predicted",
+            ),
+            (
+                top3(explores),
+                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; explores: it may \
+                 be nearer than the best known; a, chosen before, was lost with its crawl",
+            ),
+            (
+                Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
+                "it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints",
+            ),
+        ] {
+            assert_eq!(because(&recorded), format!("chosen because {said}"));
+        }
     }
 
     #[test]
-    fn a_task_without_an_agent_says_what_it_waits_for() {
-        assert_eq!(waits("located", Some("no landmark")), Some("no agent yet: no landmark".into()));
-        assert_eq!(waits("submitted", None), Some("no agent yet: its turn to be measured has not come".into()));
-        for state in ["assigned", "leased", "done", "failed", "cancelled"] {
-            assert_eq!(waits(state, Some("x")), None);
-        }
+    fn every_cause_has_a_sentence_of_its_own() {
+        let name = |agent: &str| agent.to_owned();
+        let waits = WaitCause::ALL.iter().map(|cause| waits(&(*cause).into()));
+        let fallbacks = FallbackCause::ALL.iter().map(|cause| fallback(&Fallback { cause: *cause, said: name("so") }));
+        let partings = Parting::ALL.iter().map(|how| parted(&Parted { agent: name("a"), how: *how }));
+        let gains = Gain::ALL.iter().map(|gain| ChoiceCause::Rebalanced { from: name("a"), gain: *gain });
+        let others = [
+            ChoiceCause::Strategy { full: 2, of: 3 },
+            ChoiceCause::Explores,
+            ChoiceCause::Spread { confidence: 0.966, near: 5 },
+            ChoiceCause::NextCandidate,
+            ChoiceCause::TakenBack { from: name("a"), remaining_ms: 400, takes_ms: None },
+        ];
+        let notes = gains.chain(others).map(|cause| note(&why(cause)).expect("a note"));
+        let said: Vec<String> = waits.chain(fallbacks).chain(partings).chain(notes).collect();
+        let different: std::collections::BTreeSet<&String> = said.iter().collect();
+        assert_eq!(different.len(), said.len(), "{said:#?}");
+        assert!(said.iter().all(|one| !one.is_empty() && !one.ends_with('.')), "{said:#?}");
+        assert_eq!(note(&Why::default()), None, "the strategy was followed");
+    }
+
+    #[test]
+    fn a_wait_names_what_it_is_about() {
+        let about = |cause, about: &str| waits(&Wait { cause, about: about.to_owned() });
+        assert_eq!(about(WaitCause::Address, "10.0.0.1"), "its turn at 10.0.0.1 has not come");
+        assert_eq!(about(WaitCause::Unmet, "2 of 2 are not in JP"), "2 of 2 are not in JP");
+        assert_eq!(about(WaitCause::NoAgent, ""), "no agent is connected");
     }
 
     #[test]

@@ -7,9 +7,41 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use cause::{
+    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Stage, Unmeasured, UnmeasuredCause, WaitCause, Why,
+};
 pub use policy::{CrawlPolicy, Difference, OutOfBounds, PolicyRequest};
 pub use task::{ReasonKind, TaskState};
 
+// Before the modules that use it.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum $name {
+            $($(#[$said])* #[serde(rename = $word)] $value,)+
+        }
+
+        impl $name {
+            /// Each of them.
+            pub const ALL: &'static [Self] = &[$(Self::$value,)+];
+
+            /// The word in the store, on the command line and in reports: it stays.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)+
+                }
+            }
+
+            /// The one with this word.
+            pub fn named(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.name() == word)
+            }
+        }
+    };
+}
+
+mod cause;
 mod policy;
 mod task;
 
@@ -235,6 +267,11 @@ impl Strategy {
     /// Whether a few of its choices go to an agent that might be better than the best known. The paper's strategies do as the paper says.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
+    }
+
+    /// Whether the agent that it chose is, but for loads, the one it took for the nearest: others draw, or do not go by distance.
+    pub const fn prefers_the_nearest(self) -> bool {
+        matches!(self, Self::GnpTop1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
 
     /// Whether it has a site confirmed that waits anyway and whose distances are unsure. Others have every site confirmed, or none.

@@ -59,6 +59,7 @@ pub mod terms;
 pub mod throughput;
 pub mod unmet;
 pub mod verdicts;
+pub mod waits;
 pub mod whatif;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::gnp::{Direction, Position};
-use crate::model::{AgentId, Rtt, Strategy};
+use crate::model::{AgentId, Fallback, FallbackCause, Rtt, Strategy};
 
 mod alike;
 mod anycast;
@@ -170,7 +170,7 @@ pub struct Choice {
     /// The strategy that chose: the one asked for, unless `fallback` says why not.
     pub strategy: Strategy,
     /// Why the strategy asked for could not be followed; `None` when it was.
-    pub fallback: Option<String>,
+    pub fallback: Option<Fallback>,
 }
 
 /// Chooses an agent. `None` only when there are no candidates.
@@ -195,26 +195,20 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     };
     match chosen {
         Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
-        Err(Unknown(what)) => {
-            random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(what.to_owned()), ..choice })
+        Err(cause) => {
+            random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice })
         }
     }
 }
 
 /// What a strategy chose, with those it would take in its place, best first; or what it goes by and does not know.
-type Ranked = Result<(AgentId, Vec<Candidate>), Unknown>;
-
-/// What is not known, in a sentence for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Unknown(&'static str);
+type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
 /// Never said: without anybody nothing is chosen.
-const NOBODY: Unknown = Unknown("there is no agent");
-/// Why a strategy that goes by distance cannot.
-const NO_DISTANCE: Unknown = Unknown("no agent's distance to the site is known");
+const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
 /// The first of `ranked`, which is what a strategy chose.
-fn first(ranked: Vec<Candidate>, otherwise: Unknown) -> Ranked {
+fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
     ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
 }
 

@@ -230,7 +230,7 @@ pub(crate) mod tests {
             outcomes: 1,
             agent: Some("a".to_owned()),
             strategy: Some("gnp-top3".to_owned()),
-            fallback_reason: None,
+            fallback: None,
             predicted_us: None,
             kind: Some("complete".to_owned()),
             budget: None,

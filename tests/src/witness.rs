@@ -65,7 +65,7 @@ pub struct TaskFact {
     /// The newest assignment's strategy.
     pub strategy: Option<String>,
     /// Why it was not the batch's.
-    pub fallback_reason: Option<String>,
+    pub fallback: Option<String>,
     /// The predicted round trip to the newest assignment's agent, in microseconds.
     pub predicted_us: Option<i64>,
     /// The outcome's kind.
@@ -320,7 +320,7 @@ const TASKS: &str = "
            (select count(*) from leases l where l.task_id = t.id) as leases,
            (select count(*) from leases l where l.task_id = t.id and l.state = 'completed') as completed_leases,
            (select count(*) from outcomes x where x.task_id = t.id) as outcomes,
-           g.name as agent, a.strategy, a.fallback_reason,
+           g.name as agent, a.strategy, a.fallback::text as fallback,
            a.predicted_us[array_position(a.candidates, a.agent_id)] as predicted_us,
            o.kind, o.budget, c.name as crawler, h.name as lessee, o.token as outcome_token,
            coalesce(o.pages, 0) as pages, coalesce(o.bytes, 0) as bytes, coalesce(o.errors, 0) as errors,

@@ -86,7 +86,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
     assert_eq!(facts.landmarks.len(), 4, "{elected}");
     assert!(facts.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-top3")), "{:?}", facts.tasks);
-    assert!(facts.tasks.iter().all(|task| task.fallback_reason.is_none()), "{:?}", facts.tasks);
+    assert!(facts.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", facts.tasks);
     let probers: BTreeSet<&str> = facts.site_measurements.iter().map(|one| one.prober.as_str()).collect();
     assert_eq!(probers, facts.landmarks.iter().map(String::as_str).collect(), "only landmarks measure sites");
 
@@ -144,7 +144,7 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     // The sites' own logs, confirmers included: no two probes of a site closer than the interval.
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
     assert!(facts.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", facts.tasks);
-    assert!(facts.tasks.iter().all(|task| task.fallback_reason.is_none()), "{:?}", facts.tasks);
+    assert!(facts.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", facts.tasks);
     let by_others = |site: &str| {
         let rows = facts.site_measurements.iter().filter(|one| one.target == site);
         rows.filter(|one| !facts.landmarks.contains(&one.prober)).count()

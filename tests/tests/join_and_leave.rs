@@ -62,7 +62,7 @@ async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
             .await
             .unwrap();
     assert!(of_joined >= 2, "{joined} crawled {of_joined}");
-    let passed_on = "select count(*) from assignments where note like 'waited at %'";
+    let passed_on = "select count(*) from assignments where cause = 'rebalanced'";
     assert!(count(&cluster, passed_on).await >= of_joined);
     assert_eq!(count(&cluster, LEASED_ONCE).await, 18, "nothing was cut or crawled twice");
     let listed = cluster.operate(&["agents", "list"]).await.unwrap();
@@ -86,11 +86,11 @@ async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
     .unwrap();
     cluster.operate(&["agents", "drain", &fullest]).await.unwrap();
     cluster.await_count("every task to end", ENDED, 18, PATIENCE).await.unwrap();
-    let next = "select count(*) from assignments where note like 'the next candidate: %'";
+    let next = "select count(*) from assignments where cause = 'next-candidate'";
     assert!(count(&cluster, next).await >= 1);
     let strangers = "
         select count(*) from assignments n join assignments f on f.task_id = n.task_id and f.id < n.id
-        where n.note like 'the next candidate: %' and not (n.agent_id = any(f.candidates) and n.agent_id <> f.agent_id)
+        where n.cause = 'next-candidate' and not (n.agent_id = any(f.candidates) and n.agent_id <> f.agent_id)
           and not exists (select from assignments m where m.task_id = n.task_id and m.id > f.id and m.id < n.id)";
     assert_eq!(count(&cluster, strangers).await, 0, "each was a candidate of the choice before");
     assert_eq!(count(&cluster, LEASED_ONCE).await, 18, "nothing was cut or crawled twice");

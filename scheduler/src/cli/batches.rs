@@ -162,6 +162,8 @@ struct Shown {
     pages: u64,
     bytes: u64,
     waiting_for: String,
+    /// The same in a word; empty where nothing needs saying.
+    wait_cause: String,
     next_recrawl: Option<Time>,
     /// None when every site has ended.
     estimate: Option<EstimateShown>,
@@ -216,6 +218,7 @@ impl TryFrom<ShowBatchResponse> for Shown {
             pages: progress.pages,
             bytes: progress.bytes,
             waiting_for: progress.waiting_for,
+            wait_cause: tasks::wait_word(progress.wait.as_ref()),
             next_recrawl: output::time(progress.next_recrawl.as_ref()),
             estimate: progress.estimate.as_ref().map(EstimateShown::from),
             endings: shown.endings.into_iter().map(EndingRow::from).collect(),

@@ -13,7 +13,9 @@ use super::agents::level_cell;
 use super::client::Client;
 use super::output::{self, Row, ShowFormat, ShowFormatArgs, Time, View};
 use super::sites::{Globe, globe_cell};
+use super::tasks;
 use crate::exit::print;
+use crate::model::Why;
 
 /// Excluded agents that are named to people, of each constraint.
 const NAMED_AT_MOST: usize = 10;
@@ -62,9 +64,9 @@ struct Task {
     round: u32,
     state: String,
     reason: String,
-    /// What holds it while it waits for something of its own; empty otherwise.
-    held: String,
     waits: String,
+    /// What it waits for in a word; empty where it has an agent or has ended.
+    wait_cause: String,
     choices: Vec<Choice>,
 }
 
@@ -83,6 +85,7 @@ struct Choice {
     excluded: Vec<Excluded>,
     fallback: String,
     note: String,
+    why: Option<Why>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -114,8 +117,10 @@ impl From<ExplainResponse> for Explained {
 }
 
 impl From<ExplainedTask> for Task {
-    fn from(ExplainedTask { batch, round, state, reason, held, waits, choices }: ExplainedTask) -> Self {
-        Self { batch, round, state, reason, held, waits, choices: choices.into_iter().map(Choice::from).collect() }
+    fn from(task: ExplainedTask) -> Self {
+        let ExplainedTask { batch, round, state, reason, waits, choices, wait } = task;
+        let choices = choices.into_iter().map(Choice::from).collect();
+        Self { batch, round, state, reason, waits, wait_cause: tasks::wait_word(wait.as_ref()), choices }
     }
 }
 
@@ -145,6 +150,7 @@ impl From<ExplainedChoice> for Choice {
             excluded: choice.excluded.into_iter().map(excluded).collect(),
             fallback: choice.fallback,
             note: choice.note,
+            why: choice.why.and_then(|why| Why::try_from(why).ok()),
         }
     }
 }

@@ -11,6 +11,7 @@ use super::service::Service;
 use super::tasks::{self, TasksArgs};
 use super::throughput::ThroughputArgs;
 use crate::exit::print;
+use crate::model::Why;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -101,12 +102,22 @@ pub(super) struct AssignmentRow {
     round: u32,
     /// The kind of reason for which it failed or was cancelled; empty otherwise.
     reason_kind: String,
+    /// What it waits for, why it has its agent, and why not by the batch's strategy: a word each, or empty.
+    wait_cause: String,
+    cause: String,
+    fallback: String,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
     fn from(row: v1::AssignmentRow) -> Self {
+        let reason_kind = tasks::reason_word(row.reason_kind());
+        let why = row.why.and_then(|why| Why::try_from(why).ok());
+        let fallback = why.as_ref().and_then(|why| why.fallback.as_ref());
         Self {
-            reason_kind: tasks::reason_word(row.reason_kind()),
+            wait_cause: tasks::wait_word(row.wait.as_ref()),
+            fallback: fallback.map(|fallback| fallback.cause.name()).unwrap_or_default().to_owned(),
+            cause: why.as_ref().map(|why| why.cause.name()).unwrap_or_default().to_owned(),
+            reason_kind,
             site: row.site,
             origin: row.origin,
             state: row.state,

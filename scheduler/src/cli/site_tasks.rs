@@ -4,6 +4,8 @@ use landfall_proto::v1::{Candidate, CrawlProgress, SiteTask};
 use serde::Serialize;
 
 use super::output::{self, Row, Time, View, counted};
+use super::tasks;
+use crate::model::Why;
 
 #[derive(Debug, Serialize)]
 pub(super) struct TaskRow {
@@ -11,11 +13,12 @@ pub(super) struct TaskRow {
     round: u32,
     state: String,
     reason: String,
-    /// What holds it while it waits for something of its own; empty otherwise.
-    held: String,
     agent: String,
     strategy: String,
     note: String,
+    /// What it waits for in a word; empty where it has an agent or has ended.
+    wait_cause: String,
+    why: Option<Why>,
     pub(super) candidates: Vec<CandidateRow>,
     outcome: String,
     pages: u32,
@@ -88,10 +91,11 @@ impl From<SiteTask> for TaskRow {
             round: task.round,
             state: task.state,
             reason: task.reason,
-            held: task.held,
             agent: task.agent,
             strategy: task.strategy,
             note: task.note,
+            wait_cause: tasks::wait_word(task.wait.as_ref()),
+            why: task.why.and_then(|why| Why::try_from(why).ok()),
             candidates: task.candidates.into_iter().map(CandidateRow::from).collect(),
             outcome: task.outcome,
             pages: task.pages,

@@ -9,7 +9,7 @@ use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Format, FormatArgs, Printer, Row, Time, View};
 use crate::exit::print;
-use crate::model::{ReasonKind, TaskState};
+use crate::model::{ReasonKind, TaskState, WaitCause};
 
 /// Rows that are printed at once; by the first so many a table is laid out.
 const PAGE: usize = 500;
@@ -116,8 +116,8 @@ pub(super) struct SiteRow {
     /// The kind of reason for which it failed or was cancelled; empty otherwise.
     reason_kind: String,
     reason: String,
-    /// What holds it while it waits for something of its own; empty otherwise.
-    held: String,
+    /// What it waits for in a word; empty where it has an agent or has ended.
+    wait_cause: String,
     /// The newest of the site in this batch, from 1.
     round: u32,
 }
@@ -133,8 +133,8 @@ impl From<v1::AssignmentRow> for SiteRow {
             agent: row.agent,
             pages: row.pages,
             bytes: row.bytes,
+            wait_cause: wait_word(row.wait.as_ref()),
             reason: row.reason,
-            held: row.held,
             round: row.round,
         }
     }
@@ -143,6 +143,11 @@ impl From<v1::AssignmentRow> for SiteRow {
 /// The word for a kind of reason; empty where there is none.
 pub(super) fn reason_word(kind: v1::ReasonKind) -> String {
     ReasonKind::try_from(kind).map(ReasonKind::name).unwrap_or_default().to_owned()
+}
+
+/// The word for what a task waits for; empty where it waits for nothing.
+pub(super) fn wait_word(wait: Option<&v1::Wait>) -> String {
+    wait.and_then(|wait| WaitCause::try_from(wait.cause()).ok()).map(WaitCause::name).unwrap_or_default().to_owned()
 }
 
 impl Row for SiteRow {

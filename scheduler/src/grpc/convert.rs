@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use crate::model::{OutOfBounds, Rtt};
 use crate::naming;
 
+mod causes;
 mod constraints;
 pub(super) mod embeddings;
 pub(super) mod events;

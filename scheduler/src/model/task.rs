@@ -1,32 +1,5 @@
 //! What is said of a task in one word: its state, and why it ended otherwise than done.
 
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$said])* $value,)+
-        }
-
-        impl $name {
-            /// Each of them.
-            pub const ALL: &'static [Self] = &[$(Self::$value,)+];
-
-            /// The word in the store, on the command line and in reports: it stays.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$value => $word,)+
-                }
-            }
-
-            /// The one with this word.
-            pub fn named(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.name() == word)
-            }
-        }
-    };
-}
-
 words!(
     /// A task's state.
     TaskState {

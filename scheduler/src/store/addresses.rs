@@ -121,7 +121,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     let known = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
     let crawls = known(found.crawls);
     if crawls >= bears(known(found.sites), cap) {
-        let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew { why: None }).await?;
+        let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
         let full =
             ended.into_iter().map(|(task, _)| (task, Cause::Address { address: address.clone(), admitted: false }));
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;

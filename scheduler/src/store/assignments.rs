@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, BatchId, Parted, Rtt, SiteId, Strategy, TaskId, Unmeasured, Why};
 use crate::strategy::{Candidate, Choice, Former};
 
 use super::Error;
@@ -28,13 +29,13 @@ pub struct Waiting {
     /// Its batch's strategy.
     pub strategy: Strategy,
     /// Why distances could not be had, when they could not.
-    pub reason: Option<String>,
+    pub unmeasured: Option<Unmeasured>,
     /// How many assignments it had before.
     pub choices: i64,
     /// The last of them.
     pub former: Option<Former>,
-    /// What became of it, for people.
-    pub parted: Option<String>,
+    /// What became of it.
+    pub parted: Option<Parted>,
     /// How long it has been in its state.
     pub waited: Duration,
 }
@@ -67,10 +68,10 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     let rows = sqlx::query_as!(
         Row,
         r#"
-        select t.id, t.site_id, t.batch_id, t.reason, b.strategy,
+        select t.id, t.site_id, t.batch_id, t.unmeasured::text, t.unmeasured_detail, b.strategy,
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
-               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.fallback_reason,
+               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.detail::text,
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
                c.measured_us as "measured_us?: Vec<Option<i64>>",
                had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
@@ -154,147 +155,123 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
     Ok(next.fetch_all(conn).await?)
 }
 
-/// What an agent was chosen from, beside the candidates.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Ground<'a> {
+/// A choice as it is recorded.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// The task.
+    pub task: TaskId,
+    /// Who gets it.
+    pub agent: AgentId,
+    /// The strategy that chose.
+    pub strategy: Strategy,
+    /// The seed of its draw.
+    pub seed: u64,
+    /// Among whom, best first.
+    pub candidates: Vec<Candidate>,
+    /// Why.
+    pub why: Why,
+    /// How long the crawl is predicted to take.
+    pub takes: Option<Duration>,
     /// Agents that took work and were not excluded.
     pub available: usize,
     /// The agents that constraints excluded, as [stored](super::constraints::remember); none where nobody was.
     pub exclusions: Option<i64>,
-    /// What became of the choice before, for the log.
-    pub parted: Option<&'a str>,
 }
 
-/// Records a choice and moves its task to `assigned`.
+impl Assignment {
+    /// The choice of an agent for a task.
+    pub fn new(task: TaskId, seed: u64, choice: Choice, why: Why) -> Self {
+        let Choice { agent, candidates, strategy, fallback } = choice;
+        let why = Why { fallback, ..why };
+        Self { task, agent, strategy, seed, candidates, why, takes: None, available: 0, exclusions: None }
+    }
+}
+
+/// A row of assignments: the fields are its columns.
+#[derive(Serialize)]
+struct Stored<'a> {
+    task_id: i64,
+    agent_id: i64,
+    strategy: &'a str,
+    seed: i64,
+    candidates: Vec<i64>,
+    predicted_us: Vec<Option<i64>>,
+    measured_us: Vec<Option<i64>>,
+    /// How full the candidates are; `None` of those that are away.
+    levels: Vec<Option<i64>>,
+    cause: &'a str,
+    fallback: Option<&'a str>,
+    detail: Option<&'a Why>,
+    available: i32,
+    exclusions_id: Option<i64>,
+    crawl_ms: Option<i64>,
+}
+
+impl<'a> Stored<'a> {
+    fn of(made: &'a Assignment) -> Self {
+        let of = |known: fn(&Candidate) -> Option<Rtt>| {
+            made.candidates.iter().map(|one| known(one).map(Rtt::as_micros)).collect()
+        };
+        let level = |one: &Candidate| (one.capacity > 0).then(|| one.level().get());
+        Self {
+            task_id: made.task.get(),
+            agent_id: made.agent.get(),
+            strategy: made.strategy.name(),
+            seed: made.seed.cast_signed(),
+            candidates: made.candidates.iter().map(|one| one.agent.get()).collect(),
+            predicted_us: of(|one| one.predicted),
+            measured_us: of(|one| one.measured),
+            levels: made.candidates.iter().map(level).collect(),
+            cause: made.why.cause.name(),
+            fallback: made.why.fallback.as_ref().map(|fallback| fallback.cause.name()),
+            detail: Some(&made.why).filter(|why| **why != Why::default()),
+            available: i32::try_from(made.available).unwrap_or(i32::MAX),
+            exclusions_id: made.exclusions,
+            crawl_ms: made.takes.map(|takes| i64::try_from(takes.as_millis()).unwrap_or(i64::MAX)),
+        }
+    }
+}
+
+/// Records choices, and moves their tasks to `assigned` where they are not. The tasks must be locked.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn insert(
-    conn: &mut PgConnection,
-    task: TaskId,
-    seed: u64,
-    choice: &Choice,
-    fallback_reason: Option<&str>,
-    ground: Ground<'_>,
-) -> Result<(), Error> {
-    let candidates: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
-    let predicted: Vec<Option<i64>> =
-        choice.candidates.iter().map(|candidate| candidate.predicted.map(crate::model::Rtt::as_micros)).collect();
-    let measured: Vec<Option<i64>> =
-        choice.candidates.iter().map(|candidate| candidate.measured.map(crate::model::Rtt::as_micros)).collect();
+pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
+    if made.is_empty() {
+        return Ok(());
+    }
+    let rows: Vec<Stored<'_>> = made.iter().map(Stored::of).collect();
+    let rows = serde_json::to_string(&rows).map_err(|error| Error::inconsistent("assignments", "detail", &error))?;
     sqlx::query!(
         r#"
         with made as (
-            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
-                                     fallback_reason, levels, available, exclusions_id)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-            returning id
+            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, levels,
+                                     cause, fallback, detail, available, exclusions_id, crawl_ms)
+            select task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us, levels,
+                   cause, fallback, detail, available, exclusions_id, crawl_ms
+            from jsonb_to_recordset($1::text::jsonb) as made (
+                task_id bigint, agent_id bigint, strategy text, seed bigint, candidates bigint[], predicted_us bigint[],
+                measured_us bigint[], levels bigint[], cause assignment_cause, fallback fallback_cause, detail jsonb,
+                available integer, exclusions_id bigint, crawl_ms bigint
+            )
+            returning id, task_id
         )
-        update tasks set state = 'assigned', reason = $12, assignment_id = made.id, state_since = now()
-        from made where tasks.id = $1
+        update tasks t
+        set state = 'assigned', assignment_id = made.id, reason = null,
+            state_since = case when t.state = 'assigned' then t.state_since else now() end
+        from made where t.id = made.task_id
         "#,
-        task.get(),
-        choice.agent.get(),
-        choice.strategy.name(),
-        seed.cast_signed(),
-        &candidates,
-        &predicted as &[Option<i64>],
-        &measured as &[Option<i64>],
-        fallback_reason,
-        &levels(&choice.candidates) as &[Option<i64>],
-        i32::try_from(ground.available).unwrap_or(i32::MAX),
-        ground.exclusions,
-        ground.parted,
+        rows,
     )
     .execute(conn)
     .await?;
     Ok(())
 }
 
-/// Notes how long the crawl of a task's newest assignment was predicted to take.
-///
-/// # Errors
-/// When the database fails.
-pub async fn expect(conn: &mut PgConnection, task: TaskId, takes: Duration) -> Result<(), Error> {
-    let millis = i64::try_from(takes.as_millis()).unwrap_or(i64::MAX);
-    sqlx::query!(
-        "update assignments set crawl_ms = $2 where id = (select assignment_id from tasks where id = $1)",
-        task.get(),
-        millis,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-/// How full candidates are; `None` of those that are away.
-pub(super) fn levels(candidates: &[Candidate]) -> Vec<Option<i64>> {
-    candidates.iter().map(|one| (one.capacity > 0).then(|| one.level().get())).collect()
-}
-
-/// Notes how the strategy was followed in a task's newest assignment.
-///
-/// # Errors
-/// When the database fails.
-pub async fn annotate(conn: &mut PgConnection, task: TaskId, note: &str) -> Result<(), Error> {
-    sqlx::query!(
-        "update assignments set note = $2 where id = (select assignment_id from tasks where id = $1)",
-        task.get(),
-        note,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-/// Says of located tasks that are planned together why they wait, where nothing else is said of them but one of the `former` reasons.
-///
-/// # Errors
-/// When the database fails.
-pub async fn explain_planned(conn: &mut PgConnection, reason: &str, former: &[&str]) -> Result<(), Error> {
-    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
-    sqlx::query!(
-        r#"
-        with silent as (
-            select t.id from tasks t join batches b on b.id = t.batch_id
-            where b.strategy = $2 and t.state = 'located' and not t.held and (t.reason is null or t.reason = any($3))
-            -- Whoever is at a task is about to say something else of it, and may wait for one of the others.
-            for no key update of t skip locked
-        )
-        update tasks set reason = $1 from silent where tasks.id = silent.id
-        "#,
-        reason,
-        Strategy::EarliestFinish.name(),
-        &former,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-/// Says of located tasks why they wait, in place of one of the `former` reasons. Tasks that say why their site has no
-/// distance keep their reason.
-///
-/// # Errors
-/// When the database fails.
-pub async fn explain_waiting(conn: &mut PgConnection, reason: &str, former: &[&str]) -> Result<(), Error> {
-    let former: Vec<String> = former.iter().map(|reason| (*reason).to_owned()).collect();
-    sqlx::query!(
-        r#"
-        with silent as (
-            select id from tasks
-            where state = 'located' and not held and (reason is null or reason = any($2)) and reason is distinct from $1
-            -- As above.
-            for no key update skip locked
-        )
-        update tasks set reason = $1 from silent where tasks.id = silent.id
-        "#,
-        reason,
-        &former,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
+/// What is stored of why a choice was made.
+pub(super) fn why(detail: Option<&str>) -> Result<Why, Error> {
+    let Some(detail) = detail else { return Ok(Why::default()) };
+    serde_json::from_str(detail).map_err(|error| Error::inconsistent("assignments", "detail", &error))
 }
 
 #[cfg(test)]
@@ -302,7 +279,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::AgentId;
+    use crate::model::{ChoiceCause, Fallback, FallbackCause, Parting};
     use crate::store::{fixtures, leases, loads, sessions};
 
     const PATIENCE: Duration = Duration::from_secs(5);
@@ -330,7 +307,7 @@ mod tests {
         assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
         for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
             let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-            insert(&mut conn, task, 1, &choice, None, Ground::default()).await.expect("assign");
+            insert(&mut conn, &[Assignment::new(task, 1, choice, Why::default())]).await.expect("assign");
             assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
         }
         assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
@@ -369,34 +346,34 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn saying_why_tasks_wait_waits_for_nobody_who_is_at_one_of_them(pool: PgPool) {
+    async fn choices_are_recorded_at_once_with_all_that_there_is_to_say_of_each(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        sqlx::query("set lock_timeout = '2s'").execute(&mut *conn).await.expect("set");
-        for (strategy, name) in [("random", "r"), ("earliest-finish", "e")] {
-            let batch = fixtures::batch(&mut conn, name, strategy).await;
-            let mut tasks = Vec::new();
-            for host in ["a.cn", "b.cn"] {
-                let site = fixtures::site(&mut conn, &format!("{name}{host}")).await;
-                tasks.push(fixtures::task(&mut conn, batch, site, "located").await);
-            }
-            let mut held = pool.begin().await.expect("begin");
-            sqlx::query("select from tasks where id = $1 for update")
-                .bind(tasks[0].get())
-                .execute(&mut *held)
-                .await
-                .expect("lock");
-            match strategy {
-                "random" => explain_waiting(&mut conn, "nobody", &[]).await.expect("explain"),
-                _ => explain_planned(&mut conn, "planned", &[]).await.expect("explain"),
-            }
-            held.rollback().await.expect("roll back");
-            let said: Vec<bool> =
-                sqlx::query_scalar("select reason is not null from tasks where batch_id = $1 order by id")
-                    .bind(batch.get())
-                    .fetch_all(&mut *conn)
-                    .await
-                    .expect("read");
-            assert_eq!(said, [false, true], "{strategy}");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let mut made = Vec::new();
+        let said = Why { cause: ChoiceCause::NextCandidate, ..Why::default() };
+        let parted = Some(Parted { agent: "it's \"b\"".to_owned(), how: Parting::Lost });
+        let fallback = Some(Fallback { cause: FallbackCause::Unmeasured, said: "connect: refused".to_owned() });
+        for (host, parted, fallback, why) in [("a.cn", None, None, Why::default()), ("b.cn", parted, fallback, said)] {
+            let site = fixtures::site(&mut conn, host).await;
+            let task = fixtures::task(&mut conn, batch, site, "located").await;
+            let near = Candidate { measured: Rtt::try_from_micros(7).ok(), ..Candidate::new(agent, 2) };
+            let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GnpTop3, fallback };
+            let takes = Some(Duration::from_millis(9));
+            made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, Why { parted, ..why }) });
+        }
+        insert(&mut conn, &made).await.expect("assign");
+        let rows: Vec<(String, Option<String>, Option<String>, i64, Vec<i64>, i64)> = sqlx::query_as(
+            "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id",
+        )
+        .fetch_all(&mut *conn)
+        .await
+        .expect("read");
+        assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
+        assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
+        assert_eq!(why(rows[1].2.as_deref()).expect("a cause"), made[1].why);
+        for task in &made {
+            assert_eq!(fixtures::state(&mut conn, task.task).await, "assigned");
         }
     }
 

@@ -3,9 +3,10 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::explain::Wait;
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 
-use super::{Error, unsigned};
+use super::{Error, unsigned, waits};
 
 /// One batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +48,8 @@ pub struct Progress {
     pub pages: u64,
     /// Bytes fetched by ended crawls.
     pub bytes: u64,
-    /// Why tasks wait, for people.
-    pub waiting_for: Option<String>,
+    /// What most tasks without an agent wait for, and how many these are.
+    pub waiting_for: Option<(Wait, u64)>,
     /// When the next round of a task that has ended is due.
     pub next_recrawl: Option<DateTime<Utc>>,
 }
@@ -286,7 +287,6 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
                coalesce(sum(o.pages), 0)::bigint as "pages!",
                -- An agent may report any number; the sum of a few need not fit.
                least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!",
-               exists (select from sessions where state = 'active') as "connected!",
                min(t.recrawl_at) as next_recrawl
         from tasks t left join outcomes o on o.task_id = t.id
         where t.batch_id = $1 and t.retried_at is null
@@ -312,33 +312,9 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
         next_recrawl: row.next_recrawl,
     };
     if progress.waiting() > 0 {
-        progress.waiting_for = commonest_reason(conn, batch).await?;
-        if progress.waiting_for.is_none() && !row.connected {
-            progress.waiting_for = Some(format!("{} sites: no agent is connected", progress.waiting()));
-        }
+        progress.waiting_for = waits::commonest(conn, batch).await?;
     }
     Ok(progress)
-}
-
-/// The reason most tasks without an agent give, with their number: what is said of one that is assigned is how it came there.
-async fn commonest_reason(conn: &mut PgConnection, batch: BatchId) -> Result<Option<String>, Error> {
-    let row = sqlx::query!(
-        r#"
-        select reason as "reason!", count(*) as "count!"
-        from tasks
-        where batch_id = $1 and reason is not null and state in ('submitted', 'measuring', 'located')
-        group by reason
-        order by count(*) desc, reason
-        limit 1
-        "#,
-        batch.get(),
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(row.map(|row| match row.count {
-        1 => format!("1 site: {}", row.reason),
-        count => format!("{count} sites: {}", row.reason),
-    }))
 }
 
 #[cfg(test)]

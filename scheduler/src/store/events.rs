@@ -408,11 +408,11 @@ mod tests {
             "lease granted #1",
             "task leased #1",
             "lease released #1 (crashed: on purpose)",
-            "task assigned #1 (its crawl at a crashed: on purpose)",
+            "task assigned #1",
             "lease granted #2",
             "task leased #2",
             "lease expired #2 (its session ended: superseded)",
-            "task assigned #2 (a began anew without its crawl)",
+            "task assigned #2",
             "task cancelled #2 (cancelled by the operator)",
         ];
         let mut heard = said(&of_task);

@@ -6,11 +6,12 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::constraints::Exclusion;
-use crate::explain::{Considered, Hold, Recorded};
+use crate::explain::{Considered, Recorded, Wait};
 use crate::model::{AssignmentId, BatchId, Strategy, TaskId};
 
+use super::assignments::why;
 use super::sites::Site;
-use super::{Error, holds, round_trip, unsigned};
+use super::{Error, round_trip, unsigned, waits};
 
 /// Tasks and choices of one site that are explained at once, the newest.
 const MOST: i64 = 100;
@@ -28,14 +29,14 @@ pub struct Task {
     pub round: u32,
     /// The state's name.
     pub state: String,
-    /// Why it waits, failed or was cancelled.
+    /// Why it failed or was cancelled.
     pub reason: Option<String>,
-    /// What holds it, while it waits for something of its own.
-    pub hold: Option<Hold>,
+    /// What it waits for, where it has no agent.
+    pub waits: Option<Wait>,
 }
 
 /// A choice for one of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// Its number.
     pub id: AssignmentId,
@@ -63,7 +64,8 @@ pub async fn tasks(
 ) -> Result<Vec<Task>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id, t.batch_id, b.name, t.round, t.state::text as "state!", t.reason
+        select t.id, t.batch_id, b.name, t.round, t.state::text as "state!",
+               case when t.state in ('failed', 'cancelled') then t.reason end as reason
         from tasks t join batches b on b.id = t.batch_id
         where t.site_id = any($1) and ($2::bigint is null or t.batch_id = $2)
           and ($3::bigint is null or t.id = (select c.task_id from assignments c where c.id = $3))
@@ -78,11 +80,11 @@ pub async fn tasks(
     .fetch_all(&mut *conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
-    let mut holds = holds::of(conn, &ids).await?;
+    let mut waits = waits::of(conn, &ids).await?;
     rows.into_iter()
         .map(|row| {
             Ok(Task {
-                hold: holds.remove(&TaskId::new(row.id)),
+                waits: waits.remove(&TaskId::new(row.id)),
                 id: TaskId::new(row.id),
                 batch: BatchId::new(row.batch_id),
                 batch_name: row.name,
@@ -104,7 +106,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
         Row,
         r#"
         select c.id, c.task_id, c.created_at, coalesce(t.assignment_id = c.id, false) as "newest!", a.name as agent, c.strategy,
-               b.strategy as asked, c.seed, c.fallback_reason, c.note, c.available,
+               b.strategy as asked, c.seed, c.detail::text, c.available,
                (select coalesce(array_agg(n.name order by l.place), '{}')
                 from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
                c.predicted_us as "predicted_us!: Vec<Option<i64>>", c.measured_us as "measured_us!: Vec<Option<i64>>",
@@ -139,8 +141,7 @@ struct Row {
     strategy: String,
     asked: String,
     seed: i64,
-    fallback_reason: Option<String>,
-    note: Option<String>,
+    detail: Option<String>,
     available: Option<i32>,
     candidates: Vec<String>,
     predicted_us: Vec<Option<i64>>,
@@ -184,8 +185,7 @@ impl TryFrom<Row> for Choice {
                 candidates: row.candidates.into_iter().enumerate().map(considered).collect::<Result<_, Error>>()?,
                 available: row.available.map(|count| unsigned("assignments", "available", count)).transpose()?,
                 excluded: row.excluded.len(),
-                fallback: row.fallback_reason,
-                note: row.note,
+                why: why(row.detail.as_deref())?,
             },
             excluded,
         })

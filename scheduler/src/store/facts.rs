@@ -7,7 +7,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::gnp::Position;
-use crate::model::{AgentId, SiteId, TaskId};
+use crate::model::{AgentId, SiteId, Strategy, TaskId};
 use crate::site_list::SiteName;
 use crate::strategy::learned::{Crawled, Lesson, Network, weight};
 use crate::strategy::{Crawl, Site, Work};
@@ -66,7 +66,8 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id, coalesce(s.origin, s.name) as "name!", host(s.address) as address, s.latitude, s.longitude, b.request_interval_ms,
+        select t.id as "id!", coalesce(s.origin, s.name) as "name!", host(s.address) as address, s.latitude, s.longitude,
+               b.request_interval_ms as "request_interval_ms!",
                last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
         from tasks t
         join sites s on s.id = t.site_id
@@ -201,13 +202,14 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 /// # Errors
 /// When the database fails or a row is inconsistent.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
+    let preferring = Strategy::ALL.into_iter().filter(|strategy| strategy.prefers_the_nearest());
+    let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
         r#"
         select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", host(s.address) as address,
                c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
                (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as probed_us,
-               c.strategy in ('gnp-top1', 'gnp-balanced', 'gnp-confirmed', 'earliest-finish') and coalesce(c.note, '') not like 'explores%'
-                   as "preferred!",
+               c.strategy = any($4) and c.cause <> 'explores' as "preferred!",
                greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
         from sessions here
         cross join lateral (
@@ -225,6 +227,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
         CRAWLS_LEARNED,
         MOST_LESSONS_OF_AN_AGENT,
         LESSONS,
+        &preferring,
     )
     .fetch_all(conn)
     .await?;

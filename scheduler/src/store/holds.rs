@@ -3,13 +3,11 @@
 //! Invariants: a task has at most one hold; `tasks.held` is true exactly while that is not admitted; a held task is `located`; a hold
 //! ends with its task. This module alone writes the table and the flag.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use super::Error;
-use crate::explain::Hold;
 use crate::model::{BatchId, SiteId, TaskId};
 
 /// What a task waits for.
@@ -242,35 +240,4 @@ pub(super) async fn end(conn: &mut PgConnection, tasks: &[i64]) -> Result<(), Er
     .execute(conn)
     .await?;
     Ok(())
-}
-
-/// What holds these tasks, of those that are held.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
-pub(crate) async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Hold>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
-    let rows = sqlx::query!(
-        r#"
-        select h.task_id as "task_id!", h.cause::text as "cause!", abbrev(h.address) as address, c.reason as "unmet?"
-        from task_holds h left join batch_constraints c on c.batch_id = h.batch_id and h.cause = 'unmet'
-        where h.task_id = any($1) and not h.admitted
-        "#,
-        &tasks,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let hold = match (row.cause.as_str(), row.address) {
-                ("address", Some(address)) => Hold::Address(address),
-                ("pause", _) => Hold::Pause,
-                ("breaker", _) => Hold::Breaker,
-                ("unmet", _) => Hold::Unmet(row.unmet.unwrap_or_default()),
-                ("confirming", _) => Hold::Confirming,
-                _ => return Err(Error::inconsistent("task_holds", "cause", &row.cause)),
-            };
-            Ok((TaskId::new(row.task_id), hold))
-        })
-        .collect()
 }

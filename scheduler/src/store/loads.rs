@@ -3,6 +3,7 @@
 //! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task passes on only while it is
 //! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -10,9 +11,9 @@ use sqlx::PgConnection;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, SessionId, SiteId, Strategy, TaskId};
-use crate::strategy::{Candidate, Former, Home, Listed};
+use crate::strategy::{Former, Home, Listed};
 
-use super::assignments::{Ground, levels};
+use super::assignments::why;
 use super::{Error, position, round_trip, unsigned};
 
 /// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
@@ -206,6 +207,8 @@ pub struct Waiting {
     pub assignment: AssignmentId,
     /// When it was made.
     pub chosen_at: DateTime<Utc>,
+    /// The seed of its draw.
+    pub seed: u64,
     /// What it was.
     pub former: Former,
 }
@@ -219,7 +222,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.fallback_reason,
+        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail::text,
                c.candidates, c.predicted_us as "predicted_us!: Vec<Option<i64>>",
                c.measured_us as "measured_us!: Vec<Option<i64>>"
         from unnest($1::bigint[]) as queue (agent_id)
@@ -247,10 +250,11 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
                 batch: BatchId::new(row.batch_id),
                 assignment: AssignmentId::new(row.id),
                 chosen_at: row.created_at,
+                seed: row.seed.cast_unsigned(),
                 former: Former {
                     agent: AgentId::new(row.agent_id),
                     strategy: strategy(&row.strategy)?,
-                    fallback: row.fallback_reason,
+                    fallback: why(row.detail.as_deref())?.fallback,
                     listed: listed(&row.candidates, &row.predicted_us, &row.measured_us)?,
                 },
             })
@@ -279,51 +283,28 @@ pub(super) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Passes a task on: a new assignment, of the same draw, to another agent, among `listed`. `false`: it does not wait by that assignment
-/// any more, or somebody is at it.
+/// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may pass on.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn pass_on(
-    conn: &mut PgConnection,
-    waiting: &Waiting,
-    to: AgentId,
-    listed: &[Candidate],
-    why: &str,
-    ground: Ground<'_>,
-) -> Result<bool, Error> {
-    let candidates: Vec<i64> = listed.iter().map(|one| one.agent.get()).collect();
-    let micros = |rtt: Option<crate::model::Rtt>| rtt.map(crate::model::Rtt::as_micros);
-    let predicted: Vec<Option<i64>> = listed.iter().map(|one| micros(one.predicted)).collect();
-    let measured: Vec<Option<i64>> = listed.iter().map(|one| micros(one.measured)).collect();
-    let passed = sqlx::query!(
+pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
+    let (tasks, assignments): (Vec<i64>, Vec<i64>) =
+        waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
+    let held = sqlx::query_scalar!(
         r#"
-        with held as (
-            select id from tasks where id = $1 and state = 'assigned' and assignment_id = $2
-            for no key update skip locked
-        ), made as (
-            insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us,
-                                     fallback_reason, note, levels, available, exclusions_id)
-            select held.id, $3, c.strategy, c.seed, $4, $5, $6, c.fallback_reason, $7, $8, $9, $10
-            from held join assignments c on c.id = $2
-            returning id
-        )
-        update tasks set assignment_id = made.id, reason = $7 from made where tasks.id = $1
+        select t.id
+        from unnest($1::bigint[], $2::bigint[]) as looked_at (task_id, assignment_id)
+        join tasks t on t.id = looked_at.task_id and t.assignment_id = looked_at.assignment_id
+        where t.state = 'assigned'
+        order by t.id
+        for no key update of t skip locked
         "#,
-        waiting.task.get(),
-        waiting.assignment.get(),
-        to.get(),
-        &candidates,
-        &predicted as &[Option<i64>],
-        &measured as &[Option<i64>],
-        why,
-        &levels(listed) as &[Option<i64>],
-        i32::try_from(ground.available).unwrap_or(i32::MAX),
-        ground.exclusions,
+        &tasks,
+        &assignments,
     )
-    .execute(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(passed.rows_affected() == 1)
+    Ok(held.into_iter().map(TaskId::new).collect())
 }
 
 #[cfg(test)]
@@ -331,8 +312,11 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::model::{ChoiceCause, Gain, Why};
     use crate::store::agents::ServiceState;
+    use crate::store::assignments::{self, Assignment};
     use crate::store::{agents, fixtures, leases, sessions};
+    use crate::strategy::{Candidate, Choice};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(pool: PgPool) {
@@ -388,20 +372,19 @@ mod tests {
         let task = fixtures::assigned(&mut conn, batch, site, from).await;
         let waiting = waiting_at(&mut conn, &[from], 10).await.expect("look");
         assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
-        let listed = waiting[0].former.listed[0];
-        let listed = Candidate::new(listed.agent, 1);
-        assert!(
-            pass_on(&mut conn, &waiting[0], to, &[listed], "waited at a", Ground::default()).await.expect("pass on")
-        );
-        let rows: Vec<(i64, i64, Option<String>, i64)> =
-            sqlx::query_as("select agent_id, seed, note, candidates[1] from assignments order by id")
+        assert_eq!(hold_on(&mut conn, &[&waiting[0]]).await.expect("hold on"), BTreeSet::from([task]));
+        let candidates = vec![Candidate::new(waiting[0].former.listed[0].agent, 1)];
+        let choice = Choice { agent: to, candidates, strategy: Strategy::GnpTop3, fallback: None };
+        let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
+        let moved = Assignment::new(task, waiting[0].seed, choice, Why { cause, ..Why::default() });
+        assignments::insert(&mut conn, &[moved]).await.expect("pass on");
+        let rows: Vec<(i64, i64, String, i64)> =
+            sqlx::query_as("select agent_id, seed, cause::text, candidates[1] from assignments order by id")
                 .fetch_all(&mut *conn)
                 .await
                 .expect("read");
-        assert_eq!(
-            rows,
-            [(from.get(), 1, None, from.get()), (to.get(), 1, Some("waited at a".to_owned()), from.get())]
-        );
+        let expected = [(from, "strategy"), (to, "rebalanced")];
+        assert_eq!(rows, expected.map(|(agent, cause)| (agent.get(), 1, cause.to_owned(), from.get())));
         let told: Vec<(String, Option<i64>, Option<String>)> = sqlx::query_as(
             "select what, agent_id, cause from events where task_id = $1 and noun = 'task' order by id desc limit 1",
         )
@@ -409,7 +392,7 @@ mod tests {
         .fetch_all(&mut *conn)
         .await
         .expect("read");
-        assert_eq!(told, [("assigned".to_owned(), Some(to.get()), Some("waited at a".to_owned()))]);
+        assert_eq!(told, [("assigned".to_owned(), Some(to.get()), Some("rebalanced".to_owned()))]);
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let session = fixtures::session(&mut conn, to).await;
         assert_eq!(leases::grant(&mut conn, to, session).await.expect("grant").len(), 1);

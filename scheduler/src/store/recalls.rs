@@ -243,19 +243,12 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
 ///
 /// # Errors
 /// When the database fails.
-pub async fn release(
-    conn: &mut PgConnection,
-    agent: AgentId,
-    task: TaskId,
-    token: LeaseToken,
-    why: impl FnOnce(&Recalled) -> String,
-) -> Result<bool, Error> {
-    let Some(recalled) = of_last_leases(conn, &[task]).await?.remove(&task).filter(|recalled| recalled.token == token)
-    else {
+pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
+    let recalled = of_last_leases(conn, &[task]).await?.remove(&task);
+    if recalled.is_none_or(|recalled| recalled.token != token) {
         return Ok(false);
-    };
-    let ending = Ending::Anew { why: Some(&why(&recalled)) };
-    Ok(!leases::end(conn, &[(task, token)], Some(agent), ending).await?.is_empty())
+    }
+    Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
 }
 
 /// Whose a crawl was.

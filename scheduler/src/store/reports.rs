@@ -8,10 +8,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use crate::explain::Hold;
-use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState};
+use crate::explain::Wait;
+use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState, Why};
 
-use super::{Error, holds, planner, round_trip, unsigned};
+use super::assignments::why;
+use super::{Error, planner, round_trip, unsigned, waits};
 pub use fleet::{AgentRow, agents};
 
 mod fleet;
@@ -58,12 +59,14 @@ pub struct AssignmentRow {
     pub state: String,
     /// Since when.
     pub state_since: DateTime<Utc>,
-    /// Why it waits, fell back, failed or was cancelled.
+    /// Why it failed or was cancelled.
     pub reason: Option<String>,
+    /// What its crawl said of its end.
+    pub message: Option<String>,
+    /// What it waits for, where it has no agent.
+    pub waits: Option<Wait>,
     /// The same of one that failed or was cancelled, in a word.
     pub reason_kind: Option<ReasonKind>,
-    /// What holds it, while it waits for something of its own.
-    pub hold: Option<Hold>,
     /// The confidence that the site stands in several places, where that is suspected.
     pub anycast: Option<f64>,
     /// The newest choice.
@@ -81,7 +84,7 @@ pub struct AssignmentRow {
 }
 
 /// The newest choice of an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// The agent.
     pub agent: String,
@@ -91,8 +94,8 @@ pub struct Choice {
     pub carrier: String,
     /// The strategy that chose.
     pub strategy: String,
-    /// How it was followed, where that needs saying.
-    pub note: Option<String>,
+    /// Why this agent, and why otherwise than by the batch's strategy.
+    pub why: Why,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
     /// The predicted round trip.
@@ -157,9 +160,9 @@ pub async fn assignments(
         -- Each with a limit: the planner looks every row up by its key, whatever it thinks of the tables.
         select t.id as "id!", t.site_id as "site_id!", t.round as "round!", s.name as "site!", s.origin as "origin?",
                t.state::text as "state!", t.state_since as "state_since!",
-               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as "reason?",
+               case when t.state in ('failed', 'cancelled') then t.reason end as "reason?", nullif(o.message, '') as "message?",
                case when t.state in ('failed', 'cancelled') then coalesce(t.reason_kind::text, 'other') end as "reason_kind?",
-               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.note as "note?",
+               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.detail::text as "detail?",
                (select confidence from site_verdicts where site_id = t.site_id and suspect) as "anycast?",
                array_position(c.candidates, c.agent_id) as "rank?",
                c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?",
@@ -196,12 +199,11 @@ pub async fn assignments(
     )
     .fetch_all(&mut *tx)
     .await?;
-    let waiting: Vec<TaskId> =
-        rows.iter().filter(|row| row.state == "located").map(|row| TaskId::new(row.id)).collect();
-    let mut holds = holds::of(&mut tx, &waiting).await?;
     tx.commit().await?;
     let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::try_from).collect::<Result<_, Error>>()?;
-    rows.iter_mut().for_each(|row| row.hold = holds.remove(&row.task));
+    let tasks: Vec<TaskId> = rows.iter().map(|row| row.task).collect();
+    let mut waits = waits::of(conn, &tasks).await?;
+    rows.iter_mut().for_each(|row| row.waits = waits.remove(&row.task));
     rows.sort_unstable_by_key(|row| row.key);
     Ok(rows)
 }
@@ -244,12 +246,13 @@ struct Stored {
     state: String,
     state_since: DateTime<Utc>,
     reason: Option<String>,
+    message: Option<String>,
     reason_kind: Option<String>,
     agent: Option<String>,
     city: Option<String>,
     carrier: Option<String>,
     strategy: Option<String>,
-    note: Option<String>,
+    detail: Option<String>,
     anycast: Option<f64>,
     rank: Option<i32>,
     predicted_us: Option<i64>,
@@ -279,7 +282,7 @@ impl Stored {
             city,
             carrier,
             strategy,
-            note: self.note.take(),
+            why: why(self.detail.as_deref())?,
             rank: self.rank.map(|rank| unsigned("assignments", "candidates", rank)).transpose()?,
             predicted: round_trip("assignments", "predicted_us", self.predicted_us)?,
             measured: round_trip("assignments", "measured_us", self.measured_us)?,
@@ -321,8 +324,9 @@ impl TryFrom<Stored> for AssignmentRow {
             state: row.state,
             state_since: row.state_since,
             reason: row.reason,
+            message: row.message,
+            waits: None,
             reason_kind: row.reason_kind.as_ref().map(named).transpose()?,
-            hold: None,
             anycast: row.anycast,
             choice,
             assignments: unsigned("assignments", "count", row.assignments)?,

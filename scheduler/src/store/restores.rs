@@ -276,7 +276,7 @@ mod tests {
         let restored = rewound(&mut conn).await;
         assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
-        let told = "select count(*) from tasks where reason = 'the database was restored' and crashes = 0";
+        let told = "select count(*) from tasks where state = 'assigned' and crashes = 0";
         assert_eq!(number(&mut conn, told).await, 2);
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");

@@ -259,8 +259,8 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{AgentId, LeaseToken, SessionId, Strategy, TaskId};
-    use crate::store::assignments::{self, Ground};
+    use crate::model::{AgentId, LeaseToken, SessionId, Strategy, TaskId, Why};
+    use crate::store::assignments::{self, Assignment};
     use crate::store::{fixtures, leases, rounds};
     use crate::strategy::Choice;
 
@@ -327,7 +327,8 @@ mod tests {
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
         let mut conn = pool.acquire().await.expect("connect");
-        assignments::insert(&mut conn, task, 1, &choice, None, Ground::default()).await.expect("assign");
+        let made = Assignment::new(task, 1, choice, Why::default());
+        assignments::insert(&mut conn, &[made]).await.expect("assign");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -6,12 +6,13 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::explain::Hold;
-use crate::model::{EmbeddingEpoch, Rtt, SiteId, TaskId};
+use crate::explain::Wait;
+use crate::model::{EmbeddingEpoch, Rtt, SiteId, TaskId, Why};
 use crate::site_list::SiteName;
 
+use super::assignments::why;
 use super::checkpoints::Manners;
-use super::{Error, holds, round_trip, unsigned};
+use super::{Error, round_trip, unsigned, waits};
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;
@@ -72,7 +73,7 @@ pub struct SitePlacement {
 }
 
 /// One task of a site and its newest choice of an agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SiteTask {
     /// The batch's name.
     pub batch: String,
@@ -80,16 +81,18 @@ pub struct SiteTask {
     pub round: u32,
     /// The state's name.
     pub state: String,
-    /// Why it waits, fell back, failed or was cancelled.
+    /// Why it failed or was cancelled.
     pub reason: Option<String>,
-    /// What holds it, while it waits for something of its own.
-    pub hold: Option<Hold>,
+    /// What its crawl said of its end.
+    pub message: Option<String>,
+    /// What it waits for, where it has no agent.
+    pub waits: Option<Wait>,
     /// The agent chosen.
     pub agent: Option<String>,
     /// The strategy that chose.
     pub strategy: Option<String>,
-    /// How it was followed, where that needs saying.
-    pub note: Option<String>,
+    /// Why this agent, and why otherwise than by the batch's strategy.
+    pub why: Why,
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
     /// The outcome.
@@ -243,8 +246,8 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     let rows = sqlx::query!(
         r#"
         select t.id, b.name as batch, t.round, t.recrawl_at, t.state::text as "state!",
-               coalesce(t.reason, c.fallback_reason, nullif(o.message, '')) as reason,
-               a.name as "agent?", c.strategy as "strategy?", c.note as "note?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
+               a.name as "agent?", c.strategy as "strategy?", c.detail::text as "detail?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
                k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?",
                k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
@@ -265,7 +268,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     .fetch_all(&mut *conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
-    let mut holds = holds::of(conn, &ids).await?;
+    let mut waits = waits::of(conn, &ids).await?;
     let count = |column, value: Option<i32>| unsigned("checkpoints", column, value.unwrap_or_default());
     rows.into_iter()
         .map(|row| {
@@ -305,10 +308,11 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 round: unsigned("tasks", "round", row.round)?,
                 state: row.state,
                 reason: row.reason,
-                hold: holds.remove(&TaskId::new(row.id)),
+                message: row.message,
+                waits: waits.remove(&TaskId::new(row.id)),
                 agent: row.agent,
                 strategy: row.strategy,
-                note: row.note,
+                why: why(row.detail.as_deref())?,
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
                 progress,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, Rtt, SiteId, Strategy};
+use crate::model::{AgentId, Rtt, SiteId, Strategy, Unmeasured};
 
-use super::measurements::{raw_agents, raw_sites};
+use super::measurements::raw_agents;
 use super::{Error, known_round_trip};
 
 /// A site whose measuring tasks have heard from every prober there is.
@@ -60,49 +60,6 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     let aliases = begun.into_iter().filter_map(|row| Some((SiteId::new(row.site_id), SiteId::new(row.alias_of?))));
     let aliases: BTreeMap<SiteId, SiteId> = aliases.collect();
     Ok(Begun { tasks, aliases: aliases.into_iter().collect() })
-}
-
-/// Says of tasks that cannot be measured why they wait, at most `limit` of them.
-///
-/// # Errors
-/// When the database fails.
-pub async fn hold(conn: &mut PgConnection, reason: &str, limit: i64) -> Result<(), Error> {
-    sqlx::query!(
-        r#"
-        with held as (
-            select tasks.id from tasks join batches on batches.id = tasks.batch_id
-            where tasks.state in ('submitted', 'measuring') and batches.strategy = any($1)
-              and tasks.reason is distinct from $2
-            order by tasks.id limit $3
-            for update of tasks skip locked
-        )
-        update tasks set reason = $2 from held where tasks.id = held.id
-        "#,
-        &distanced(),
-        reason,
-        limit,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-/// Takes back the reasons that no longer hold, from tasks that are being measured and from those that wait their turn.
-///
-/// # Errors
-/// When the database fails.
-pub async fn unhold(conn: &mut PgConnection, reasons: &[&str]) -> Result<(), Error> {
-    let reasons: Vec<String> = reasons.iter().map(|reason| (*reason).to_owned()).collect();
-    sqlx::query!(
-        r#"
-        update tasks set reason = null
-        where state in ('submitted', 'measuring') and reason is not null and reason = any($1)
-        "#,
-        &reasons,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 /// The sites of measuring tasks that each of these probers has measured or failed to measure, by the rule of
@@ -170,50 +127,37 @@ pub async fn heard(
         .collect()
 }
 
-/// Ends the measuring of these sites: their tasks are located, with what there is to say of each.
+/// Ends the measuring of these sites: their tasks are located, and say of each why it has no distance where it has none.
 ///
 /// # Errors
 /// When the database fails.
-pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<String>)]) -> Result<u64, Error> {
+pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
-    let reasons: Vec<Option<String>> = located.iter().map(|(_, reason)| reason.clone()).collect();
+    let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
+    let (causes, said): (Vec<Option<&str>>, Vec<Option<&str>>) =
+        unmeasured.map(|one| one.map(|one| (one.cause.name(), one.said.as_str())).unzip()).unzip();
     let moved = sqlx::query!(
         r#"
         with moved as (
-            select tasks.id, located.reason
+            select tasks.id, located.cause, located.said
             from tasks
-            join unnest($1::bigint[], $2::text[]) as located (site_id, reason) on located.site_id = tasks.site_id
+            join unnest($1::bigint[], $2::text[], $3::text[]) as located (site_id, cause, said)
+                on located.site_id = tasks.site_id
             where tasks.state::text = 'measuring'
             order by tasks.id
             for update of tasks
         )
-        update tasks set state = 'located', reason = moved.reason, state_since = now()
+        update tasks set state = 'located', state_since = now(),
+                         unmeasured = moved.cause::unmeasured_cause, unmeasured_detail = moved.said
         from moved where tasks.id = moved.id
         "#,
         &sites,
-        &reasons as &[Option<String>],
+        &causes as &[Option<&str>],
+        &said as &[Option<&str>],
     )
     .execute(conn)
     .await?;
     Ok(moved.rows_affected())
-}
-
-/// Says of the measuring tasks of these sites why they wait.
-///
-/// # Errors
-/// When the database fails.
-pub async fn hold_sites(conn: &mut PgConnection, sites: &[SiteId], reason: &str) -> Result<(), Error> {
-    sqlx::query!(
-        r#"
-        update tasks set reason = $2
-        where site_id = any($1) and state::text = 'measuring' and reason is distinct from $2
-        "#,
-        &raw_sites(sites),
-        reason,
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
 }
 
 /// The strategies whose sites must be measured, by name: tasks of the others are located as they are made.

@@ -520,7 +520,6 @@ mod tests {
         assert_eq!(scene.read(5).await.time, None);
         let batch = scene.batch;
         for (host, state) in [
-            ("held", "submitted"),
             ("unmet", "located"),
             ("broken", "located"),
             ("paused", "located"),
@@ -530,9 +529,6 @@ mod tests {
             let site = fixtures::site(&mut scene.conn, host).await;
             fixtures::task(&mut scene.conn, batch, site, state).await;
         }
-        scene
-            .execute("update tasks set reason = 'so' from sites s where s.id = site_id and s.name in ('held', 'gone')")
-            .await;
         let waiting = "select t.id, s.name from tasks t join sites s on s.id = t.site_id where t.state = 'located'";
         let waiting: Vec<(i64, String)> = sqlx::query_as(waiting).fetch_all(&mut *scene.conn).await.expect("read");
         for (task, name) in waiting {
@@ -546,10 +542,13 @@ mod tests {
         let grown = scene.read(5).await;
         let Remaining { waiting, unassigned, held, crawling, paused_for, connected, taking, .. } =
             grown.standing.remaining;
-        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, held, crawling), (6, 1, 3, 0));
+        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, held, crawling), (5, 1, 2, 0));
         assert_eq!((waiting, unassigned), (2, 2));
         assert!(connected && taking && paused_for > secs(3500.0) && paused_for <= secs(3600.0), "{paused_for:?}");
 
+        scene.execute("insert into stage_causes (stage, cause) values ('measuring', 'no-landmarks')").await;
+        let Remaining { waiting, unassigned, held, .. } = scene.read(5).await.standing.remaining;
+        assert_eq!((waiting, unassigned, held), (1, 1, 3), "nobody measures the free one");
         let leased = scene.lease(a, 3000.0).await;
         sqlx::query("insert into checkpoints (task_id, token, pages, state) values ($1, 1, 42, '')")
             .bind(leased)
@@ -560,7 +559,7 @@ mod tests {
         assert_eq!((grown.standing.remaining.crawling, grown.standing.crawling_pages), (1, 42));
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
         let said = left(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
-        assert_eq!((said.left, said.sites, said.held), (None, 3, 3));
+        assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: nothing has ended; 3 sites wait"), "{}", said.note);
 
         // Forty that came at once: the newest ten of them are a window all the same.

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::model::{AgentId, Rtt, Strategy};
+use crate::model::{AgentId, Gain, Rtt, Strategy};
 
 use super::load::last_ends;
 use super::next::Former;
@@ -60,19 +60,8 @@ pub struct Move {
     pub queued: usize,
     /// Where it goes.
     pub to: AgentId,
-    /// Why.
-    pub why: Why,
-}
-
-/// Why a task moves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// It begins at once there.
-    Idle,
-    /// It ends sooner there by a whole crawl.
-    Sooner,
-    /// It came later and is clearly nearer.
-    Nearer,
+    /// What it gains.
+    pub gain: Gain,
 }
 
 /// Who may have a task that waits where `former` put it: the other candidates, and `newcomers` that would be among them. `available`
@@ -143,12 +132,12 @@ pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move
         let longest = queues.keys().filter_map(|at| Some((standing.get(at)?.ends(0), Reverse(*at)))).max();
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), standing.get(&at).copied()) else { break };
-        let Some((place, to, why)) = best(from, tasks, queued, &standing) else {
+        let Some((place, to, gain)) = best(from, tasks, queued, &standing) else {
             // Whoever could have had one only gets fuller in this pass.
             queues.remove(&at);
             continue;
         };
-        moves.push(Move { queued: tasks.remove(place), to, why });
+        moves.push(Move { queued: tasks.remove(place), to, gain });
         for (agent, tasks) in [(at, -1), (to, 1)] {
             if let Some(standing) = standing.get_mut(&agent) {
                 standing.level = standing.level.plus(tasks);
@@ -172,42 +161,42 @@ impl Standing {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// Why a task that waits here may go there; `None` when it may not.
-    fn gives(&self, there: Self, nearer: bool) -> Option<Why> {
+    /// What a task that waits here gains there; `None` when it may not go.
+    fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;
         }
         let (here, then) = (self.ends(0), there.ends(1));
         if there.level.has_room() {
-            return (then < here).then_some(Why::Idle);
+            return (then < here).then_some(Gain::BeginsAtOnce);
         }
         let ahead = there.level.plus(1).get() <= AHEAD * i64::from(there.capacity);
         let sooner = then + self.pace.max(there.pace) <= here;
         if sooner && (ahead || then <= here.mul_f64(MUCH_SOONER)) {
-            return Some(Why::Sooner);
+            return Some(Gain::EndsSooner);
         }
-        (ahead && nearer && then <= here).then_some(Why::Nearer)
+        (ahead && nearer && then <= here).then_some(Gain::Nearer)
     }
 }
 
-/// The move that leads from one queue to the emptiest taker: its place in the queue, where to, and why.
+/// The move that leads from one queue to the emptiest taker: its place in the queue, where to, and what it gains.
 fn best(
     from: Standing,
     tasks: &[usize],
     queued: &[Queued],
     standing: &BTreeMap<AgentId, Standing>,
-) -> Option<(usize, AgentId, Why)> {
-    let mut best: Option<(Duration, usize, usize, AgentId, Why)> = None;
+) -> Option<(usize, AgentId, Gain)> {
+    let mut best: Option<(Duration, usize, usize, AgentId, Gain)> = None;
     for (place, index) in tasks.iter().enumerate() {
         for (rank, taker) in queued.get(*index)?.takers.iter().enumerate() {
             let Some(there) = standing.get(&taker.agent) else { continue };
-            let Some(why) = from.gives(*there, taker.nearer) else { continue };
+            let Some(gain) = from.gives(*there, taker.nearer) else { continue };
             if best.as_ref().is_none_or(|best| (there.ends(1), rank, place) < (best.0, best.1, best.2)) {
-                best = Some((there.ends(1), rank, place, taker.agent, why));
+                best = Some((there.ends(1), rank, place, taker.agent, gain));
             }
         }
     }
-    best.map(|(_, _, place, to, why)| (place, to, why))
+    best.map(|(_, _, place, to, gain)| (place, to, gain))
 }
 
 #[cfg(test)]

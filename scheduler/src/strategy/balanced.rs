@@ -12,7 +12,8 @@ use rand_chacha::ChaCha8Rng;
 use super::confidence::{DIFFER, variance};
 use super::load::draw;
 use super::rank::least;
-use super::{Candidate, NO_DISTANCE, Ranked};
+use super::{Candidate, Ranked};
+use crate::model::FallbackCause::NoDistance;
 
 /// Agents that are drawn from. In maps of thirty agents and nine landmarks the fifth nearest is about twice as far as the nearest: more
 /// would send many sites far away for room that the next crawl's end brings anyway.
@@ -21,8 +22,8 @@ const NEAREST: usize = 5;
 /// Draws one of the nearest of `ordered`.
 pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = least(ordered, NEAREST, Candidate::distance);
-    let first = ranked.first().copied().ok_or(NO_DISTANCE)?;
-    let nearest = first.distance().ok_or(NO_DISTANCE)?;
+    let first = ranked.first().copied().ok_or(NoDistance)?;
+    let nearest = first.distance().ok_or(NoDistance)?;
     let closeness = |one: &Candidate| {
         let believed = DIFFER.powi(2) / (DIFFER.powi(2) + variance(one) + variance(&first));
         one.distance().map_or(0.0, |own| (nearest.as_millis_f64() / own.as_millis_f64()).powf(believed))
@@ -31,7 +32,7 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     // No weight but 0: nobody has room.
     let agent = match weighted {
         Some(drawn) => drawn.agent,
-        None => draw(&ranked, rng).ok_or(NO_DISTANCE)?.agent,
+        None => draw(&ranked, rng).ok_or(NoDistance)?.agent,
     };
     Ok((agent, ranked))
 }

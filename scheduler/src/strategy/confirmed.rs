@@ -5,15 +5,10 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::model::Strategy;
+use crate::model::{FallbackCause, Strategy};
 
 use super::load::first_with_room;
-use super::{Candidate, Choice, Unknown, anycast, nearest, random};
-
-/// Why `gnp-confirmed` goes by measured distances alone.
-const NO_MAP: &str = "no map says which agents should confirm: the nearest that measured";
-/// Why `gnp-confirmed` goes by predicted distances.
-const NOBODY_MEASURED: &str = "no agent that measured the site is there: one of the three predicted nearest";
+use super::{Candidate, Choice, anycast, nearest, random};
 
 /// Chooses the nearest of `ordered` that measured.
 ///
@@ -27,18 +22,16 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
     let Some(best) = first_with_room(near) else {
         return match nearest::choose(ordered, 3, rng) {
             Ok((agent, candidates)) => {
-                let fallback = Some(NOBODY_MEASURED.to_owned());
+                let fallback = Some(FallbackCause::NobodyMeasured.into());
                 Some(Choice { agent, candidates, strategy: Strategy::GnpTop3, fallback })
             }
-            Err(Unknown(what)) => {
-                random::choose(ordered, rng).map(|choice| Choice { fallback: Some(what.to_owned()), ..choice })
-            }
+            Err(cause) => random::choose(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
         };
     };
     let agent = best.agent;
     let mapped = measured.len() == ordered.len() || ordered.iter().any(|candidate| candidate.predicted.is_some());
     let (strategy, fallback) =
-        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GnpTop1, Some(NO_MAP.to_owned())) };
+        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GnpTop1, Some(FallbackCause::NoMap.into())) };
     Some(Choice { agent, candidates: measured, strategy, fallback })
 }
 
@@ -85,14 +78,15 @@ mod tests {
     fn without_a_map_the_nearest_that_measured_is_taken_and_it_says_so() {
         let choice = chosen(&[(None, Some(40.0)), (None, None), (None, Some(30.0))]);
         assert_eq!((choice.agent, choice.strategy), (AgentId::new(3), Strategy::GnpTop1));
-        assert_eq!(choice.fallback.as_deref(), Some(NO_MAP));
+        assert_eq!(choice.fallback, Some(FallbackCause::NoMap.into()));
     }
 
     #[test]
     fn with_nobody_there_that_measured_it_is_gnp_top3_and_without_any_distance_random() {
         let choice = chosen(&[(Some(5.0), None), (Some(90.0), None), (Some(6.0), None), (Some(7.0), None)]);
         assert_ne!(choice.agent, AgentId::new(2));
-        assert_eq!((choice.strategy, choice.fallback.as_deref()), (Strategy::GnpTop3, Some(NOBODY_MEASURED)));
+        let fallback = Some(FallbackCause::NobodyMeasured.into());
+        assert_eq!((choice.strategy, choice.fallback), (Strategy::GnpTop3, fallback));
         let choice = chosen(&[(None, None), (None, None)]);
         assert_eq!(choice.strategy, Strategy::Random);
         assert!(choice.fallback.is_some());

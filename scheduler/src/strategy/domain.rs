@@ -5,13 +5,12 @@
 use std::net::IpAddr;
 
 use super::hash::rendezvous;
-use super::{Candidate, NOBODY, Ranked, Site, Unknown, first};
-
-const NO_SUFFIX: Unknown = Unknown("the site's name is an address and has no suffix");
+use super::{Candidate, NOBODY, Ranked, Site, first};
+use crate::model::FallbackCause::NoSuffix;
 
 /// Chooses by the suffix of the site's host.
 pub(super) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
-    let suffix = suffix(site.host).ok_or(NO_SUFFIX)?;
+    let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);
     let there = |candidate: &Candidate| country.is_some() && candidate.home.country == country;
     let compatriots = rendezvous(suffix, ordered, there);

@@ -6,11 +6,12 @@
 use crate::model::{AgentId, Rtt};
 
 use super::rank::{LISTED, least};
-use super::{Candidate, NO_DISTANCE, Ranked, Site, first};
+use super::{Candidate, Ranked, Site, first};
+use crate::model::FallbackCause::NoDistance;
 
 /// Chooses who ends first; of equals the nearer one.
 pub(super) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
-    let farthest = ordered.iter().filter_map(Candidate::distance).max().ok_or(NO_DISTANCE)?;
+    let farthest = ordered.iter().filter_map(Candidate::distance).max().ok_or(NoDistance)?;
     let work = site.work.unwrap_or_default();
     let work = work.counted();
     let ends = |candidate: &Candidate| -> (u64, Rtt, AgentId) {
@@ -19,5 +20,5 @@ pub(super) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
         // Numbers that are not negative are ordered as their bits.
         (ends.to_bits(), distance, candidate.agent)
     };
-    first(least(ordered, LISTED, |candidate| Some(ends(candidate))), NO_DISTANCE)
+    first(least(ordered, LISTED, |candidate| Some(ends(candidate))), NoDistance)
 }

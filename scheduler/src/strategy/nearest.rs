@@ -5,11 +5,12 @@ use rand_chacha::ChaCha8Rng;
 
 use super::load::draw;
 use super::rank::least;
-use super::{Candidate, NO_DISTANCE, Ranked};
+use super::{Candidate, Ranked};
+use crate::model::FallbackCause::NoDistance;
 
 /// Draws one of the `k` nearest of `ordered`.
 pub(super) fn choose(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = least(ordered, k, Candidate::distance);
-    let drawn = draw(&ranked, rng).ok_or(NO_DISTANCE)?.agent;
+    let drawn = draw(&ranked, rng).ok_or(NoDistance)?.agent;
     Ok((drawn, ranked))
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::model::{AgentId, Rtt, Strategy};
+use crate::model::{AgentId, Fallback, Rtt, Strategy};
 
 use super::load::first_with_room;
 use super::{Candidate, Choice};
@@ -18,7 +18,7 @@ pub struct Former {
     /// By which strategy.
     pub strategy: Strategy,
     /// Why that was not the batch's own; `None` where it was.
-    pub fallback: Option<String>,
+    pub fallback: Option<Fallback>,
     /// Among whom, best first, with the round trips predicted and measured then.
     pub listed: Vec<Listed>,
 }

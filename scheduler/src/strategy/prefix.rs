@@ -6,19 +6,17 @@ use std::net::IpAddr;
 use rand_chacha::ChaCha8Rng;
 
 use super::load::draw;
-use super::{Candidate, Ranked, Site, Unknown};
-
-const NO_ADDRESS: Unknown = Unknown("the site's address is not known");
-const NOTHING_SHARED: Unknown = Unknown("no agent's address has anything in common with the site's");
+use super::{Candidate, Ranked, Site};
+use crate::model::FallbackCause::{NoAddress, NothingShared};
 
 /// Chooses by the site's address.
 pub(super) fn choose(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
-    let site = site.address.ok_or(NO_ADDRESS)?.to_canonical();
+    let site = site.address.ok_or(NoAddress)?.to_canonical();
     let shared =
         |candidate: &Candidate| candidate.home.address.map_or(0, |address| shared(address.to_canonical(), site));
-    let longest = ordered.iter().map(shared).max().filter(|bits| *bits > 0).ok_or(NOTHING_SHARED)?;
+    let longest = ordered.iter().map(shared).max().filter(|bits| *bits > 0).ok_or(NothingShared)?;
     let ranked: Vec<Candidate> = ordered.iter().filter(|candidate| shared(candidate) == longest).copied().collect();
-    let drawn = draw(&ranked, rng).ok_or(NOTHING_SHARED)?.agent;
+    let drawn = draw(&ranked, rng).ok_or(NothingShared)?.agent;
     Ok((drawn, ranked))
 }
 

@@ -135,13 +135,17 @@ fn site(host: &str) -> Site<'_> {
 #[test]
 fn whoever_needs_what_is_not_known_draws_and_says_what_it_is() {
     let agents = fleet(6);
-    let fallback = |strategy, site: &Site<'_>| choose(strategy, site, &agents, 3).unwrap().fallback.unwrap_or_default();
-    assert!(fallback(Strategy::Geographic, &Site::default()).contains("site's position"));
-    assert!(fallback(Strategy::Geographic, &site("a.cn")).contains("no agent's position"));
-    assert!(fallback(Strategy::Prefix, &Site::default()).contains("site's address"));
-    assert!(fallback(Strategy::Prefix, &site("a.cn")).contains("in common"));
-    assert!(fallback(Strategy::Domain, &site("[2001:db8::1]")).contains("no suffix"));
-    assert!(fallback(Strategy::Domain, &site("10.0.0.1")).contains("no suffix"));
+    let cases = [
+        (Strategy::Geographic, Site::default(), FallbackCause::NoPosition),
+        (Strategy::Geographic, site("a.cn"), FallbackCause::NoAgentPosition),
+        (Strategy::Prefix, Site::default(), FallbackCause::NoAddress),
+        (Strategy::Prefix, site("a.cn"), FallbackCause::NothingShared),
+        (Strategy::Domain, site("[2001:db8::1]"), FallbackCause::NoSuffix),
+        (Strategy::Domain, site("10.0.0.1"), FallbackCause::NoSuffix),
+    ];
+    for (strategy, site, cause) in cases {
+        assert_eq!(choose(strategy, &site, &agents, 3).unwrap().fallback, Some(cause.into()), "{strategy}");
+    }
 }
 
 #[test]

@@ -191,7 +191,7 @@ mod tests {
 
     use super::*;
     use crate::constraints::ConstraintsRequest;
-    use crate::model::{LeaseToken, SessionId};
+    use crate::model::{LeaseToken, SessionId, WaitCause};
     use crate::store::batch_changes::{self, Extent};
     use crate::store::outcomes::{Ending, Report};
     use crate::store::{drains, fixtures, leases};
@@ -249,9 +249,10 @@ mod tests {
         }
 
         async fn waits_for(&self, task: TaskId) -> String {
-            let (state, reason) = self.trial.state(task).await;
-            assert_eq!((state.as_str(), self.at(task).await), ("located", None), "{reason:?}");
-            reason.expect("a reason")
+            let state = self.trial.state(task).await.0;
+            let wait = self.trial.wait(task).await.expect("it waits");
+            assert_eq!((state.as_str(), self.at(task).await, wait.cause), ("located", None, WaitCause::Unmet));
+            wait.about
         }
 
         /// Leases granted to the agent in this place.

@@ -13,29 +13,24 @@ use anyhow::Context;
 use sqlx::PgConnection;
 
 use crate::config::Config;
-use crate::explain::NEXT;
-use crate::model::{AgentId, BatchId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, BatchId, ChoiceCause, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, Why};
 use crate::seed;
-use crate::store::assignments::{self, From, Ground, Pool, Waiting};
+use crate::store::assignments::{self, Assignment, From, Pool, Waiting};
 use crate::store::confirmations::{Standing, Wanted};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::holds::{self, Which};
 use crate::store::loads::Available;
-use crate::store::{addresses, alarms, confirmations, loads, quarantines, unmet};
+use crate::store::{addresses, alarms, confirmations, loads, quarantines, unmet, waits};
 use crate::strategy::{self, Candidate, Choice, confidence};
 
 use super::admission::{Admission, Nobody};
 use super::duty::OnDuty;
-use super::fleet::{PASSING, explain_nobody};
 use super::known::Known;
 use super::plan;
 use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
-
-/// What is noted of a choice that explores.
-pub(super) const EXPLORES: &str = "explores: it may be nearer than the best known";
 
 /// The chooser.
 #[derive(Debug)]
@@ -56,6 +51,7 @@ impl Assign {
     /// # Errors
     /// When the database fails; what was not committed is chosen in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
+        self.say_whether_anybody_takes_work().await?;
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         self.release_held().await?;
@@ -64,6 +60,14 @@ impl Assign {
         // What is withdrawn is chosen for at once, however much more there is to withdraw.
         while self.withdraw_some().await? | self.choose_some(map.clone()).await? {}
         plan::run(&self.scheduler, map).await
+    }
+
+    /// Says why nobody can be chosen for any task, where nobody can.
+    async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let nobody = waits::nobody(&mut tx).await.context("look who takes work")?;
+        waits::close(&mut tx, Stage::Choosing, nobody).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit why tasks wait")
     }
 
     /// Lets held tasks go on whose time or turn has come.
@@ -160,8 +164,6 @@ impl Assign {
         }
         let mut agents = loads::available(&mut tx).await.context("read available agents")?;
         if agents.is_empty() {
-            explain_nobody(&mut tx).await.context("explain waiting tasks")?;
-            tx.commit().await.context("commit reasons")?;
             return Ok(false);
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
@@ -177,7 +179,7 @@ impl Assign {
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
         let mut chosen = BTreeSet::new();
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
-        let mut unsure = Vec::new();
+        let (mut unsure, mut made) = (Vec::new(), Vec::new());
         let (confirming, max_age) = (self.scheduler.config.confirming(), self.scheduler.config.measure.site_max_age);
         for task in &waiting {
             let mut candidates = known.candidates(task.site, &agents);
@@ -186,7 +188,7 @@ impl Assign {
                 unmet.entry(task.batch).or_default().push(task.task);
             }
             let facts = facts.get(&task.task).cloned().unwrap_or_default();
-            let Some((choice, seed, note)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
+            let Some((choice, seed, why)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
                 continue;
             };
             let asked = standing.contains_key(&task.site);
@@ -196,22 +198,16 @@ impl Assign {
                 unsure.push(Wanted { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
-            // What kept the site from being measured says more than that no distance is known.
-            let unmeasured = task.reason.as_ref().filter(|reason| !PASSING.contains(&reason.as_str()));
-            let alarmed = alarm.as_ref().filter(|_| task.strategy.needs_distance());
-            let fallback = alarmed.or(choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic)));
+            let alarmed = alarm.as_deref().filter(|_| task.strategy.needs_distance());
+            let choice = Choice { fallback: fallback(task, choice.fallback, alarmed), ..choice };
             let exclusions = admission.exclusions(&mut tx, task.batch).await?;
-            let ground = Ground { available: candidates.len(), exclusions, parted: task.parted.as_deref() };
-            assignments::insert(&mut tx, task.task, seed, &choice, fallback.map(String::as_str), ground)
-                .await
-                .context("record an assignment")?;
-            if let Some(note) = note {
-                assignments::annotate(&mut tx, task.task, &note).await.context("note how the strategy was followed")?;
-            }
             admission.took(task.batch, choice.agent);
             now_has_one_more(&mut agents, choice.agent);
             chosen.insert(choice.agent);
+            let available = candidates.len();
+            made.push(Assignment { available, exclusions, ..Assignment::new(task.task, seed, choice, why) });
         }
+        assignments::insert(&mut tx, &made).await.context("record assignments")?;
         admission.set_aside(&mut tx, &unmet).await?;
         confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
         wanted |= !unsure.is_empty();
@@ -304,39 +300,41 @@ fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
     }
 }
 
-/// The choice for one task, its seed, and what to note of it. While there is an alarm distances are not trusted.
+/// Why a choice fell back, which chose by `generic`: an alarm, or what kept the site from being measured, says more.
+pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
+    match alarm {
+        Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
+        None => generic.map(|generic| task.unmeasured.clone().map_or(generic, Into::into)),
+    }
+}
+
+/// The choice for one task, its seed, and why. While there is an alarm distances are not trusted.
 fn chosen_for(
     task: &Waiting,
     facts: &SiteFacts,
     known: &Known,
     candidates: &[Candidate],
     alarm: bool,
-) -> Option<(Choice, u64, Option<String>)> {
+) -> Option<(Choice, u64, Why)> {
     let seed = draw_seed(task);
     if alarm && task.strategy.needs_distance() {
-        return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, None));
+        return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, Why::default()));
     }
-    let parted = task.parted.as_deref();
-    if let (Some(former), Some(parted)) = (&task.former, parted)
+    let parted = task.parted.clone();
+    if let Some(former) = task.former.as_ref().filter(|_| parted.is_some())
         && let Some(choice) = strategy::choose_next(former, candidates)
     {
-        return Some((choice, seed, Some(format!("{NEXT}{parted}"))));
+        return Some((choice, seed, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }));
     }
-    if let Some((choice, note)) = spread(known, task, candidates, seed) {
-        return Some((choice, seed, with_parted(Some(note), parted)));
+    if let Some((choice, cause)) = spread(known, task, candidates, seed) {
+        return Some((choice, seed, Why { cause, parted, fallback: None }));
     }
     let choice = strategy::choose(task.strategy, &facts.site(None), candidates, seed)?;
     if let Some(choice) = exploration(task.strategy, &choice, candidates, known.crawls(task.site), seed) {
-        return Some((choice, seed, with_parted(Some(EXPLORES.to_owned()), parted)));
+        return Some((choice, seed, Why { cause: ChoiceCause::Explores, parted, fallback: None }));
     }
-    let note = with_parted(passed_over(&choice), parted);
-    Some((choice, seed, note))
-}
-
-/// The note of a choice, and what became of the one before.
-pub(super) fn with_parted(note: Option<String>, parted: Option<&str>) -> Option<String> {
-    let parts: Vec<String> = note.into_iter().chain(parted.map(str::to_owned)).collect();
-    (!parts.is_empty()).then(|| parts.join("; "))
+    let cause = passed_over(&choice);
+    Some((choice, seed, Why { cause, parted, fallback: None }))
 }
 
 /// The choice of an agent that might be nearer than the chosen one, where this one explores.
@@ -359,22 +357,27 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// Says so where the nearest candidates were full and the chosen one was not.
-fn passed_over(choice: &Choice) -> Option<String> {
+/// The strategy's own choice: it says so where the nearest candidates were full and the chosen one was not.
+fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
-    let full = choice.candidates.iter().filter(|one| !one.level().has_room()).count();
-    (full > 0 && has_room(choice.agent))
-        .then(|| format!("{full} of {} candidates had no room", choice.candidates.len()))
+    let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
+    match full > 0 && has_room(choice.agent) {
+        true => ChoiceCause::Strategy { full, of: count(choice.candidates.len()) },
+        false => ChoiceCause::default(),
+    }
 }
 
-/// The choice for a site that probably stands in several places, and what to note; `None` where the strategy does not go
-/// by distance, or no distance is known.
-fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, String)> {
+/// The choice for a site that probably stands in several places, and why; `None` where the strategy does not go by distance, or no
+/// distance is known.
+fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
     let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
     let choice = strategy::choose_among_near(task.strategy, candidates, seed)?;
-    let (confidence, near) = (suspicion.confidence, choice.candidates.len());
-    let note = format!("in several places (confidence {confidence:.2}): the freest of {near} near agents");
-    Some((choice, note))
+    let near = count(choice.candidates.len());
+    Some((choice, ChoiceCause::Spread { confidence: suspicion.confidence, near }))
+}
+
+fn count(agents: usize) -> u32 {
+    u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be

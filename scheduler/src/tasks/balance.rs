@@ -10,13 +10,12 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::explain::WAITED;
-use crate::model::{AgentId, SiteId};
-use crate::store::assignments::Ground;
+use crate::model::{AgentId, ChoiceCause, Gain, SiteId, Why};
+use crate::store::assignments::{self, Assignment};
 use crate::store::loads::{self, Available, Waiting};
 use crate::store::{agents, quarantines};
-use crate::strategy::balance::{self, Move, Queued, Why};
-use crate::strategy::{Candidate, LoadLevel};
+use crate::strategy::balance::{self, Move, Queued};
+use crate::strategy::{Candidate, Choice, Former, LoadLevel};
 
 use super::admission::Admission;
 use super::duty::OnDuty;
@@ -116,31 +115,33 @@ impl Balance {
     async fn carry_out(&self, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let names = agents::names(&mut tx).await.context("read the agents' names")?;
-        let mut moved = 0_u32;
-        let mut to = BTreeSet::new();
+        let looked_at: Vec<&Waiting> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
+        let held = loads::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
+        let (mut made, mut to) = (Vec::new(), BTreeSet::new());
         for one in moves {
             let (Some(waiting), Some(candidates)) = (sight.waiting.get(one.queued), sight.candidates.get(one.queued))
             else {
                 continue;
             };
             // Looked at again: a move before this one may have used up what there was of a quota.
-            let admitted = |candidate: &&Candidate| sight.admission.admits(waiting.batch, candidate.agent);
-            let taker = candidates.iter().find(|candidate| candidate.agent == one.to).filter(admitted);
-            let Some(taker) = taker else { continue };
-            let listed = balance::relisted(&waiting.former, taker, candidates);
-            let why = reason(waiting, one.why, &names);
-            let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
             let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
-            let ground = Ground { available: admitted.count(), exclusions, parted: None };
-            if loads::pass_on(&mut tx, waiting, one.to, &listed, &why, ground).await.context("pass a task on")? {
-                sight.admission.gave(waiting.batch, waiting.former.agent);
-                sight.admission.took(waiting.batch, one.to);
-                moved += 1;
-                to.insert(one.to);
-            }
+            let available = admitted.clone().count();
+            let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
+            let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
+            let candidates_now = balance::relisted(&waiting.former, taker, candidates);
+            let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
+            let Former { strategy, ref fallback, .. } = waiting.former;
+            let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
+            let why = Why { cause: rebalanced(waiting, one.gain, &names), ..Why::default() };
+            let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
+            made.push(Assignment { available, exclusions, ..assignment });
+            sight.admission.gave(waiting.batch, waiting.former.agent);
+            sight.admission.took(waiting.batch, one.to);
+            to.insert(one.to);
         }
+        assignments::insert(&mut tx, &made).await.context("pass tasks on")?;
         tx.commit().await.context("commit the tasks passed on")?;
-        tracing::debug!(moved, agents = to.len(), "passed waiting tasks on");
+        tracing::debug!(moved = made.len(), agents = to.len(), "passed waiting tasks on");
         self.scheduler.wakes.wake_agents(to);
         Ok(())
     }
@@ -168,14 +169,10 @@ fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
     queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
 }
 
-/// Why a task moves, for people.
-fn reason(waiting: &Waiting, why: Why, names: &BTreeMap<AgentId, String>) -> String {
+/// Why a task moves.
+fn rebalanced(waiting: &Waiting, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
     let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
-    match why {
-        Why::Idle => format!("{WAITED}{from}, which was full; begins at once here"),
-        Why::Sooner => format!("{WAITED}{from}; ends sooner here"),
-        Why::Nearer => format!("{WAITED}{from}; this agent came later and is clearly nearer"),
-    }
+    ChoiceCause::Rebalanced { from: from.to_owned(), gain }
 }
 
 #[cfg(test)]
@@ -183,7 +180,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{BatchId, SessionId, TaskId};
+    use crate::model::{BatchId, Parted, Parting, SessionId, TaskId};
     use crate::store::{drains, fixtures, leases};
     use crate::tasks::assign::Assign;
     use crate::tasks::trial::Trial;
@@ -228,16 +225,17 @@ mod tests {
             leases::grant(&mut conn, agent, session).await.expect("grant").len()
         }
 
-        /// The place of the agent that has a task now, and the note.
-        async fn at(&self, task: TaskId) -> (usize, Option<String>) {
-            let (agent, note): (i64, Option<String>) = sqlx::query_as(
-                "select c.agent_id, c.note from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
+        /// The place of the agent that has a task now, and why.
+        async fn at(&self, task: TaskId) -> (usize, Why) {
+            let (agent, why): (i64, Option<String>) = sqlx::query_as(
+                "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
             )
             .bind(task.get())
             .fetch_one(&self.trial.scheduler.pool)
             .await
             .expect("read");
-            (self.agents.iter().position(|(id, _)| id.get() == agent).expect("one of them"), note)
+            let why = why.map_or_else(Why::default, |why| serde_json::from_str(&why).expect("a cause"));
+            (self.agents.iter().position(|(id, _)| id.get() == agent).expect("one of them"), why)
         }
 
         async fn loads(&self) -> Vec<u32> {
@@ -258,7 +256,7 @@ mod tests {
             [scene.located("x.cn").await, scene.located("y.cn").await, scene.located("z.cn").await].into();
         scene.assign().await;
         assert_eq!(scene.loads().await, [3, 3, 3]);
-        assert_eq!(scene.at(more[0]).await.1, None, "none had room, so that none was passed over");
+        assert_eq!(scene.at(more[0]).await.1, Why::default(), "none had room, so that none was passed over");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -288,15 +286,13 @@ mod tests {
         scene.balance().await;
         assert_eq!(scene.loads().await, [2, 2, 2]);
         assert_eq!(scene.grant(1).await, 2);
-        let mut notes = Vec::new();
+        let mut passed_on = BTreeSet::new();
         for task in &tasks {
-            notes.extend(scene.at(*task).await.1.filter(|note| note.starts_with("waited")));
+            if let ChoiceCause::Rebalanced { from, gain } = scene.at(*task).await.1.cause {
+                assert!(passed_on.insert(from) && gain == Gain::BeginsAtOnce);
+            }
         }
-        notes.sort();
-        assert_eq!(
-            notes,
-            ["waited at a0, which was full; begins at once here", "waited at a2, which was full; begins at once here"]
-        );
+        assert_eq!(passed_on, BTreeSet::from(["a0".to_owned(), "a2".to_owned()]));
         scene.balance().await;
         assert_eq!(scene.loads().await, [2, 2, 2], "and nothing goes back");
     }
@@ -356,12 +352,15 @@ mod tests {
         scene.assign().await;
         // Of the two others none has room: the nearer is the next.
         assert_eq!(scene.loads().await, [4, 2]);
-        let note = Some("the next candidate: a0, chosen before, is drained and handed it back".to_owned());
+        let next_after = |agent: &str, how| {
+            let parted = Some(Parted { agent: agent.to_owned(), how });
+            Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }
+        };
         let mut next = 0;
         for task in tasks {
             let (place, why) = scene.at(task).await;
             assert_ne!(place, 0);
-            next += usize::from((place, &why) == (1, &note));
+            next += usize::from((place, why) == (1, next_after("a0", Parting::Drained)));
         }
         assert_eq!(next, 2);
     }
@@ -373,32 +372,32 @@ mod tests {
         let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
         // Whether it began the crawl and handed it back, what happened to it then, and what is said of that.
         let cases = [
-            (true, false, lose, "was lost with its crawl"),
-            (true, true, pause, "handed it back"),
-            (true, true, "update agents set draining_since = now() where id = $1", "is drained and handed it back"),
+            (true, false, lose, Parting::Lost),
+            (true, true, pause, Parting::HandedBack),
+            (true, true, "update agents set draining_since = now() where id = $1", Parting::Drained),
             (
                 true,
                 false,
                 "update sessions set state = 'closed', end_cause = 'left' where state = 'active' and agent_id = $1",
-                "left with its crawl",
+                Parting::Left,
             ),
-            (false, false, lose, "was away before it began it"),
-            (false, false, pause, "paused before it began it"),
+            (false, false, lose, Parting::WaitedAway),
+            (false, false, pause, Parting::WaitedPaused),
             (
                 false,
                 false,
                 "update sessions set hung_up_at = now() - interval '1 hour' where state = 'active' and agent_id = $1",
-                "hung up before it began it",
+                Parting::WaitedHungUp,
             ),
-            (false, false, "update agents set draining_since = now() where id = $1", "is drained and had not begun it"),
+            (false, false, "update agents set draining_since = now() where id = $1", Parting::WaitedDrained),
             (
                 false,
                 false,
                 "update agents set removed_at = now(), draining_since = now() where id = $1",
-                "was removed before it began it",
+                Parting::WaitedRemoved,
             ),
         ];
-        for (number, (begins, hands_back, happens, said)) in cases.into_iter().enumerate() {
+        for (number, (begins, hands_back, happens, how)) in cases.into_iter().enumerate() {
             let task = scene.located(&format!("s{number}.cn")).await;
             scene.assign().await;
             let (place, _) = scene.at(task).await;
@@ -415,10 +414,11 @@ mod tests {
             sqlx::query(happens).bind(agent.get()).execute(&mut *conn).await.expect("it happens");
             leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
             scene.assign().await;
-            let (next, note) = scene.at(task).await;
-            assert_ne!(next, place, "{said}");
-            let parted = format!("a{place}, chosen before, {said}");
-            assert_eq!(note, Some(format!("the next candidate: {parted}")));
+            let (next, why) = scene.at(task).await;
+            assert_ne!(next, place, "{how:?}");
+            let agent_before = format!("a{place}");
+            let parted = Some(Parted { agent: agent_before.clone(), how });
+            assert_eq!(why, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None });
             let logged: String = sqlx::query_scalar(
                 "select cause from events where task_id = $1 and what = 'assigned' order by id desc limit 1",
             )
@@ -426,7 +426,7 @@ mod tests {
             .fetch_one(&mut *conn)
             .await
             .expect("read");
-            assert_eq!(logged, parted, "so does the log");
+            assert_eq!(logged, format!("next-candidate: {agent_before} {}", how.name()), "so does the log");
             let progress = crate::store::batches::progress(&mut conn, scene.batch).await.expect("look");
             assert_eq!(progress.waiting_for, None, "it has an agent again");
             // Everything as before, for the next.

@@ -23,7 +23,7 @@ use crate::store::{constraints, loads, measurement_orders, quarantines};
 use super::admission::Admission;
 use super::claims;
 use super::duty::OnDuty;
-use super::fleet::{FEWEST_LANDMARKS, explain_nobody};
+use super::fleet::FEWEST_LANDMARKS;
 use super::measure::{order_lifetime, spread};
 use super::refined::Current;
 
@@ -82,8 +82,6 @@ impl Confirm {
         }
         let agents = loads::available(&mut tx).await.context("read available agents")?;
         if agents.is_empty() {
-            explain_nobody(&mut tx).await.context("explain waiting tasks")?;
-            tx.commit().await.context("commit reasons")?;
             return Ok(0);
         }
         let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
@@ -191,12 +189,11 @@ mod tests {
 
     use super::*;
     use crate::gnp::trust::Kind;
-    use crate::model::{SessionId, Strategy, TaskId};
+    use crate::model::{SessionId, Strategy, TaskId, WaitCause};
     use crate::store::placements::{self, Located};
     use crate::store::{embeddings, fixtures};
     use crate::tasks::assign::Assign;
     use crate::tasks::fit::Fit;
-    use crate::tasks::fleet::{NO_AGENT_CONNECTED, PLANNED};
     use crate::tasks::measure::Measure;
     use crate::tasks::trial::{Trial, took};
 
@@ -291,15 +288,15 @@ mod tests {
         /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
             let row: Option<(i64, Option<String>)> = sqlx::query_as(
-                "select assignments.agent_id, fallback_reason from assignments join tasks on tasks.assignment_id = assignments.id
+                "select assignments.agent_id, fallback::text from assignments join tasks on tasks.assignment_id = assignments.id
                  where tasks.id = $1 and tasks.state = 'assigned'",
             )
             .bind(task.get())
             .fetch_optional(&self.trial.scheduler.pool)
             .await
             .expect("read an assignment");
-            let Some((agent, reason)) = row else { return (None, None) };
-            (self.agents.iter().position(|(id, _)| id.get() == agent), reason)
+            let Some((agent, cause)) = row else { return (None, None) };
+            (self.agents.iter().position(|(id, _)| id.get() == agent), cause)
         }
 
         async fn quarantine(&self, agent: AgentId) {
@@ -325,7 +322,7 @@ mod tests {
     async fn those_that_may_be_nearest_measure_one_after_another_and_the_best_wins(pool: PgPool) {
         let line = Line::of(pool, 8).await;
         line.pass().await;
-        assert_eq!(line.trial.state(line.task).await, ("located".into(), Some(CONFIRMING.into())));
+        assert_eq!(line.trial.waits(line.task).await, Some(WaitCause::Confirming));
         assert_eq!(line.trial.count("select count(*) from measurement_orders where confirming").await, 1);
         let asked = line.confirm().await;
         confirmed_by_the_nearest(&asked);
@@ -368,8 +365,6 @@ mod tests {
     }
 
     const WANTED: &str = "select count(*) from confirmations where began_at is null";
-    /// Why a located task has no agent yet.
-    const CONFIRMING: &str = "the agents that may be nearest measure it";
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_of_unsure_distances_that_waits_is_confirmed_meanwhile(pool: PgPool) {
@@ -377,12 +372,11 @@ mod tests {
         line.pass().await;
         assert_eq!(line.trial.count("select count(*) from confirmations").await, 1, "they share it");
         for task in [balanced, planned] {
-            assert_eq!(line.trial.state(task).await, ("located".into(), Some(CONFIRMING.into())));
+            assert_eq!(line.trial.waits(task).await, Some(WaitCause::Confirming));
         }
         confirmed_by_the_nearest(&line.confirm().await);
         assert!(line.chosen(balanced).await.0.is_some());
-        let (state, reason) = line.trial.state(planned).await;
-        assert!(state == "located" && reason.is_some_and(|reason| reason == PLANNED), "it waits for its slot");
+        assert_eq!(line.trial.waits(planned).await, Some(WaitCause::Planned), "it waits for its slot");
         line.trial
             .execute("update tasks set state = 'cancelled' where site_id <> (select max(site_id) from confirmations)")
             .await;
@@ -429,7 +423,7 @@ mod tests {
         let (line, [balanced, planned]) = of_ours(pool, true, true).await;
         line.pass().await;
         assert!(line.chosen(balanced).await.0.is_some());
-        assert_eq!(line.trial.state(planned).await, ("located".into(), Some(PLANNED.into())));
+        assert_eq!(line.trial.waits(planned).await, Some(WaitCause::Planned));
         assert_eq!(line.trial.count(WANTED).await, 0);
     }
 
@@ -609,17 +603,17 @@ mod tests {
         assert_eq!(line.confirm().await, BTreeSet::new());
         let (chosen, fallback) = line.chosen(line.task).await;
         assert_eq!(chosen, Some(2));
-        assert!(fallback.expect("a reason").starts_with("no map"));
+        assert_eq!(fallback.as_deref(), Some("no-map"));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_nobody_measured_is_not_confirmed_and_keeps_its_reason(pool: PgPool) {
+    async fn a_site_nobody_measured_is_not_confirmed_and_keeps_its_cause(pool: PgPool) {
         let line = Line::of(pool, 5).await;
         line.trial.execute("update site_measurements set rtt_us = null, failure = 'connect: refused'").await;
-        line.trial.execute("update tasks set reason = 'no landmark could measure it: connect: refused'").await;
+        line.trial.execute("update tasks set unmeasured = 'failed', unmeasured_detail = 'connect: refused'").await;
         assert_eq!(line.confirm().await, BTreeSet::new());
         let (_, fallback) = line.chosen(line.task).await;
-        assert_eq!(fallback.as_deref(), Some("no landmark could measure it: connect: refused"));
+        assert_eq!(fallback.as_deref(), Some("unmeasured"));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -627,7 +621,7 @@ mod tests {
         let line = Line::of(pool, 5).await;
         line.trial.execute("update sessions set state = 'expired'").await;
         line.pass().await;
-        assert_eq!(line.trial.state(line.task).await, ("located".into(), Some(NO_AGENT_CONNECTED.into())));
+        assert_eq!(line.trial.waits(line.task).await, Some(WaitCause::NoAgent));
         assert_eq!(line.trial.count("select count(*) from confirmations").await, 0);
     }
 }

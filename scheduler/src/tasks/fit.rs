@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use sqlx::{Postgres, Transaction};
 
+use crate::explain;
 use crate::gnp::{self, Embedding, FitError, Quality};
 use crate::model::EmbeddingEpoch;
 use crate::store::embeddings::{Fitted, Newest};
@@ -232,7 +233,7 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String 
         (_, Some(trouble)) if ground.mesh.is_empty() => {
             format!("no agent has reached the beacon of another: {trouble}")
         }
-        (Err(reason), _) => reason.to_owned(),
+        (Err(cause), _) => explain::waits(&cause.into()),
         (Ok(_), trouble) => format!(
             "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: {}",
             ground.landmarks.len(),

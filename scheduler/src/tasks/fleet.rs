@@ -10,39 +10,15 @@ use sqlx::PgConnection;
 
 pub(super) use crate::gnp::FEWEST_LANDMARKS;
 use crate::gnp::{Embedding, Mesh};
-use crate::model::AgentId;
+use crate::model::{AgentId, WaitCause};
 use crate::store::landmarks::Connected;
 use crate::store::measurements::MeshMeasurement;
-use crate::store::{Error, assignments, embeddings, landmarks, measurements, quarantines};
+use crate::store::{Error, embeddings, landmarks, measurements, quarantines};
 
 /// Connected agents up to which no landmarks are needed.
 pub(super) const SMALL_FLEET: usize = 9;
 /// Other landmarks a landmark must share a round trip with to be fitted.
 const FEWEST_PARTNERS: usize = 2;
-
-/// Why sites are not measured in a fleet too large to do without landmarks.
-pub(super) const NO_LANDMARKS: &str = "no landmarks: run `landfall landmarks elect --count 9`";
-/// Why sites are not measured while landmarks are set but away.
-pub(super) const NO_LANDMARK_CONNECTED: &str = "no landmark is connected";
-/// Why sites are not measured while nobody is there.
-pub(super) const NO_AGENT_CONNECTED: &str = "no agent is connected";
-
-/// Why no agent is chosen while all that are there drain, have paused or hung up.
-const NOBODY_TAKES_WORK: &str = "every connected agent drains, has paused or hung up: see `landfall agents list`";
-/// Why a task that was planned waits.
-pub(super) const PLANNED: &str = "planned: waits until the slot it is planned for is about to be free";
-/// Reasons to wait that pass as soon as somebody can be chosen.
-pub(super) const PASSING: [&str; 2] = [NO_AGENT_CONNECTED, NOBODY_TAKES_WORK];
-
-/// Says of located tasks why nobody is chosen for them, when nobody can be.
-pub(super) async fn explain_nobody(conn: &mut PgConnection) -> Result<(), Error> {
-    let nobody = landmarks::connected(conn).await?.is_empty();
-    let reason = if nobody { NO_AGENT_CONNECTED } else { NOBODY_TAKES_WORK };
-    assignments::explain_waiting(conn, reason, &[NO_AGENT_CONNECTED, NOBODY_TAKES_WORK, PLANNED]).await
-}
-
-/// Why sites are not measured while nobody who could is believed.
-pub(super) const NOBODY_BELIEVED: &str = "every agent that could measure is quarantined: see `landfall landmarks list`";
 
 /// The agents that are there, and the landmarks that were set.
 #[derive(Debug)]
@@ -61,19 +37,19 @@ impl Fleet {
     }
 
     /// The connected agents that measure sites, or why there are none.
-    pub(super) fn probers(&self) -> Result<Vec<AgentId>, &'static str> {
+    pub(super) fn probers(&self) -> Result<Vec<AgentId>, WaitCause> {
         let agents = self.connected.iter().map(|connected| connected.agent);
         let probers: Vec<AgentId> = match (self.landmarks.is_empty(), self.connected.len()) {
-            (true, 0) => return Err(NO_AGENT_CONNECTED),
-            (true, count) if count > SMALL_FLEET => return Err(NO_LANDMARKS),
+            (true, 0) => return Err(WaitCause::NoAgent),
+            (true, count) if count > SMALL_FLEET => return Err(WaitCause::NoLandmarks),
             (true, _) => agents.collect(),
             (false, _) => agents.filter(|agent| self.landmarks.contains(agent)).collect(),
         };
         if probers.is_empty() {
-            return Err(NO_LANDMARK_CONNECTED);
+            return Err(WaitCause::LandmarksAway);
         }
         let believed = self.believed(probers);
-        if believed.is_empty() { Err(NOBODY_BELIEVED) } else { Ok(believed) }
+        if believed.is_empty() { Err(WaitCause::NobodyBelieved) } else { Ok(believed) }
     }
 
     /// The agents an embedding is to be fitted on, if the mesh bears it.

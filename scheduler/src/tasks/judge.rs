@@ -144,8 +144,7 @@ mod tests {
         assert!(evidence.contains(" and a"), "agents are named: {evidence}");
         let chosen = "select a.name from assignments c join agents a on a.id = c.agent_id";
         assert_eq!(text(&trial, chosen).await, "a9", "farther than the others, near, and the freest");
-        let note = text(&trial, "select note from assignments where fallback_reason is null").await;
-        assert!(note.contains("the freest of "), "{note}");
+        assert_eq!(text(&trial, "select cause::text from assignments where fallback is null").await, "spread");
         assert_eq!(text(&trial, "select strategy from assignments").await, "gnp-top3");
     }
 
@@ -155,7 +154,7 @@ mod tests {
         trial.execute("update agents set capacity = 50 where name = 'a9'").await;
         assigned(&trial, &agents, "one.cn", [4, 24, 44, 54, 74, 94]).await;
         assert_eq!(trial.count("select count(*) from site_verdicts where not suspect and evidence = ''").await, 1);
-        assert_eq!(trial.count("select count(*) from assignments where note is null").await, 1);
+        assert_eq!(trial.count("select count(*) from assignments where cause = 'strategy'").await, 1);
         let chosen = "select a.name from assignments c join agents a on a.id = c.agent_id";
         assert_ne!(text(&trial, chosen).await, "a9");
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::gnp::{Embedding, Locator, Position, Solver};
-use crate::model::{AgentId, Rtt, SiteId};
+use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
 use crate::store::placements::{self, Located, Outdated};
 use crate::store::tasks::Heard;
 use crate::store::verdicts::Suspicion;
-use crate::store::{measurements, positions, tasks, verdicts};
+use crate::store::{measurements, positions, tasks, verdicts, waits};
 
 use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
@@ -24,8 +24,6 @@ use super::judge::Judge;
 const SITES_PER_PASS: i64 = 500;
 /// How long a site waits for an embedding that is expected: several meshes' worth of measuring.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Why a measured site is not located yet.
-const WAITING: &str = "waiting for the embedding";
 
 /// The task that locates sites.
 #[derive(Debug)]
@@ -60,7 +58,8 @@ impl Locate {
         let max_age = self.scheduler.config.measure.site_max_age;
         let heard = tasks::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
         if heard.is_empty() {
-            return Ok(());
+            waits::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
+            return tx.commit().await.context("end reading");
         }
         let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         tx.commit().await.context("end reading")?;
@@ -88,8 +87,8 @@ impl Locate {
     ) -> anyhow::Result<u64> {
         let (waiting, going): (Vec<Heard>, Vec<Heard>) =
             heard.into_iter().partition(|site| awaits_fit && !site.overdue && site.measured.len() >= FEWEST_LANDMARKS);
-        let waiting: Vec<SiteId> = waiting.into_iter().map(|site| site.site).collect();
-        let ended: Vec<(SiteId, Option<String>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
+        let awaited = (!waiting.is_empty()).then_some(WaitCause::NoMap);
+        let ended: Vec<(SiteId, Option<Unmeasured>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
         let judged = self.judge(&ended, embedding.as_ref()).await?;
         self.look_up(&ended).await?;
         let located = match embedding {
@@ -103,13 +102,13 @@ impl Locate {
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
         let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
-        tasks::hold_sites(&mut tx, &waiting, WAITING).await.context("say why tasks wait")?;
+        waits::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
         tx.commit().await.context("commit placements")?;
         Ok(moved)
     }
 
     /// Takes down where the sites that go on are, as far as their addresses say so and no list does.
-    async fn look_up(&self, ended: &[(SiteId, Option<String>)]) -> anyhow::Result<()> {
+    async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
         // A transaction of its own: whoever locks a site's row locks it before tasks.
@@ -124,7 +123,7 @@ impl Locate {
     /// Whether the sites that go on stand in one place.
     async fn judge(
         &self,
-        ended: &[(SiteId, Option<String>)],
+        ended: &[(SiteId, Option<Unmeasured>)],
         embedding: Option<&Arc<Embedding>>,
     ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
@@ -196,10 +195,10 @@ fn place_one(
     }
 }
 
-/// What to say of a site that nobody could measure.
-fn unmeasured(site: &Heard) -> Option<String> {
-    let failure = site.failure.as_deref().unwrap_or("nothing was reported");
-    site.measured.is_empty().then(|| format!("no landmark could measure it: {failure}"))
+/// Why a site has no distance, where nobody could measure it.
+fn unmeasured(site: &Heard) -> Option<Unmeasured> {
+    let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
+    site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })
 }
 
 #[cfg(test)]
@@ -280,7 +279,7 @@ mod tests {
         measure(&trial).await;
         trial.measured(site, &each(&agents, Some(30))).await;
         pass(&trial).await;
-        assert_eq!(trial.state(task).await, ("measuring".into(), Some(WAITING.into())));
+        assert_eq!(trial.waits(task).await, Some(WaitCause::NoMap));
 
         trial.mesh(&agents).await;
         fit(&trial).await;
@@ -330,8 +329,10 @@ mod tests {
         assert_eq!(trial.state(task).await.0, "measuring", "one has yet to try");
         trial.measured(site, &each(&agents, None)).await;
         pass(&trial).await;
-        let reason = "no landmark could measure it: connect: refused";
-        assert_eq!(trial.state(task).await, ("located".into(), Some(reason.into())));
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        let why = sqlx::query_as("select unmeasured::text, unmeasured_detail from tasks");
+        let why: (String, String) = why.fetch_one(&trial.scheduler.pool).await.expect("a cause");
+        assert_eq!(why, ("failed".to_owned(), "connect: refused".to_owned()));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::config::MeasureConfig;
-use crate::model::{AgentId, SiteId};
+use crate::model::{AgentId, SiteId, Stage};
 use crate::store::measurement_orders::{self, Due, MeshPlan, Turn};
-use crate::store::{disagreements, sites_origin, tasks};
+use crate::store::{disagreements, sites_origin, tasks, waits};
 
 use super::duty::OnDuty;
-use super::fleet::{Fleet, NO_AGENT_CONNECTED, NO_LANDMARK_CONNECTED, NO_LANDMARKS, NOBODY_BELIEVED};
+use super::fleet::Fleet;
 
-/// Tasks let in, held or passed on in one pass, and sites given to probers.
+/// Tasks let in or passed on in one pass, and sites given to probers.
 const BATCH: i64 = 1000;
 /// Tasks being measured at once: about twice what nine probers can hold orders for by default.
 const MEASURING_AT_ONCE: i64 = 4096;
@@ -49,10 +49,8 @@ impl Measure {
         let mut tx = self.scheduler.begin().await?;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let probers = fleet.probers();
-        if let Err(reason) = &probers {
-            tasks::hold(&mut tx, reason, BATCH).await.context("say why tasks wait")?;
-        }
-        tx.commit().await.context("commit reasons")?;
+        waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit why tasks wait")?;
         if let Ok(probers) = probers {
             self.let_in().await?;
             woken.extend(self.order_sites(&probers).await?);
@@ -85,9 +83,6 @@ impl Measure {
 
     async fn let_in(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
-        tasks::unhold(&mut tx, &[NO_LANDMARKS, NO_LANDMARK_CONNECTED, NO_AGENT_CONNECTED, NOBODY_BELIEVED])
-            .await
-            .context("take reasons back")?;
         let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
         sites_origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
         tx.commit().await.context("commit tasks let in")?;
@@ -161,6 +156,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::model::WaitCause;
     use crate::store::fixtures;
     use crate::store::measurement_orders::OrderTarget;
     use crate::store::measurements;
@@ -227,29 +223,23 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn ten_agents_without_landmarks_wait_and_say_why(pool: PgPool) {
+    async fn ten_agents_without_landmarks_wait_and_say_why_without_a_word_to_any_task(pool: PgPool) {
         let trial = Trial::new(pool).await;
         let agents = trial.connect(10).await;
         let (task, _) = trial.task("a.cn").await;
-        pass(&trial).await;
-        assert_eq!(trial.state(task).await, ("submitted".into(), Some(NO_LANDMARKS.into())));
+        for _ in 0..2 {
+            pass(&trial).await;
+            assert_eq!(trial.waits(task).await, Some(WaitCause::NoLandmarks));
+        }
+        let rewritten = "select count(*) from tasks where xmax <> 0 or state <> 'submitted' or reason is not null";
+        assert_eq!(trial.count(rewritten).await, 0);
         assert_eq!(trial.site_orders().await, []);
 
         trial.set_landmarks(&agents[..1]).await;
         pass(&trial).await;
-        assert_eq!(trial.state(task).await, ("measuring".into(), None));
+        assert_eq!(trial.count("select count(*) from stage_causes").await, 0);
+        assert_eq!(trial.waits(task).await, Some(WaitCause::Measurements));
         assert_eq!(trial.site_orders().await[0].0, agents[0].0);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_that_waits_its_turn_does_not_blame_landmarks_that_are_there(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(10).await;
-        let (task, _) = trial.task("a.cn").await;
-        pass(&trial).await;
-        trial.set_landmarks(&agents).await;
-        tasks::unhold(&mut *trial.conn().await, &[NO_LANDMARKS]).await.expect("take reasons back");
-        assert_eq!(trial.state(task).await, ("submitted".into(), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -12,9 +12,8 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::explain;
-use crate::model::{AgentId, BatchId, Rtt, SiteId, Strategy, TaskId};
-use crate::store::assignments::{self, Ground, Pool, Waiting};
+use crate::model::{AgentId, BatchId, ChoiceCause, Rtt, SiteId, Strategy, TaskId, Why};
+use crate::store::assignments::{self, Assignment, Pool, Waiting};
 use crate::store::confirmations::{Standing, Wanted};
 use crate::store::facts::{self, SiteFacts};
 use crate::store::loads::{self, Available, Held};
@@ -24,9 +23,8 @@ use crate::strategy::schedule::{self, Job, Planned};
 use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
 
 use super::admission::Admission;
-use super::assign::{EXPLORES, Unconfirmed, draw_seed, hold_broken, hold_unconfirmed, is_to_be_confirmed, with_parted};
+use super::assign::{Unconfirmed, draw_seed, fallback, hold_broken, hold_unconfirmed, is_to_be_confirmed};
 use super::duty::OnDuty;
-use super::fleet::{PASSING, PLANNED, explain_nobody};
 use super::known::Known;
 use super::refined::{Current, Maps};
 use super::straggle;
@@ -83,8 +81,6 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     }
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     if agents.is_empty() {
-        explain_nobody(&mut tx).await.context("explain waiting tasks")?;
-        tx.commit().await.context("commit reasons")?;
         return Ok(false);
     }
     let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
@@ -100,7 +96,6 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
     wanted |= !unsure.is_empty();
     let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided).await?;
-    assignments::explain_planned(&mut tx, PLANNED, &PASSING).await.context("explain planned tasks")?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
     if wanted {
@@ -143,6 +138,16 @@ struct Decided<'a> {
     takes: Option<Duration>,
     /// Whether the agent is tried because it might be nearer than the best known.
     explores: bool,
+}
+
+/// Why a crawl goes on elsewhere that was asked for.
+fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    ChoiceCause::TakenBack {
+        from: recalled.name.clone(),
+        remaining_ms: millis(recalled.here),
+        takes_ms: takes.map(millis),
+    }
 }
 
 impl Sight {
@@ -194,42 +199,31 @@ impl Sight {
     ) -> anyhow::Result<BTreeSet<AgentId>> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
         let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
-        let mut chosen = BTreeSet::new();
+        let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
         for Decided { task, choice, takes, explores } in
             decided.iter().filter(|decided| !held.contains(&decided.task.task))
         {
-            // What kept the site from being measured says more than that no distance is known.
-            let unmeasured = task.reason.as_ref().filter(|reason| {
-                **reason != PLANNED && !PASSING.contains(&reason.as_str()) && !reason.starts_with(explain::CAME_BACK)
-            });
-            let fallback = choice.fallback.as_ref().map(|generic| unmeasured.unwrap_or(generic));
-            let fallback = self.alarm.as_ref().or(fallback);
             // A quota may have been used up by what was decided before.
             if !admission.admits(task.batch, choice.agent) {
                 continue;
             }
+            let fallback = fallback(task, choice.fallback.clone(), self.alarm.as_deref());
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let admitted =
                 |all: &Vec<Candidate>| all.iter().filter(|one| admission.admits(task.batch, one.agent)).count();
-            let recalled = self.recalled.get(&task.task);
-            let parted = task.parted.as_deref().filter(|_| recalled.is_none());
-            let ground = Ground { available: self.candidates.first().map_or(0, admitted), exclusions, parted };
-            assignments::insert(conn, task.task, draw_seed(task), choice, fallback.map(String::as_str), ground)
-                .await
-                .context("record an assignment")?;
-            if let Some(takes) = takes {
-                assignments::expect(conn, task.task, *takes).await.context("note how long the crawl takes")?;
-            }
-            let note = match recalled {
-                Some(recalled) => Some(explain::taken_over(&recalled.name, recalled.here, *takes)),
-                None => with_parted(explores.then(|| EXPLORES.to_owned()), parted),
+            let available = self.candidates.first().map_or(0, admitted);
+            let why = match self.recalled.get(&task.task) {
+                Some(recalled) => Why { cause: taken_back(recalled, *takes), ..Why::default() },
+                None if *explores => Why { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None },
+                None => Why { parted: task.parted.clone(), ..Why::default() },
             };
-            if let Some(note) = note {
-                assignments::annotate(conn, task.task, &note).await.context("note how it was planned")?;
-            }
             admission.took(task.batch, choice.agent);
             chosen.insert(choice.agent);
+            let choice = Choice { fallback, ..choice.clone() };
+            let assignment = Assignment::new(task.task, draw_seed(task), choice, why);
+            made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
         }
+        assignments::insert(conn, &made).await.context("record assignments")?;
         let nobody =
             |task: &&Waiting, among: &[Candidate]| !among.iter().any(|one| admission.admits(task.batch, one.agent));
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
@@ -372,6 +366,7 @@ mod tests {
     use super::super::trial::Trial;
     use super::*;
     use crate::constraints::ConstraintsRequest;
+    use crate::model::WaitCause;
     use crate::store::{constraints, fixtures};
     use crate::strategy::Spread;
 
@@ -400,11 +395,8 @@ mod tests {
         // Two slots each.
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
         assert_eq!(trial.count("select count(distinct agent_id) from tasks where state = 'assigned'").await, 2);
-        assert_eq!(
-            trial.count("select count(*) from assignments where crawl_ms > 0 and fallback_reason is null").await,
-            4
-        );
-        let waits = "select count(*) from tasks where state = 'located' and reason like 'planned: waits%'";
+        assert_eq!(trial.count("select count(*) from assignments where crawl_ms > 0 and fallback is null").await, 4);
+        let waits = "select count(*) from tasks where state = 'located'";
         assert_eq!(trial.count(waits).await, 2);
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count(waits).await, 2, "nothing has changed");
@@ -415,7 +407,6 @@ mod tests {
             .await;
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count(waits).await, 1);
-        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned' and reason is not null").await, 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -449,7 +440,7 @@ mod tests {
         let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
                         where t.state = 'assigned' and b.name = 'free' and t.agent_id = (select max(id) from agents)";
         assert_eq!(trial.count(assigned).await, 2);
-        let waits = "select count(*) from tasks where state = 'located' and reason like 'planned: waits%'";
+        let waits = "select count(*) from tasks where state = 'located'";
         assert_eq!(trial.count(waits).await, WINDOW + 26 - 4);
     }
 
@@ -468,7 +459,7 @@ mod tests {
                     site: SiteId::new(1),
                     batch: BatchId::new(1),
                     strategy: Strategy::EarliestFinish,
-                    reason: None,
+                    unmeasured: None,
                     choices: 0,
                     former: None,
                     parted: None,
@@ -499,17 +490,22 @@ mod tests {
             trial.measured(*site, &[(agents[0].0, Some(10))]).await;
         }
         let assign = Assign::new(trial.plan());
-        let said = async |reason: &str| {
+        let said = async |cause: WaitCause| {
             assign.run_once().await.expect("a pass");
-            let waiting = sqlx::query_scalar("select reason from tasks where state = 'located'");
-            let said: Vec<Option<String>> = waiting.fetch_all(&trial.scheduler.pool).await.expect("read");
-            assert!(!said.is_empty() && said.iter().all(|one| one.as_deref() == Some(reason)), "{said:?}");
+            let mut said = Vec::new();
+            for (task, _) in &tasks {
+                said.extend(trial.waits(*task).await);
+            }
+            assert!(!said.is_empty() && said.iter().all(|one| *one == cause), "{said:?}");
         };
-        said(PLANNED).await;
+        said(WaitCause::Planned).await;
         trial.execute("update sessions set state = 'expired'").await;
-        said("no agent is connected").await;
+        said(WaitCause::NoAgent).await;
         trial.session(agents[0].0).await;
-        said(PLANNED).await;
+        trial.execute("update agents set draining_since = now()").await;
+        said(WaitCause::NobodyTakesWork).await;
+        trial.execute("update agents set draining_since = null").await;
+        said(WaitCause::Planned).await;
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -534,7 +530,7 @@ mod tests {
         trial.connect(2).await;
         located(&trial, 3).await;
         Assign::new(trial.plan()).run_once().await.expect("a pass");
-        let drawn = "select count(*) from assignments where strategy = 'random' and fallback_reason like 'no agent%'";
+        let drawn = "select count(*) from assignments where strategy = 'random' and fallback = 'no-distance'";
         assert_eq!(trial.count(drawn).await, 3);
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 3);
     }

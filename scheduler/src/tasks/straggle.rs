@@ -122,10 +122,8 @@ mod tests {
     use super::super::assign::Assign;
     use super::super::trial::Trial;
     use super::*;
-    use crate::explain;
-    use crate::model::{BatchId, LeaseToken, SessionId, Strategy};
+    use crate::model::{BatchId, ChoiceCause, LeaseToken, SessionId, Strategy, Why};
     use crate::store::checkpoints::{self, Checkpoint, Manners};
-    use crate::store::recalls::Recalled;
     use crate::store::sessions::Registration;
     use crate::store::{fixtures, leases, sessions};
 
@@ -186,9 +184,8 @@ mod tests {
         }
 
         async fn hands_back(&self) -> bool {
-            let said = |recalled: &Recalled| explain::taken_back(&recalled.name, recalled.here);
             let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
-            let back = recalls::release(&mut tx, self.agents[0].0, self.task, FIRST, said).await.expect("release");
+            let back = recalls::release(&mut tx, self.agents[0].0, self.task, FIRST).await.expect("release");
             tx.commit().await.expect("commit");
             back
         }
@@ -230,22 +227,23 @@ mod tests {
         assert_eq!(scene.asked().await, Some((0, 1)));
         assert!(scene.hands_back().await);
         assert!(!scene.hands_back().await, "it is not its own any more");
-        let (state, reason) = scene.trial.state(scene.task).await;
-        assert_eq!(state, "located");
-        let reason = reason.expect("a reason");
-        assert!(reason.starts_with("taken back from a0, where it would have gone on for about "), "{reason}");
+        assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
         // The nearest by far now, and it does not go back there.
         scene.trial.measured(scene.site, &[(scene.agents[0].0, Some(1))]).await;
         scene.pass().await;
-        let (agent, note, millis): (i64, String, i64) = sqlx::query_as(
-            "select c.agent_id, c.note, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
+        let (agent, why, millis): (i64, String, i64) = sqlx::query_as(
+            "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
         )
         .bind(scene.task.get())
         .fetch_one(&scene.trial.scheduler.pool)
         .await
         .expect("a choice");
         assert_eq!(agent, scene.agents[1].0.get());
-        assert!(note.starts_with(&format!("was {reason}; it takes about ")), "{note}");
+        let why: Why = serde_json::from_str(&why).expect("a cause");
+        assert!(
+            matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
+            "{why:?}"
+        );
         // Of a site of unknown size, three tenths of the 600 pages that are there: 180 of at least one round trip each.
         assert!((1800..4000).contains(&millis), "{millis}");
         let mut conn = scene.trial.conn().await;

@@ -8,13 +8,13 @@ use sqlx::{PgPool, Postgres};
 
 use crate::Scheduler;
 use crate::config::{Config, TermConfig};
-use crate::explain;
-use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId};
+use crate::explain::Wait;
+use crate::model::{AgentId, BatchId, Rtt, SessionId, SiteId, TaskId, WaitCause};
 use crate::store::measurement_orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
 use crate::store::sessions::{self, Registration};
 use crate::store::terms::Duty;
-use crate::store::{fixtures, holds, landmarks};
+use crate::store::{fixtures, landmarks, waits};
 use crate::wake::Wakes;
 
 use super::duty::{OnDuty, Terms};
@@ -118,15 +118,23 @@ impl Trial {
         .collect()
     }
 
-    /// Its state, and why it waits or has ended.
+    /// Its state, and why it ended.
     pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
-        let (state, reason) = sqlx::query_as("select state::text, reason from tasks where id = $1")
+        sqlx::query_as("select state::text, reason from tasks where id = $1")
             .bind(task.get())
             .fetch_one(&self.scheduler.pool)
             .await
-            .expect("read a task");
-        let hold = holds::of(&mut *self.conn().await, &[task]).await.expect("read a hold").remove(&task);
-        (state, hold.map(|hold| explain::held(&hold)).or(reason))
+            .expect("read a task")
+    }
+
+    /// What a task without an agent waits for.
+    pub(super) async fn waits(&self, task: TaskId) -> Option<WaitCause> {
+        self.wait(task).await.map(|wait| wait.cause)
+    }
+
+    /// The same, with what it is about.
+    pub(super) async fn wait(&self, task: TaskId) -> Option<Wait> {
+        waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
     /// Sends an agent its orders and answers those that `result` has something to say about.

@@ -321,10 +321,12 @@ mod tests {
         let kept = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
         assert_eq!(kept, good);
         assert_eq!(crawl(&trial, &agents).await.0, "assigned");
-        let chosen: (String, Option<String>) = sqlx::query_as("select strategy, fallback_reason from assignments")
-            .fetch_one(&trial.scheduler.pool)
-            .await
-            .expect("an assignment");
+        let chosen: (String, Option<String>) = sqlx::query_as(
+            "select strategy, detail #>> '{fallback,said}' from assignments where fallback = 'untrusted-map'",
+        )
+        .fetch_one(&trial.scheduler.pool)
+        .await
+        .expect("an assignment");
         assert_eq!(chosen, ("random".into(), Some(alarm)));
 
         // The operator knows better, and they measure honestly from now on.

@@ -6,22 +6,19 @@ use tonic::Status;
 
 use super::manners;
 use super::stream::Session;
-use crate::explain;
 use crate::grpc::{agent_convert as convert, status};
 use crate::store::addresses::{self, Claimed};
-use crate::store::recalls::{self, Recalled};
 use crate::store::refusals::{self, Refusal};
-use crate::store::{self, checkpoints, leases, restores};
+use crate::store::{self, checkpoints, leases, recalls, restores};
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
         let convert::Released { task, token, crash, pause } = convert::release(release);
         let most = self.scheduler.config.lease.max_crashes;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let said = |recalled: &Recalled| explain::taken_back(&recalled.name, recalled.here);
         let asked_for = crash.is_none()
             && pause.is_none()
-            && recalls::release(&mut tx, self.agent, task, token, said).await.map_err(status::from_store)?;
+            && recalls::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
         let released = match pause {
             _ if asked_for => Ok(true),
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await,

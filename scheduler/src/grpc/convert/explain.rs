@@ -18,17 +18,20 @@ pub(in crate::grpc) fn tasks(
     asked: &HashMap<BatchId, Constraints>,
 ) -> Vec<v1::ExplainedTask> {
     let one = |task: Task| {
-        let reason = task.hold.as_ref().map(explain::held).or(task.reason);
         let constraints = asked.get(&task.batch).cloned().unwrap_or_default();
         let of_task = choices.iter().filter(|choice| choice.task == task.id);
         v1::ExplainedTask {
-            waits: explain::waits(&task.state, reason.as_deref()).unwrap_or_default(),
+            waits: task
+                .waits
+                .as_ref()
+                .map(|wait| format!("no agent yet: {}", explain::waits(wait)))
+                .unwrap_or_default(),
+            wait: task.waits.as_ref().map(Into::into),
             choices: of_task.map(|choice| explained(choice, &constraints)).collect(),
             batch: task.batch_name,
             round: task.round,
             state: task.state,
-            reason: reason.unwrap_or_default(),
-            held: task.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
+            reason: task.reason.unwrap_or_default(),
         }
     };
     tasks.into_iter().map(one).collect()
@@ -58,7 +61,8 @@ fn explained(choice: &Choice, constraints: &Constraints) -> v1::ExplainedChoice 
         candidates: candidates.collect(),
         available: recorded.available,
         excluded: excluded.collect(),
-        fallback: recorded.fallback.clone().unwrap_or_default(),
-        note: recorded.note.clone().unwrap_or_default(),
+        fallback: recorded.why.fallback.as_ref().map(explain::fallback).unwrap_or_default(),
+        note: explain::note(&recorded.why).unwrap_or_default(),
+        why: Some((&recorded.why).into()),
     }
 }

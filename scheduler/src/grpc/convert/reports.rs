@@ -100,11 +100,17 @@ impl TryFrom<v1::ReasonKind> for ReasonKind {
 impl From<AssignmentRow> for v1::AssignmentRow {
     fn from(row: AssignmentRow) -> Self {
         let mut message = Self {
+            wait: row.waits.as_ref().map(Into::into),
+            why: row.choice.as_ref().map(|choice| (&choice.why).into()),
             site: row.site,
             origin: row.origin.unwrap_or_default(),
             state: row.state,
-            reason: row.hold.as_ref().map(explain::held).or(row.reason).unwrap_or_default(),
-            held: row.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
+            reason: explain::reason(
+                row.reason,
+                row.waits.as_ref(),
+                row.choice.as_ref().map(|choice| &choice.why),
+                row.message,
+            ),
             assignments: row.assignments,
             anycast_confidence: row.anycast,
             probes: row.probes,
@@ -120,7 +126,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             message.city = choice.city;
             message.carrier = choice.carrier;
             message.strategy = choice.strategy;
-            message.note = choice.note.unwrap_or_default();
+            message.note = explain::note(&choice.why).unwrap_or_default();
             message.rank = choice.rank.unwrap_or_default();
             message.predicted = rtt(choice.predicted);
             message.measured = rtt(choice.measured);

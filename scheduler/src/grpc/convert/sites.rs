@@ -231,7 +231,13 @@ pub(in crate::grpc) fn progress(progress: Progress, estimate: Option<Estimate>) 
         cancelled: progress.cancelled,
         pages: progress.pages,
         bytes: progress.bytes,
-        waiting_for: progress.waiting_for.unwrap_or_default(),
+        waiting_for: progress
+            .waiting_for
+            .as_ref()
+            .map(|(wait, sites)| explain::sites_wait(wait, *sites))
+            .unwrap_or_default(),
+        wait: progress.waiting_for.as_ref().map(|(wait, _)| wait.into()),
+        waiting_for_it: progress.waiting_for.as_ref().map_or(0, |(_, sites)| *sites),
         next_recrawl: progress.next_recrawl.map(timestamp),
         estimate: estimate.map(Into::into),
     }
@@ -329,19 +335,20 @@ impl From<SiteTask> for v1::SiteTask {
             batch: task.batch,
             round: task.round,
             state: task.state,
-            reason: task.hold.as_ref().map(explain::held).or(task.reason).unwrap_or_default(),
-            held: task.hold.map(|hold| hold.name().to_owned()).unwrap_or_default(),
-            agent: task.agent.unwrap_or_default(),
+            reason: explain::reason(task.reason, task.waits.as_ref(), Some(&task.why), task.message),
+            agent: task.agent.clone().unwrap_or_default(),
             strategy: task.strategy.unwrap_or_default(),
             candidates: task.candidates.into_iter().map(Into::into).collect(),
             outcome: outcome.map(|outcome| outcome.kind.clone()).unwrap_or_default(),
             pages: outcome.map_or(0, |outcome| outcome.pages),
             bytes: outcome.map_or(0, |outcome| outcome.bytes),
-            note: task.note.unwrap_or_default(),
+            note: explain::note(&task.why).unwrap_or_default(),
             refetched: outcome.map_or(0, |outcome| outcome.refetched),
             trapped: outcome.map_or(0, |outcome| outcome.trapped),
             progress,
             recrawl_at: task.recrawl_at.map(timestamp),
+            wait: task.waits.as_ref().map(Into::into),
+            why: task.agent.as_ref().map(|_| (&task.why).into()),
         }
     }
 }

@@ -32,12 +32,7 @@ pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Re
         return Ok(0);
     }
     let unassigned = sqlx::query!(
-        r#"
-        -- What kept the site from being measured is true for the next choice as well.
-        update tasks t set state = 'located', reason = a.fallback_reason, state_since = now()
-        from assignments a
-        where t.id = any($1) and a.id = t.assignment_id
-        "#,
+        "update tasks set state = 'located', reason = null, state_since = now() where id = any($1)",
         &locked,
     )
     .execute(conn)

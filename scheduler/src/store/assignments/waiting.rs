@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use crate::explain::{Absence, Parting, parted};
-use crate::model::{AgentId, BatchId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, Parted, Parting, SiteId, TaskId, Unmeasured, UnmeasuredCause};
 use crate::store::{Error, loads};
 use crate::strategy::Former;
 
-use super::Waiting;
+use super::{Waiting, why};
 
 /// A task, its newest choice, that choice's agent, and the lease that came of it.
 pub(super) struct Row {
     pub(super) id: i64,
     pub(super) site_id: i64,
     pub(super) batch_id: i64,
-    pub(super) reason: Option<String>,
+    pub(super) unmeasured: Option<String>,
+    pub(super) unmeasured_detail: Option<String>,
     pub(super) strategy: String,
     pub(super) waited_s: f64,
     pub(super) choices: i64,
     pub(super) agent_id: Option<i64>,
     pub(super) agent: Option<String>,
     pub(super) chosen_by: Option<String>,
-    pub(super) fallback_reason: Option<String>,
+    pub(super) detail: Option<String>,
     pub(super) candidates: Option<Vec<i64>>,
     pub(super) predicted_us: Option<Vec<Option<i64>>>,
     pub(super) measured_us: Option<Vec<Option<i64>>>,
@@ -53,22 +53,27 @@ impl TryFrom<Row> for Waiting {
                 Some(Former {
                     agent: AgentId::new(agent),
                     strategy: loads::strategy(&chosen_by)?,
-                    fallback: row.fallback_reason,
+                    fallback: why(row.detail.as_deref())?.fallback,
                     listed: loads::listed(&candidates, &predicted, &measured)?,
                 })
             }
             _ => None,
         };
+        let unmeasured = row.unmeasured.map(|cause| {
+            let known = UnmeasuredCause::named(&cause);
+            let cause = known.ok_or_else(|| Error::inconsistent("tasks", "unmeasured", &cause))?;
+            Ok::<_, Error>(Unmeasured { cause, said: row.unmeasured_detail.unwrap_or_default() })
+        });
         let strategy = row.strategy.parse();
         Ok(Self {
             task: TaskId::new(row.id),
             site: SiteId::new(row.site_id),
             batch: BatchId::new(row.batch_id),
             strategy: strategy.map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
-            reason: row.reason,
+            unmeasured: unmeasured.transpose()?,
             choices: row.choices,
             former,
-            parted: row.agent.map(|agent| parted(&agent, parting)),
+            parted: row.agent.map(|agent| Parted { agent, how: parting }),
             waited: Duration::try_from_secs_f64(row.waited_s).unwrap_or_default(),
         })
     }
@@ -96,15 +101,16 @@ impl Found<'_> {
             (Some("expired"), Some("restored")) => Parting::Restored,
             (Some("expired"), _) => Parting::Lost,
             (Some(_), _) if self.crashed => Parting::Crashed,
-            (Some(_), _) => Parting::HandedBack { drains: self.drains },
-            (None, _) => Parting::NotBegun(match self.there {
-                _ if self.removed => Absence::Removed,
-                _ if self.drains => Absence::Drains,
-                None => Absence::Away,
-                Some((_, true)) => Absence::HungUp,
-                Some((true, _)) => Absence::Paused,
-                Some(_) => Absence::Excluded,
-            }),
+            (Some(_), _) if self.drains => Parting::Drained,
+            (Some(_), _) => Parting::HandedBack,
+            (None, _) => match self.there {
+                _ if self.removed => Parting::WaitedRemoved,
+                _ if self.drains => Parting::WaitedDrained,
+                None => Parting::WaitedAway,
+                Some((_, true)) => Parting::WaitedHungUp,
+                Some((true, _)) => Parting::WaitedPaused,
+                Some(_) => Parting::WaitedExcluded,
+            },
         }
     }
 }

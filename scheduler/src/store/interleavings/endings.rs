@@ -82,7 +82,7 @@ impl Lease {
                 let claim = self.claim(ADDRESS.parse().expect("an address"));
                 addresses::claim(conn, &claim, 1).await.expect("claim") == Claimed::Full { crawls: 1 }
             }
-            End::Recall => recalls::release(conn, agent, task, TOKEN, |_| "recalled".into()).await.expect("release"),
+            End::Recall => recalls::release(conn, agent, task, TOKEN).await.expect("release"),
             End::Expiry => leases::release_of_ended_sessions(conn, 5).await.expect("release") == 1,
             End::Removal => drains::remove(conn, &self.name, true, 5).await.expect("remove").leases == 1,
             End::Cancel => {

@@ -25,10 +25,7 @@ pub(in crate::store) enum Ending<'a> {
         most: u32,
     },
     /// Its agent hands it back, and the task is chosen for anew.
-    Anew {
-        /// What is said of the task; what kept its site from being measured where there is nothing.
-        why: Option<&'a str>,
-    },
+    Anew,
     /// Its task was cancelled, and is locked.
     Revoked,
 }
@@ -36,7 +33,7 @@ pub(in crate::store) enum Ending<'a> {
 impl Ending<'_> {
     const fn state(self) -> &'static str {
         match self {
-            Self::HandedBack | Self::Crashed { .. } | Self::Anew { .. } => "released",
+            Self::HandedBack | Self::Crashed { .. } | Self::Anew => "released",
             Self::Lost { .. } => "expired",
             Self::Revoked => "revoked",
         }
@@ -64,9 +61,8 @@ pub(in crate::store) async fn end(
     let (crash, most) = match ending {
         Ending::Crashed { with, most } => (Some(with), Some(most)),
         Ending::Lost { most } => (None, Some(most)),
-        Ending::HandedBack | Ending::Anew { .. } | Ending::Revoked => (None, None),
+        Ending::HandedBack | Ending::Anew | Ending::Revoked => (None, None),
     };
-    let why = if let Ending::Anew { why } = ending { why } else { None };
     let ended = sqlx::query!(
         r#"
         with held as (
@@ -85,10 +81,10 @@ pub(in crate::store) async fn end(
               and ($3 <> 'expired' or exists (select from sessions s where s.id = l.session_id and s.state <> 'active'))
             returning l.task_id, l.agent_id, l.session_id
         ), counted as (
-            select e.task_id, e.agent_id, a.name as agent, s.end_cause,
+            select e.task_id, e.agent_id,
                    -- An agent that said goodbye, was removed or only connected anew did not crash.
                    case when $4 is not null or $3 = 'expired' and s.end_cause in ('expired', 'superseded') then 1 else 0 end as crashed
-            from ended e join agents a on a.id = e.agent_id join sessions s on s.id = e.session_id
+            from ended e join sessions s on s.id = e.session_id
         ), judged as (
             select c.*, t.crashes + c.crashed as crashes, c.crashed > 0 and t.crashes + c.crashed >= $6 as given_up
             from counted c join tasks t on t.id = c.task_id
@@ -97,20 +93,8 @@ pub(in crate::store) async fn end(
         set state = case when j.given_up then 'failed' when $7 then 'located' else 'assigned' end::task_state,
             crashes = j.crashes,
             reason = case when j.given_up then
-                              format('poison: ' || case when $4 is null then 'its agent was lost, %s crashes in all'
-                                                        else 'its crawl crashed %s times, at last with: %s' end, $6, $4)
-                          when $7 then coalesce($8, (select c.fallback_reason from assignments c where c.id = t.assignment_id))
-                          when $4 is not null then format('its crawl at %s crashed: %s', j.agent, $4)
-                          when $3 <> 'expired' then 'handed back by ' || j.agent
-                          else case j.end_cause
-                              when 'restored' then 'the database was restored'
-                              when 'left' then j.agent || ' left with its crawl'
-                              when 'removed' then j.agent || ' was removed with its crawl'
-                              when 'superseded' then j.agent || ' began anew without its crawl'
-                              when 'reconnected' then j.agent || ' connected anew without its crawl'
-                              when 'replaced' then j.agent || ' was moved to another machine'
-                              else j.agent || ' was lost with its crawl'
-                          end
+                         format('poison: ' || case when $4 is null then 'its agent was lost, %s crashes in all'
+                                                   else 'its crawl crashed %s times, at last with: %s' end, $6, $4)
                      end,
             reason_kind = case when j.given_up then 'poison'::reason_kind end, state_since = now()
         from judged j where t.id = j.task_id
@@ -122,8 +106,7 @@ pub(in crate::store) async fn end(
         crash,
         of.map(AgentId::get),
         most.map(|most| i32::try_from(most).unwrap_or(i32::MAX)),
-        matches!(ending, Ending::Anew { .. }),
-        why,
+        matches!(ending, Ending::Anew),
     )
     .fetch_all(&mut *conn)
     .await?;

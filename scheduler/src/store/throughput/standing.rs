@@ -40,7 +40,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
                count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!",
                -- Nothing that passes by itself: an address or a pause does.
                count(*) filter (
-                   where (t.state in ('submitted', 'measuring') and t.reason is not null)
+                   where (t.state in ('submitted', 'measuring') and exists (select from stage_causes where stage = 'measuring'))
                       or (t.held and h.cause in ('unmet', 'breaker'))
                ) as "held!",
                count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,

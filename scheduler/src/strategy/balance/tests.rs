@@ -28,15 +28,15 @@ fn former(strategy: Strategy, chosen: i64, listed: &[(i64, f64)]) -> Former {
     Former { agent: AgentId::new(chosen), strategy, fallback: None, listed: listed.collect() }
 }
 
-fn moved(moves: &[Move]) -> Vec<(usize, i64, Why)> {
-    moves.iter().map(|one| (one.queued, one.to.get(), one.why)).collect()
+fn moved(moves: &[Move]) -> Vec<(usize, i64, Gain)> {
+    moves.iter().map(|one| (one.queued, one.to.get(), one.gain)).collect()
 }
 
 #[test]
 fn what_waits_goes_to_an_idle_candidate_and_not_to_an_idle_stranger() {
     let agents = [agent(1, 4, 2), agent(2, 1, 2), agent(3, 0, 2)];
     let moves = plan(&agents, &[waits(1, &[2]), waits(1, &[2])], 10);
-    assert_eq!(moved(&moves), [(0, 2, Why::Idle)], "2 has one slot, then nothing to gain; 3 is no candidate");
+    assert_eq!(moved(&moves), [(0, 2, Gain::BeginsAtOnce)], "2 has one slot, then nothing to gain; 3 is no candidate");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn nothing_leaves_an_agent_with_a_free_slot_and_nothing_that_is_gone_gives() {
 fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
     let queue: Vec<Queued> = (0..9).map(|_| waits(1, &[2])).collect();
     // 1 has 3 waiting a slot, 2 none: one goes, then 2 has its next one.
-    assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Why::Sooner)]);
+    assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Gain::EndsSooner)]);
     // Both have long queues: they become even within a quarter, and no more.
     let long = [agent(1, 101, 1), agent(2, 51, 1)];
     let queue_of_100: Vec<Queued> = (0..100).map(|_| waits(1, &[2])).collect();
@@ -64,17 +64,17 @@ fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
 fn what_ends_sooner_where_it_waits_stays_there() {
     let slow = |load| Candidate { pace: Duration::from_secs(4), ..agent(2, load, 1) };
     assert_eq!(plan(&[agent(1, 3, 1), slow(0)], &[waits(1, &[2])], 10), [], "in three seconds here, in four there");
-    assert_eq!(moved(&plan(&[agent(1, 5, 1), slow(0)], &[waits(1, &[2])], 10)), [(0, 2, Why::Idle)]);
+    assert_eq!(moved(&plan(&[agent(1, 5, 1), slow(0)], &[waits(1, &[2])], 10)), [(0, 2, Gain::BeginsAtOnce)]);
     // The slow one's queue gives first, though fewer wait there.
     let agents = [agent(1, 5, 1), slow(3), agent(3, 0, 1)];
-    assert_eq!(moved(&plan(&agents, &[waits(1, &[3]), waits(2, &[3])], 1)), [(1, 3, Why::Idle)]);
+    assert_eq!(moved(&plan(&agents, &[waits(1, &[3]), waits(2, &[3])], 1)), [(1, 3, Gain::BeginsAtOnce)]);
 }
 
 #[test]
 fn the_queue_that_ends_last_gives_first_and_of_the_idle_the_best_takes_first() {
     let agents = [agent(1, 3, 2), agent(2, 6, 2), agent(3, 1, 2), agent(4, 0, 2)];
     let moves = plan(&agents, &[waits(1, &[3, 4]), waits(2, &[3, 4]), waits(2, &[3, 4])], 2);
-    assert_eq!(moved(&moves), [(1, 3, Why::Idle), (2, 4, Why::Idle)]);
+    assert_eq!(moved(&moves), [(1, 3, Gain::BeginsAtOnce), (2, 4, Gain::BeginsAtOnce)]);
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn a_newcomer_that_is_clearly_nearer_takes_what_would_wait_no_longer_there() {
         let queue = [Queued { takers: vec![Taker { agent: AgentId::new(2), nearer: true }], ..waits(1, &[]) }];
         moved(&plan(&[agent(1, 3, 2), agent(2, load, 2)], &queue, 10))
     };
-    assert_eq!(nearer(1), [(0, 2, Why::Idle)]);
-    assert_eq!(nearer(2), [(0, 2, Why::Nearer)]);
+    assert_eq!(nearer(1), [(0, 2, Gain::BeginsAtOnce)]);
+    assert_eq!(nearer(2), [(0, 2, Gain::Nearer)]);
     assert_eq!(nearer(3), []);
 }
 

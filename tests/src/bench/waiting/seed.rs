@@ -1,8 +1,7 @@
 //! Databases in which tasks wait, as they are after hours of waiting: in bulk, past the triggers and constraints, on which nothing is
 //! measured here.
 //!
-//! Each text is what a scheduler leaves behind, its reasons included: where a reason differs, the first pass writes every row anew. The
-//! log holds a line for each state that a waiting task has been in, as the triggers write them.
+//! The log holds a line for each state that a waiting task has been in, as the triggers write them.
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -65,19 +64,17 @@ impl Standing {
     fn text(self, tasks: u32) -> String {
         let located = "submitted,located";
         let measured = "submitted,measuring,located";
-        let nobody = "every connected agent drains, has paused or hung up: see `landfall agents list`";
         let waiting = Waiting { tasks, state: "located", ..Waiting::default() };
         let text = match self {
-            Self::Submitted => Waiting { reason: "no agent is connected", ..waiting.submitted() }.text(),
+            Self::Submitted => waiting.submitted().text(),
             Self::Measuring => [connected(1, false), waiting.submitted().text(), measuring(tasks)].concat(),
-            Self::Random => [connected(1, true), Waiting { reason: nobody, log: located, ..waiting }.text()].concat(),
+            Self::Random => [connected(1, true), Waiting { log: located, ..waiting }.text()].concat(),
             Self::Top3 => {
-                let waiting = Waiting { strategy: "gnp-top3", reason: nobody, log: measured, known: true, ..waiting };
+                let waiting = Waiting { strategy: "gnp-top3", log: measured, known: true, ..waiting };
                 [connected(1, true), waiting.text(), mapped(tasks)].concat()
             }
             Self::EarliestFinish => {
-                let reason = "planned: waits until the slot it is planned for is about to be free";
-                let waiting = Waiting { strategy: "earliest-finish", reason, log: measured, known: true, ..waiting };
+                let waiting = Waiting { strategy: "earliest-finish", log: measured, known: true, ..waiting };
                 let busy = busy(tasks, u32::try_from(AGENTS).unwrap_or(u32::MAX) * SLOTS);
                 [connected(SLOTS, false), waiting.text(), mapped(tasks), busy].concat()
             }
@@ -145,7 +142,6 @@ struct Waiting<'a> {
     tasks: u32,
     strategy: &'a str,
     state: &'a str,
-    reason: &'a str,
     held: bool,
     /// Whether it is known where the sites are.
     known: bool,
@@ -155,7 +151,7 @@ struct Waiting<'a> {
 
 impl Default for Waiting<'_> {
     fn default() -> Self {
-        Self { tasks: 0, strategy: "random", state: "", reason: "", held: false, known: false, log: "" }
+        Self { tasks: 0, strategy: "random", state: "", held: false, known: false, log: "" }
     }
 }
 
@@ -165,7 +161,7 @@ impl Waiting<'_> {
     }
 
     fn text(self) -> String {
-        let Self { tasks, strategy, state, reason, held, known, log } = self;
+        let Self { tasks, strategy, state, held, known, log } = self;
         format!(
             "insert into batches (name, strategy) values ('waiting', '{strategy}');
              insert into sites (id, name, origin, address, crawled_at) overriding system value
@@ -173,8 +169,8 @@ impl Waiting<'_> {
                     case when {known} then inet '10.0.0.0' + n end,
                     case when {known} and {held} then inet '10.1.0.0' + n % {ADDRESSES} end
              from generate_series(1, {tasks}) n;
-             insert into tasks (id, batch_id, site_id, state, choice, reason, held, state_since) overriding system value
-             select n, 1, n, '{state}', b.choice, nullif('{reason}', ''), {held}, now() - interval '1 hour'
+             insert into tasks (id, batch_id, site_id, state, choice, held, state_since) overriding system value
+             select n, 1, n, '{state}', b.choice, {held}, now() - interval '1 hour'
              from generate_series(1, {tasks}) n join batches b on b.id = 1;
              insert into events (noun, what, task_id)
              select 'task', state, n from generate_series(1, {tasks}) n cross join unnest(string_to_array('{log}', ',')) state;"

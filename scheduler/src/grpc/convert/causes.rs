@@ -1,0 +1,192 @@
+//! Causes on the wire: words as enums, and what there is to say of each.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+
+use super::duration;
+use crate::explain::Wait;
+use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, WaitCause, Why};
+
+/// Says that an enum of the wire has the values of one of the core, and none that the core does not know.
+macro_rules! same {
+    ($name:ident { $($value:ident),+ $(,)? }) => {
+        impl From<$name> for v1::$name {
+            fn from(word: $name) -> Self {
+                match word {
+                    $($name::$value => Self::$value,)+
+                }
+            }
+        }
+
+        impl TryFrom<v1::$name> for $name {
+            /// It is unspecified.
+            type Error = v1::$name;
+
+            fn try_from(word: v1::$name) -> Result<Self, v1::$name> {
+                match word {
+                    v1::$name::Unspecified => Err(word),
+                    $(v1::$name::$value => Ok(Self::$value),)+
+                }
+            }
+        }
+    };
+}
+
+same!(WaitCause {
+    Turn,
+    Measurements,
+    Choice,
+    Planned,
+    NoAgent,
+    NobodyTakesWork,
+    NoLandmarks,
+    LandmarksAway,
+    NobodyBelieved,
+    NoMap,
+    Confirming,
+    Address,
+    Pause,
+    Breaker,
+    Unmet
+});
+same!(FallbackCause {
+    NoDistance,
+    NoAddress,
+    NothingShared,
+    NoSuffix,
+    NoPosition,
+    NoAgentPosition,
+    NoMap,
+    NobodyMeasured,
+    Unmeasured,
+    UntrustedMap
+});
+same!(Parting {
+    Lost,
+    Restarted,
+    Reconnected,
+    Replaced,
+    Left,
+    Removed,
+    Restored,
+    Crashed,
+    HandedBack,
+    Drained,
+    WaitedAway,
+    WaitedRemoved,
+    WaitedDrained,
+    WaitedPaused,
+    WaitedHungUp,
+    WaitedExcluded
+});
+same!(Gain { BeginsAtOnce, EndsSooner, Nearer });
+
+impl From<&Wait> for v1::Wait {
+    fn from(wait: &Wait) -> Self {
+        Self { cause: v1::WaitCause::from(wait.cause).into(), about: wait.about.clone() }
+    }
+}
+
+impl From<&Why> for v1::Why {
+    fn from(why: &Why) -> Self {
+        let mut message = Self::default();
+        if let Some(Fallback { cause, said }) = &why.fallback {
+            message.fallback = v1::FallbackCause::from(*cause).into();
+            message.fallback_said.clone_from(said);
+        }
+        if let Some(Parted { agent, how }) = &why.parted {
+            message.parted = v1::Parting::from(*how).into();
+            message.parted_agent.clone_from(agent);
+        }
+        let cause = match &why.cause {
+            ChoiceCause::Strategy { full, of } => {
+                (message.full, message.of) = (*full, *of);
+                v1::ChoiceCause::Strategy
+            }
+            ChoiceCause::Explores => v1::ChoiceCause::Explores,
+            ChoiceCause::Spread { confidence, near } => {
+                (message.confidence, message.near) = (*confidence, *near);
+                v1::ChoiceCause::Spread
+            }
+            ChoiceCause::NextCandidate => v1::ChoiceCause::NextCandidate,
+            ChoiceCause::Rebalanced { from, gain } => {
+                message.from.clone_from(from);
+                message.gain = v1::Gain::from(*gain).into();
+                v1::ChoiceCause::Rebalanced
+            }
+            ChoiceCause::TakenBack { from, remaining_ms, takes_ms } => {
+                message.from.clone_from(from);
+                message.remaining = Some(duration(Duration::from_millis(*remaining_ms)));
+                message.takes = takes_ms.map(|takes| duration(Duration::from_millis(takes)));
+                v1::ChoiceCause::TakenBack
+            }
+        };
+        message.cause = cause.into();
+        message
+    }
+}
+
+impl TryFrom<v1::Why> for Why {
+    /// Its cause is unspecified, as of an older scheduler, or one that this program does not know.
+    type Error = i32;
+
+    fn try_from(why: v1::Why) -> Result<Self, i32> {
+        let millis = |time: Option<prost_types::Duration>| {
+            time.and_then(|time| Duration::try_from(time).ok()).and_then(|time| u64::try_from(time.as_millis()).ok())
+        };
+        let fallback = FallbackCause::try_from(why.fallback()).ok();
+        let how = Parting::try_from(why.parted()).ok();
+        let cause = match why.cause() {
+            v1::ChoiceCause::Unspecified => return Err(why.cause),
+            v1::ChoiceCause::Strategy => ChoiceCause::Strategy { full: why.full, of: why.of },
+            v1::ChoiceCause::Explores => ChoiceCause::Explores,
+            v1::ChoiceCause::Spread => ChoiceCause::Spread { confidence: why.confidence, near: why.near },
+            v1::ChoiceCause::NextCandidate => ChoiceCause::NextCandidate,
+            v1::ChoiceCause::Rebalanced => {
+                ChoiceCause::Rebalanced { gain: Gain::try_from(why.gain()).map_err(|_| why.gain)?, from: why.from }
+            }
+            v1::ChoiceCause::TakenBack => ChoiceCause::TakenBack {
+                from: why.from,
+                remaining_ms: millis(why.remaining).unwrap_or_default(),
+                takes_ms: millis(why.takes),
+            },
+        };
+        Ok(Self {
+            cause,
+            parted: how.map(|how| Parted { agent: why.parted_agent, how }),
+            fallback: fallback.map(|cause| Fallback { cause, said: why.fallback_said }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_the_same_after_it_was_sent() {
+        let parted = Some(Parted { agent: "a".into(), how: Parting::Drained });
+        let fallback = Some(Fallback { cause: FallbackCause::Unmeasured, said: "connect: refused".into() });
+        let others = Why { cause: ChoiceCause::NextCandidate, parted, fallback };
+        let causes = [
+            ChoiceCause::Strategy { full: 1, of: 3 },
+            ChoiceCause::Explores,
+            ChoiceCause::Spread { confidence: 0.9, near: 4 },
+            ChoiceCause::Rebalanced { from: "b".into(), gain: Gain::Nearer },
+            ChoiceCause::TakenBack { from: "b".into(), remaining_ms: 83_600, takes_ms: Some(4_260) },
+        ];
+        let causes = causes.into_iter().map(|cause| Why { cause, ..Why::default() });
+        for why in causes.chain([others, Why::default()]) {
+            assert_eq!(Why::try_from(v1::Why::from(&why)), Ok(why));
+        }
+        assert_eq!(Why::try_from(v1::Why::default()), Err(0), "an older scheduler does not say");
+        for cause in WaitCause::ALL {
+            let wait = v1::Wait::from(&Wait::from(*cause));
+            assert_eq!(WaitCause::try_from(wait.cause()), Ok(*cause));
+        }
+        for how in Parting::ALL {
+            assert_eq!(Parting::try_from(v1::Parting::from(*how)), Ok(*how));
+        }
+    }
+}
