@@ -2,6 +2,7 @@
 //!
 //! A task moves `located -> assigned` here and nowhere else, and back when its agent is gone.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -102,6 +103,19 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     .fetch_all(conn)
     .await?;
     rows.into_iter().map(Waiting::try_from).collect()
+}
+
+/// Those of these tasks that still wait for a choice, locked for the transaction; another scheduler's are skipped.
+///
+/// # Errors
+/// When the database fails.
+pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
+    let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    let locked = sqlx::query_scalar!(
+        "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
+        &ids,
+    );
+    Ok(locked.fetch_all(conn).await?.into_iter().map(TaskId::new).collect())
 }
 
 /// By index, however many wait.

@@ -5,7 +5,7 @@
 //! long where a prediction was wrong. The plan itself is `strategy::schedule`, pure.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,15 +87,27 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     seen.batches.extend(waiting.iter().map(|task| task.batch));
     let waiting = hold_broken(&mut tx, waiting).await?;
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
-    let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let fleet: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
     let sight = Sight::read(&mut tx, &scheduler.maps, &admission, (waiting, &standing), agents, map).await?;
+    // No row is locked while the plan is made: that takes up to a second.
+    tx.commit().await.context("commit what is held")?;
+    let confirming = scheduler.config.confirming();
+    let planned = tokio::task::spawn_blocking(move || {
+        let (decided, unsure) = sight.decided(&admission, confirming);
+        (sight, admission, decided, unsure)
+    });
+    let (sight, mut admission, mut decided, mut unsure) = planned.await.context("plan")?;
+    let mut tx = scheduler.begin().await?;
+    let tasks: Vec<TaskId> = sight.waiting.iter().map(|task| task.task).collect();
+    let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
+    decided.retain(|decided| waiting.contains(&tasks[decided.job]));
+    unsure.retain(|wanted: &Wanted| waiting.contains(&wanted.task));
     let cap = scheduler.config.politeness.crawls_at_address;
-    let (decided, unsure) = sight.decided(&admission, scheduler.config.confirming());
     let max_age = scheduler.config.measure.site_max_age;
     confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
     wanted |= !unsure.is_empty();
-    let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided).await?;
+    let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
     if wanted {
@@ -131,8 +143,9 @@ struct Sight {
 }
 
 /// A task whose agent is decided.
-struct Decided<'a> {
-    task: &'a Waiting,
+struct Decided {
+    /// Which of the waiting.
+    job: usize,
     choice: Choice,
     /// How long the crawl is predicted to take.
     takes: Option<Duration>,
@@ -195,14 +208,16 @@ impl Sight {
         conn: &mut PgConnection,
         admission: &mut Admission,
         cap: u32,
-        decided: &[Decided<'_>],
+        decided: &[Decided],
+        locked: &HashSet<TaskId>,
     ) -> anyhow::Result<BTreeSet<AgentId>> {
-        let tasks: Vec<TaskId> = decided.iter().map(|decided| decided.task.task).collect();
+        let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
         let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
-        for Decided { task, choice, takes, explores } in
-            decided.iter().filter(|decided| !held.contains(&decided.task.task))
+        for Decided { job, choice, takes, explores } in
+            decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
         {
+            let task = &self.waiting[*job];
             // A quota may have been used up by what was decided before.
             if !admission.admits(task.batch, choice.agent) {
                 continue;
@@ -227,8 +242,9 @@ impl Sight {
         let nobody =
             |task: &&Waiting, among: &[Candidate]| !among.iter().any(|one| admission.admits(task.batch, one.agent));
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
+        let decided: HashSet<TaskId> = tasks.into_iter().collect();
         for (task, _) in self.waiting.iter().zip(&self.candidates).filter(|(task, among)| nobody(task, among)) {
-            if decided.iter().all(|decided| decided.task.task != task.task) {
+            if locked.contains(&task.task) && !decided.contains(&task.task) {
                 unmet.entry(task.batch).or_default().push(task.task);
             }
         }
@@ -238,14 +254,14 @@ impl Sight {
 
     /// What the plan decides now: what would begin soon, and what no distance is known of. And the sites that are confirmed while they wait, as
     /// they would for longer than that takes.
-    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided<'_>>, Vec<Wanted>) {
+    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided>, Vec<Wanted>) {
         let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
         let (mut decided, mut unsure) = (Vec::new(), Vec::new());
         for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
             if job.takes.iter().all(Option::is_none)
                 && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
             {
-                decided.push(Decided { task, choice, takes: None, explores: false });
+                decided.push(Decided { job: index, choice, takes: None, explores: false });
             }
         }
         for planned in schedule::plan(&jobs, &self.frees) {
@@ -254,7 +270,7 @@ impl Sight {
             {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));
                 let explores = self.tried(planned.job, admission) == Some(choice.agent);
-                decided.push(Decided { task: &self.waiting[planned.job], choice, takes, explores });
+                decided.push(Decided { job: planned.job, choice, takes, explores });
             } else if self.unsure[planned.job] && planned.begins >= confirming {
                 let Waiting { task, site, .. } = self.waiting[planned.job];
                 unsure.push(Wanted { task, site, patience: Some(confirming) });
