@@ -102,6 +102,16 @@ create type session_state as enum (
     'closed'   -- ended otherwise: end_cause says how
 );
 
+create type session_end as enum (
+    'expired',     -- not renewed in time: its agent was lost
+    'superseded',  -- another process connected with its agent's credential
+    'reconnected', -- its process connected again
+    'replaced',    -- another machine was enrolled in its agent's place
+    'left',        -- its agent said goodbye
+    'removed',     -- the operator removed its agent
+    'restored'     -- the database was restored from a backup
+);
+
 -- One row per connection of an agent; a heartbeat updates this row alone.
 create table sessions (
     -- Its number.
@@ -136,17 +146,7 @@ create table sessions (
     -- Outcomes that waited to be acknowledged, as of the last heartbeat.
     outcomes_waiting integer,
     -- Why it ended; null while it is active.
-    end_cause text constraint sessions_end_cause_known check (
-        end_cause in (
-            'expired',     -- not renewed in time: its agent was lost
-            'superseded',  -- another process connected with its agent's credential
-            'reconnected', -- its process connected again
-            'replaced',    -- another machine was enrolled in its agent's place
-            'left',        -- its agent said goodbye
-            'removed',     -- the operator removed its agent
-            'restored'     -- the database was restored from a backup
-        )
-    ),
+    end_cause session_end,
     -- When it ended; null while it is active.
     ended_at timestamptz,
     constraint sessions_incarnation_unique unique (agent_id, incarnation)
@@ -157,13 +157,27 @@ create index sessions_ended on sessions (ended_at) where ended_at is not null;
 -- How often an agent superseded itself lately is looked up when it connects.
 create index sessions_superseded on sessions (agent_id, ended_at) where end_cause = 'superseded';
 
+-- Why a message was refused.
+create type refusal_kind as enum (
+    'unknown-task',     -- an outcome of a task that does not exist
+    'foreign-lease',    -- of a lease that another agent was granted
+    'forged-token',     -- of a token that was never granted
+    'restored',         -- of a number given out after the backup that was restored
+    'old-token',        -- of a token after which a newer one was granted
+    'ended-task',       -- of a task that has ended otherwise
+    'contradiction',    -- an outcome that was accepted before, with other content
+    'future-heartbeat', -- a heartbeat that cannot have been sent yet
+    'flapping',         -- a connection of an agent whose sessions superseded each other too often
+    'twin'              -- a connection of a second process while the first one is connected
+);
+
 -- Messages of agents that were refused, counted by agent and kind. A refused message changes
 -- nothing else.
 create table refusals (
     -- The agent that sent them.
     agent_id bigint not null references agents (id),
-    -- A name of `store::refusals::Refusal`.
-    kind text not null,
+    -- Why they were refused.
+    kind refusal_kind not null,
     -- How many there were.
     times bigint not null default 1,
     -- When the first and the last one came.

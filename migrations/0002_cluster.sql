@@ -15,13 +15,18 @@ create table schedulers (
     expires_at timestamptz not null
 );
 
+create type duty as enum (
+    'reap', -- expire what was not renewed
+    'fit',  -- fit the embedding
+    'plan'  -- measure, choose agents, balance
+);
+
 -- One row per duty. Every transaction of a duty reads its row `for share`: a scheduler that takes
 -- the term over waits for that transaction to end, and a scheduler that lost the term finds another
 -- number.
 create table terms (
-    -- Reap: expire sessions and terms of silent agents. Fit: the embedding. Plan: measure, assign,
-    -- balance.
-    duty text primary key constraint terms_duty_known check (duty in ('reap', 'fit', 'plan')),
+    -- What its holder alone does.
+    duty duty primary key,
     -- The scheduler that has it; null: no scheduler.
     holder bigint references schedulers (id),
     -- Rises by one whenever a scheduler takes it, and never otherwise.

@@ -1,5 +1,10 @@
 -- Sites, their addresses and where they stand.
 
+create type position_source as enum (
+    'list', -- a submitted list
+    'geoip' -- the GeoIP file, by its address
+);
+
 -- Web origins that batches crawl. A site is stored once, however many batches have it.
 create table sites (
     -- Its number.
@@ -10,23 +15,16 @@ create table sites (
     origin text,
     -- The site of the same origin that stands for this one; null where this one stands for itself.
     alias_of bigint references sites (id),
-    -- When it was submitted first.
-    created_at timestamptz not null default now(),
     -- The address at which an agent measured it last, or that two agree on; null until one has.
     address inet,
     -- Where its last crawl sent requests to: the address, or the network whose sites share one
     -- budget. Null before a crawl. How many sites an address has says how many crawls it bears.
-    crawled_at inet,
+    crawled_address inet,
     -- Where it stands, in degrees; null when unknown.
     latitude double precision,
     longitude double precision, -- as latitude
     -- Who says where it stands; list outweighs geoip.
-    position_source text constraint sites_position_source_known check (
-        position_source in (
-            'list', -- a submitted list
-            'geoip' -- the GeoIP file, by its address
-        )
-    ),
+    position_source position_source,
     -- Crawls in a row whose round trip contradicted what was known.
     contradictions integer not null default 0,
     -- Measurements before this do not count, as crawls contradicted them; null when none was
@@ -37,5 +35,5 @@ create table sites (
     )
 );
 create unique index sites_one_per_origin on sites (origin) where alias_of is null;
-create index sites_aliases on sites (id) where alias_of is not null;
-create index sites_crawled_at on sites (crawled_at) where crawled_at is not null;
+create index sites_aliases on sites (alias_of, id) where alias_of is not null;
+create index sites_by_crawled_address on sites (crawled_address) where crawled_address is not null;

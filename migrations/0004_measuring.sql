@@ -29,6 +29,23 @@ create unique index measurement_orders_one_per_pair on measurement_orders (probe
 create unique index measurement_orders_one_per_address on measurement_orders (address) where address is not null;
 create index measurement_orders_unsent on measurement_orders (prober_id) where session_id is null;
 
+-- Why a measurement failed.
+create type probe_failure as enum (
+    'unknown',         -- a cause that the scheduler did not know
+    'dns',             -- the name did not resolve
+    'refused',         -- the connection was refused
+    'connect-timeout', -- no connection came about in time
+    'connect',         -- no connection for another reason
+    'tls',             -- no TLS session
+    'timeout',         -- connected, and no answer in time
+    'protocol',        -- something other than HTTP answered
+    'guard',           -- the prober's guard refused the address
+    'no-contact-url',  -- the prober has no contact URL
+    'metric',          -- the metric is not permitted there
+    'order',           -- the prober did not understand the order
+    'no-report'        -- the prober did not report in time
+);
+
 -- The newest measurement of an agent's beacon by another agent.
 create table mesh_measurements (
     -- The agent that measured.
@@ -38,10 +55,6 @@ create table mesh_measurements (
     -- The statistical weighted mean of the samples; null when nothing answered, and then `failure`
     -- says why.
     rtt_us bigint constraint mesh_measurements_rtt_positive check (rtt_us > 0),
-    -- The samples' minimum, median, and spread.
-    min_us bigint,
-    median_us bigint, -- the median
-    spread_us bigint, -- the spread
     -- Samples that were answered, and that were not.
     answered integer not null,
     lost integer not null, -- not answered
@@ -51,23 +64,7 @@ create table mesh_measurements (
     measured_at timestamptz not null default now(),
     -- The cause of the newest failure of the pair, whether a success came since or not; null where
     -- there was none.
-    cause text constraint mesh_measurements_cause_known check (
-        cause in (
-            'unknown',         -- one that the scheduler did not know
-            'dns',             -- the name did not resolve
-            'refused',         -- the connection was refused
-            'connect-timeout', -- no connection came about in time
-            'connect',         -- no connection for another reason
-            'tls',             -- no TLS session
-            'timeout',         -- connected, and no answer in time
-            'protocol',        -- something other than HTTP answered
-            'guard',           -- the prober's guard refused the address
-            'no-contact-url',  -- the prober has no contact URL
-            'metric',          -- the metric is not permitted there
-            'order',           -- the prober did not understand the order
-            'no-report'        -- the prober did not report in time
-        )
-    ),
+    cause probe_failure,
     -- That failure in the prober's words.
     said text,
     -- When that failure was reported.
@@ -101,11 +98,6 @@ create table site_measurements (
     failure text,
     -- The address it connected to; null when it connected to none.
     address inet,
-    -- Times of the first, cold request: name resolution, connection, TLS handshake. Null when not
-    -- observed.
-    dns_us bigint,
-    connect_us bigint, -- the connection
-    tls_us bigint, -- the TLS handshake
     -- The origin of another site at the same address that the prober measured in place of this one;
     -- null when it measured this one.
     shared_from text,
@@ -119,6 +111,9 @@ create table site_measurements (
 );
 -- Agents are judged by the newest; the oldest are deleted.
 create index site_measurements_by_time on site_measurements (measured_at);
+
+-- What an agent measured last.
+create index site_measurements_by_prober on site_measurements (prober_id, measured_at);
 
 -- Sites that a prober sees at another address than `sites.address`. A prober without a row here
 -- sees the site there.
@@ -149,14 +144,22 @@ create table address_disagreements (
 );
 create index address_disagreements_seen on address_disagreements (seen_at);
 
+create type quarantine_evidence as enum (
+    'light',     -- faster than light in fibre between places that are known
+    'collusion', -- agents that confirm each other against all others
+    'asymmetry', -- the two directions of its pairs differ
+    'residual',  -- its round trips do not fit the map
+    'sites'      -- its round trips to sites do not fit those of others
+);
+
 -- Agents whose measurements are not used, and that measure no sites while their quarantine is open.
 create table quarantines (
     -- Its number.
     id bigint primary key generated always as identity,
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- The evidence against it: light, asymmetry, residual or sites.
-    evidence text not null,
+    -- The evidence against it.
+    evidence quarantine_evidence not null,
     -- The evidence for people, with figures.
     reason text not null,
     -- When it began.
@@ -166,9 +169,6 @@ create table quarantines (
     -- When the last judgement that counted was made.
     judged_at timestamptz not null default now(),
     -- When it ended; null while it is open.
-    released_at timestamptz,
-    -- Why it ended, for people.
-    released text,
-    constraint quarantines_released_whole check ((released_at is null) = (released is null))
+    released_at timestamptz
 );
 create unique index quarantines_one_open on quarantines (agent_id) where released_at is null;

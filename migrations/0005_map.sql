@@ -75,8 +75,6 @@ create table site_placements (
     coordinate double precision[] not null,
     -- Root mean square of the relative errors of its round trips.
     fit_error double precision not null,
-    -- How many landmarks' measurements it was located by.
-    landmarks integer not null,
     -- No task needed it when a newer embedding came: it stays in its own until the site is located
     -- anew.
     idle boolean not null default false,
@@ -85,6 +83,8 @@ create table site_placements (
 );
 -- Placements to carry over into a newer embedding.
 create index site_placements_outdated on site_placements (epoch, located_at) where not idle;
+-- Whether an embedding that is to be deleted still has sites.
+create index site_placements_of_epoch on site_placements (epoch);
 
 -- Whether a site stands in one place, as its landmarks' measurements say; the newest judgement.
 create table site_verdicts (

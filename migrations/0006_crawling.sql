@@ -12,8 +12,11 @@ create table batches (
     id bigint primary key generated always as identity,
     -- Its name.
     name text not null constraint batches_name_unique unique,
-    -- How agents are chosen: a name of `model::Strategy`.
-    strategy text not null,
+    -- How agents are chosen.
+    strategy text not null constraint batches_strategy_known check (strategy in (
+        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-top1', 'gnp-top3', 'gnp-balanced',
+        'gnp-confirmed', 'earliest-finish'
+    )),
     -- Which of the two ways that is.
     choice choice_kind not null
         generated always as (case when strategy = 'earliest-finish' then 'planned'::choice_kind else 'alone'::choice_kind end) stored,
@@ -82,6 +85,7 @@ create table submissions (
     created_at timestamptz not null default now()
 );
 create index submissions_by_time on submissions (created_at);
+create index submissions_of_batch on submissions (batch_id);
 
 create type task_state as enum (
     'submitted', -- known, nothing done
@@ -323,7 +327,10 @@ create table assignments (
     -- The agent that was chosen.
     agent_id bigint not null references agents (id),
     -- The strategy that chose; differs from the batch's where `fallback` is set.
-    strategy text not null,
+    strategy text not null constraint assignments_strategy_known check (strategy in (
+        'random', 'hash', 'kademlia', 'domain', 'geographic', 'prefix', 'gnp-top1', 'gnp-top3', 'gnp-balanced',
+        'gnp-confirmed', 'earliest-finish'
+    )),
     -- The seed of the draw.
     seed bigint not null,
     -- The candidates, best first.
@@ -444,6 +451,17 @@ create table checkpoints (
 -- It is deflated already.
 alter table checkpoints alter column state set storage external;
 
+-- How a crawl ended.
+create type outcome_kind as enum (
+    'complete',   -- everything within the budgets was fetched
+    'truncated',  -- a budget cut it
+    'blocked',    -- robots.txt, the guard or the breaker ended it
+    'unreachable' -- its start page was not reached
+);
+
+-- The budget that cut a crawl.
+create type crawl_budget as enum ('pages', 'bytes', 'duration', 'depth');
+
 -- What a finished crawl reported; at most one per task.
 create table outcomes (
     -- The task.
@@ -453,11 +471,9 @@ create table outcomes (
     -- The agent that crawled.
     agent_id bigint not null references agents (id),
     -- How the crawl ended.
-    kind text not null constraint outcomes_kind_known check (kind in ('complete', 'truncated', 'blocked', 'unreachable')),
-    -- The budget that was used up, when truncated: pages, bytes, duration or depth.
-    budget text,
-    -- What blocked it, when blocked; null from agents that do not say.
-    blocked_by text constraint outcomes_blocked_by_known check (blocked_by in ('robots', 'guard', 'breaker')),
+    kind outcome_kind not null,
+    -- The budget that cut it; null unless it is truncated.
+    budget crawl_budget,
     -- Pages and bytes that were fetched, and requests that failed.
     pages integer not null,
     bytes bigint not null, -- the bytes

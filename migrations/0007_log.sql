@@ -1,8 +1,8 @@
 -- The log, and the views that reports read.
 
--- Every transition of tasks, leases, sessions, agents' service and terms; append-only. Triggers write
--- it in the transaction that makes the change: no statement can change a state without an event, and
--- what was rolled back has none.
+-- Every transition of tasks, leases, sessions, agents' service and terms; append-only. Triggers
+-- write it in the transaction that makes the change: no statement can change a state without an
+-- event, and what was rolled back has none.
 create table events (
     -- The transaction that wrote it. Readers stop below the oldest transaction under way:
     -- everything below has been committed, so that a reader that continues from there misses
@@ -98,10 +98,10 @@ begin
            after.task_id, after.token, after.agent_id, after.session_id,
            (select incarnation from sessions where id = after.session_id),
            case after.state
-               when 'completed' then (select kind from outcomes where task_id = after.task_id)
+               when 'completed' then (select kind::text from outcomes where task_id = after.task_id)
                when 'released' then coalesce('crashed: ' || after.crash, 'handed back')
                when 'expired' then
-                   'its session ended: ' || coalesce((select end_cause from sessions where id = after.session_id), 'unknown')
+                   'its session ended: ' || coalesce((select end_cause::text from sessions where id = after.session_id), 'unknown')
            end
     from after join before on before.task_id = after.task_id and before.token = after.token
     where after.state <> before.state or after.session_id <> before.session_id

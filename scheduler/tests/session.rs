@@ -184,7 +184,7 @@ fn heartbeat(sequence: u64) -> v1::session_request::Message {
 
 /// What was refused, and how often, by kind.
 async fn refusals(pool: &PgPool) -> Vec<(String, i64)> {
-    let counted = sqlx::query_as("select kind, times from refusals order by kind");
+    let counted = sqlx::query_as("select kind::text, times from refusals order by kind::text");
     counted.fetch_all(pool).await.expect("read the refusals")
 }
 

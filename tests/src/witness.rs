@@ -322,7 +322,7 @@ const TASKS: &str = "
            (select count(*) from outcomes x where x.task_id = t.id) as outcomes,
            g.name as agent, a.strategy, a.fallback::text as fallback,
            a.predicted_us[array_position(a.candidates, a.agent_id)] as predicted_us,
-           o.kind, o.budget, c.name as crawler, h.name as lessee, o.token as outcome_token,
+           o.kind::text, o.budget::text, c.name as crawler, h.name as lessee, o.token as outcome_token,
            coalesce(o.pages, 0) as pages, coalesce(o.bytes, 0) as bytes, coalesce(o.errors, 0) as errors,
            o.started_at, coalesce(o.duration_ms, 0) as duration_ms, o.rtt_us as crawled_us,
            coalesce(o.message, '') as message

@@ -231,7 +231,8 @@ async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
     assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
     submit(&cluster, &name, "first", &quick).await;
     cluster.await_count("the breaker to open", ENDED, 1, PATIENCE).await.unwrap();
-    let broken = "select count(*) from outcomes where kind = 'blocked' and blocked_by = 'breaker' and pages = 600";
+    let broken = "select count(*) from outcomes o join tasks t on t.id = o.task_id
+                  where o.kind = 'blocked' and t.reason_kind = 'breaker' and o.pages = 600";
     assert_eq!(
         count(&cluster, broken).await,
         1,

@@ -241,9 +241,6 @@ fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
         spread: plain(measurement.spread).ok_or("spread: missing or negative")?,
         answered: measurement.count,
         lost: measurement.lost,
-        dns: plain(measurement.dns),
-        connect: plain(measurement.connect),
-        tls: plain(measurement.tls),
     })
 }
 

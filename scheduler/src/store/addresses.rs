@@ -108,7 +108,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         select (select count(*) from leases l where l.state = 'active' and l.address = $1::text::inet and l.task_id <> $2) as "crawls!",
                -- With this one, whether or not it was there before.
                (select count(*) from (
-                    select from sites s where s.crawled_at = $1::text::inet and s.id <> $3 limit $4
+                    select from sites s where s.crawled_address = $1::text::inet and s.id <> $3 limit $4
                 ) others) + 1 as "sites!"
         "#,
         address,
@@ -147,10 +147,10 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
 pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        update sites s set crawled_at = $3::text::inet
+        update sites s set crawled_address = $3::text::inet
         from leases l
         where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
-          and s.id = l.site_id and s.crawled_at is distinct from $3::text::inet
+          and s.id = l.site_id and s.crawled_address is distinct from $3::text::inet
         "#,
         claim.task.get(),
         claim.token.get(),
@@ -276,7 +276,7 @@ mod tests {
         for lie in [foreign, crowd.claims[2]] {
             note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
         }
-        let moved = sqlx::query_scalar::<_, i64>("select count(*) from sites where crawled_at = '192.0.2.9'");
+        let moved = sqlx::query_scalar::<_, i64>("select count(*) from sites where crawled_address = '192.0.2.9'");
         assert_eq!(
             moved.fetch_one(&mut *conn).await.expect("count"),
             0,

@@ -120,7 +120,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
                -- It asks again every few seconds.
                (select r.last_at from refusals r
-                where r.agent_id = a.id and r.kind = $2 and r.last_at > now() - interval '2 minutes') as twin_at
+                where r.agent_id = a.id and r.kind = $2::text::refusal_kind and r.last_at > now() - interval '2 minutes') as twin_at
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
         -- One pass over the mesh; asked per agent it would be one each.

@@ -85,7 +85,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         left join agents a on a.id = c.agent_id
         -- `offset 0`: looked up for each task, by index.
         left join lateral (
-            select l.state::text as state, l.crash is not null as crashed, s.end_cause
+            select l.state::text as state, l.crash is not null as crashed,
+                   s.end_cause::text as end_cause
             from leases l join sessions s on s.id = l.session_id
             where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
             offset 0

@@ -188,13 +188,12 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
             select site_id, prober_id, 0, 0, $1 from expired where site_id is not null
             on conflict (site_id, prober_id) do update
             set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
-                failure = excluded.failure, address = null, dns_us = null, connect_us = null, tls_us = null,
-                shared_from = null, measured_at = excluded.measured_at
+                failure = excluded.failure, address = null, shared_from = null, measured_at = excluded.measured_at
         ), beacons_failed as (
             insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
-            select prober_id, agent_id, 0, 0, $1, $2, $1, now() from expired where agent_id is not null
+            select prober_id, agent_id, 0, 0, $1, $2::text::probe_failure, $1, now() from expired where agent_id is not null
             on conflict (prober_id, agent_id) do update
-            set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
+            set rtt_us = null, answered = 0, lost = 0,
                 failure = excluded.failure, measured_at = excluded.measured_at, cause = excluded.cause, said = excluded.said,
                 failed_at = excluded.failed_at
         )

@@ -28,12 +28,6 @@ pub struct Measured {
     pub answered: u32,
     /// Samples that were not.
     pub lost: u32,
-    /// Time to resolve the name; absent when none was resolved.
-    pub dns: Option<Duration>,
-    /// Time of the TCP handshake; absent when not observed.
-    pub connect: Option<Duration>,
-    /// Time of the TLS handshake; absent without TLS.
-    pub tls: Option<Duration>,
 }
 
 /// What a prober found: a measurement, or why there is none.
@@ -195,13 +189,12 @@ async fn upsert_beacon(
     let failure = result.as_ref().err();
     sqlx::query!(
         r#"
-        insert into mesh_measurements (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+        insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost, failure,
                                        cause, said, failed_at, reached_us, reached_at)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, case when $10::text is not null then now() end,
+        values ($1, $2, $3, $4, $5, $6, $7::text::probe_failure, $8, case when $7::text is not null then now() end,
                 $3, case when $3::bigint is not null then now() end)
         on conflict (prober_id, agent_id) do update
-        set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
-            spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
+        set rtt_us = excluded.rtt_us, answered = excluded.answered, lost = excluded.lost,
             failure = excluded.failure, measured_at = excluded.measured_at,
             -- What went before the newest is kept beside it: the last success of a failure, the last failure of a success.
             cause = coalesce(excluded.cause, mesh_measurements.cause),
@@ -213,9 +206,6 @@ async fn upsert_beacon(
         prober.get(),
         target.get(),
         columns.rtt,
-        columns.min,
-        columns.median,
-        columns.spread,
         columns.answered,
         columns.lost,
         columns.failure,
@@ -377,17 +367,7 @@ mod tests {
 
     fn measured() -> MeasurementResult {
         let rtt = Rtt::try_from_micros(12_345).expect("a round trip");
-        Ok(Measured {
-            rtt,
-            min: rtt,
-            median: rtt,
-            spread: Duration::from_micros(7),
-            answered: 5,
-            lost: 1,
-            dns: Some(Duration::from_micros(1)),
-            connect: Some(Duration::from_micros(2)),
-            tls: None,
-        })
+        Ok(Measured { rtt, min: rtt, median: rtt, spread: Duration::from_micros(7), answered: 5, lost: 1 })
     }
 
     fn report(result: MeasurementResult, origin: Option<&str>, address: Option<IpAddr>) -> Report {

@@ -186,7 +186,7 @@ async fn judge(
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
                exists (select from task_holds h where h.cause = 'address' and not h.admitted and h.address = l.address) as "waited_for!",
                exists (select from task_holds h where h.task_id = l.task_id) as "on_hold!",
-               o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?", o.bytes as "bytes?",
+               o.token as "accepted?", o.kind::text as "kind?", o.budget::text, o.pages as "pages?", o.bytes as "bytes?",
                o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
         join leases l on l.task_id = asked.task_id and l.token = asked.token
@@ -234,7 +234,6 @@ async fn judge(
 struct Stored {
     kind: &'static str,
     budget: Option<&'static str>,
-    blocked_by: Option<&'static str>,
     pages: i32,
     bytes: i64,
     errors: i32,
@@ -247,7 +246,6 @@ impl From<&Report> for Stored {
         Self {
             kind: report.ending.kind(),
             budget: report.ending.budget(),
-            blocked_by: report.ending.blocked_by(),
             pages: i32::try_from(report.pages).unwrap_or(i32::MAX),
             bytes: i64::try_from(report.bytes).unwrap_or(i64::MAX),
             errors: i32::try_from(report.errors).unwrap_or(i32::MAX),
@@ -265,7 +263,6 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
     let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind).collect();
     let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget).collect();
-    let blockers: Vec<Option<&str>> = stored.iter().map(|stored| stored.blocked_by).collect();
     let pages: Vec<i32> = stored.iter().map(|stored| stored.pages).collect();
     let bytes: Vec<i64> = stored.iter().map(|stored| stored.bytes).collect();
     let errors: Vec<i32> = stored.iter().map(|stored| stored.errors).collect();
@@ -279,11 +276,13 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     sqlx::query!(
         r#"
         insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
-                              message, refetched, trapped, blocked_by)
-        select reported.*
+                              message, refetched, trapped)
+        select agent_id, task_id, token, kind::outcome_kind, budget::crawl_budget, pages, bytes, errors, started_at, duration_ms,
+               rtt_us, message, refetched, trapped
         from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
-                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[],
-                    $15::text[]) as reported
+                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[])
+             as reported (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us, message,
+                          refetched, trapped)
         "#,
         &agents,
         &tasks,
@@ -299,7 +298,6 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
         &messages as _,
         &refetched,
         &trapped,
-        &blockers as _,
     )
     .execute(conn)
     .await?;
@@ -400,7 +398,7 @@ mod tests {
         let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
         assert_eq!((counted.len(), counted[0].kind.as_str(), counted[0].times), (1, "contradiction", 5));
         let kind: String =
-            sqlx::query_scalar("select kind from outcomes").fetch_one(&mut *conn).await.expect("one row");
+            sqlx::query_scalar("select kind::text from outcomes").fetch_one(&mut *conn).await.expect("one row");
         assert_eq!(kind, "truncated");
     }
 

@@ -17,8 +17,6 @@ pub struct Located {
     pub site: SiteId,
     /// Where it lies.
     pub placement: Placement,
-    /// Measurements it rests on.
-    pub landmarks: usize,
 }
 
 /// The placements of these sites in one embedding; sites not located in it are absent.
@@ -55,33 +53,30 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
     let mut sites = Vec::with_capacity(located.len());
     let mut epochs = Vec::with_capacity(located.len());
     let mut fit_errors = Vec::with_capacity(located.len());
-    let mut landmarks = Vec::with_capacity(located.len());
     let mut flat = Vec::with_capacity(located.len() * width);
     for one in located {
         sites.push(one.site.get());
         epochs.push(one.placement.epoch.get());
         fit_errors.push(one.placement.fit_error);
-        landmarks.push(i32::try_from(one.landmarks).unwrap_or(i32::MAX));
         flat.extend_from_slice(&one.placement.coordinate);
     }
     sqlx::query!(
         r#"
-        insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
+        insert into site_placements (site_id, epoch, coordinate, fit_error)
         -- The coordinates come one after another, as in `embeddings`.
-        select site_id, epoch, ($5::double precision[])[(place - 1) * $6 + 1 : place * $6], fit_error, landmarks
-        from unnest($1::bigint[], $2::bigint[], $3::double precision[], $4::integer[])
-             with ordinality as located (site_id, epoch, fit_error, landmarks, place)
+        select site_id, epoch, ($4::double precision[])[(place - 1) * $5 + 1 : place * $5], fit_error
+        from unnest($1::bigint[], $2::bigint[], $3::double precision[])
+             with ordinality as located (site_id, epoch, fit_error, place)
         order by site_id
         on conflict (site_id) do update
         set epoch = excluded.epoch, coordinate = excluded.coordinate, fit_error = excluded.fit_error,
-            landmarks = excluded.landmarks, idle = false, located_at = now()
+            idle = false, located_at = now()
         -- A pass that began before a take-over must not undo one that began after it.
         where site_placements.epoch <= excluded.epoch
         "#,
         &sites,
         &epochs,
         &fit_errors,
-        &landmarks,
         &flat,
         i64::try_from(width).unwrap_or(i64::MAX),
     )

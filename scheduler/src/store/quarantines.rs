@@ -52,7 +52,7 @@ fn evidence_of(name: &str) -> Result<Kind, Error> {
 pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     let rows = sqlx::query!(
         r#"
-        select q.agent_id, a.name, q.evidence, q.reason
+        select q.agent_id, a.name, q.evidence::text as "evidence!", q.reason
         from quarantines q join agents a on a.id = q.agent_id
         where q.released_at is null
         order by q.agent_id
@@ -75,7 +75,7 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     let new = sqlx::query_scalar!(
         r#"
-        insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
+        insert into quarantines (agent_id, evidence, reason) values ($1, $2::text::quarantine_evidence, $3)
         on conflict (agent_id) where released_at is null do update
         set evidence = excluded.evidence, reason = excluded.reason, consistent = 0, judged_at = now()
         -- A row that was there has been written twice.
@@ -100,10 +100,9 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
         r#"
         update quarantines
         set consistent = consistent + 1, judged_at = now(),
-            released_at = case when consistent + 1 >= $2 then now() end,
-            released = case when consistent + 1 >= $2 then 'consistent again' end
+            released_at = case when consistent + 1 >= $2 then now() end
         where agent_id = $1 and released_at is null
-          and case when evidence = $3 then exists (
+          and case when evidence = $3::text::quarantine_evidence then exists (
               select from site_measurements m
               where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
           ) else exists (
@@ -129,7 +128,7 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
     let released = sqlx::query!(
-        "update quarantines set released_at = now(), released = 'by hand' where agent_id = $1 and released_at is null",
+        "update quarantines set released_at = now() where agent_id = $1 and released_at is null",
         agent.get(),
     )
     .execute(&mut *tx)
@@ -213,7 +212,7 @@ pub async fn sites_of_all(
         r#"
         select m.site_id, m.prober_id, m.rtt_us as "rtt_us!", coalesce(m.measured_at > q.since, false) as "since!"
         from site_measurements m
-        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2
+        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2::text::quarantine_evidence
         where m.site_id = any($1) and m.rtt_us is not null
         order by m.site_id, m.prober_id
         "#,
@@ -255,7 +254,7 @@ pub async fn on_probation(
             join sessions on sessions.agent_id = q.agent_id and sessions.state = 'active'
             cross join unnest($1::bigint[]) with ordinality as s (id, place)
             left join site_measurements m on m.site_id = s.id and m.prober_id = q.agent_id
-            where q.released_at is null and q.evidence = $2
+            where q.released_at is null and q.evidence = $2::text::quarantine_evidence
         )
         select site_id as "site_id!", agent_id from shown
         where turn <= $3

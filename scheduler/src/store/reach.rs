@@ -112,7 +112,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
                    when m.measured_at < greatest(from_one.opened_at, to_one.opened_at) then 0
                    else $5::double precision end) as "next_at?",
                m.reached_us as "reached_us?", m.reached_at as "reached_at?",
-               m.cause as "cause?", m.said as "said?", m.failed_at as "failed_at?"
+               m.cause::text as "cause?", m.said as "said?", m.failed_at as "failed_at?"
         from pairs
         join agents p on p.id = pairs.prober_id
         join agents t on t.id = pairs.agent_id
@@ -178,7 +178,7 @@ pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> 
     let row = sqlx::query!(
         r#"
         with failing as (
-            select m.prober_id, m.agent_id, m.cause, m.said
+            select m.prober_id, m.agent_id, m.cause::text as cause, m.said
             from mesh_measurements m
             join sessions p on p.agent_id = m.prober_id and p.state = 'active'
             join sessions t on t.agent_id = m.agent_id and t.state = 'active'
@@ -247,7 +247,7 @@ mod tests {
     fn took() -> Measured {
         let rtt = Rtt::try_from_micros(12_345).expect("a round trip");
         let spread = Duration::from_micros(7);
-        Measured { rtt, min: rtt, median: rtt, spread, answered: 5, lost: 0, dns: None, connect: None, tls: None }
+        Measured { rtt, min: rtt, median: rtt, spread, answered: 5, lost: 0 }
     }
 
     fn refused() -> Failure {

@@ -82,7 +82,7 @@ pub struct Count {
 pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
     let counted = sqlx::query!(
         r#"
-        insert into refusals (agent_id, kind, detail) values ($1, $2, $3)
+        insert into refusals (agent_id, kind, detail) values ($1, $2::text::refusal_kind, $3)
         on conflict (agent_id, kind) do update
         set times = refusals.times + 1, last_at = now(), detail = excluded.detail
         returning times, (select name from agents where id = agent_id) as "name!"
@@ -104,7 +104,10 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
 /// When the database fails or a row is inconsistent.
 pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
     let rows = sqlx::query!(
-        "select kind, times, first_at, last_at, detail from refusals where agent_id = $1 order by last_at desc, kind",
+        r#"
+        select kind::text as "kind!", times, first_at, last_at, detail from refusals
+        where agent_id = $1 order by last_at desc, kind
+        "#,
         agent.get(),
     )
     .fetch_all(conn)

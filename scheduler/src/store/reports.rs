@@ -168,7 +168,7 @@ pub async fn assignments(
                c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?",
                c.measured_us[array_position(c.candidates, c.agent_id)] as "measured_us?",
                (select count(*) from assignments n where n.task_id = t.id) as "assignments!",
-               o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
+               o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
                measured.probes as "probes!",
                measured.requests

@@ -104,7 +104,7 @@ pub async fn rewind(
         .await?;
     sqlx::query!("delete from schedulers").execute(&mut *conn).await?;
     let ended = sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $1, ended_at = now() where state = 'active'",
+        "update sessions set state = 'closed', end_cause = $1::text::session_end, ended_at = now() where state = 'active'",
         EndCause::Restored.name(),
     )
     .execute(&mut *conn)

@@ -236,7 +236,8 @@ pub struct Standing {
 pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
     let row = sqlx::query!(
         r#"
-        select id, incarnation, state::text as "state!", opened_at, renewed_at, expires_at, end_cause
+        select id, incarnation, state::text as "state!", opened_at, renewed_at, expires_at,
+               end_cause::text
         from sessions where agent_id = $1 order by incarnation desc limit 1
         "#,
         agent.get(),
@@ -259,7 +260,7 @@ pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<St
 /// # Errors
 /// When the database fails or a row is inconsistent.
 pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
-    let name = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get())
+    let name = sqlx::query_scalar!("select end_cause::text from sessions where id = $1", session.get())
         .fetch_optional(conn)
         .await?
         .flatten();
@@ -278,7 +279,7 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
 /// When the database fails.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
+        "update sessions set state = 'closed', end_cause = $2::text::session_end, ended_at = now() where id = $1 and state = 'active'",
         session.get(),
         EndCause::Left.name(),
     )
@@ -325,7 +326,7 @@ pub(super) async fn extend(
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     let agents = sqlx::query_scalar!(
         r#"
-        update sessions set state = 'expired', end_cause = $1, ended_at = now()
+        update sessions set state = 'expired', end_cause = $1::text::session_end, ended_at = now()
         where state = 'active' and expires_at < now()
         returning agent_id
         "#,
@@ -339,7 +340,7 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
 /// Ends the agent's active session, if there is one.
 pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause: EndCause) -> Result<(), Error> {
     sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where agent_id = $1 and state = 'active'",
+        "update sessions set state = 'closed', end_cause = $2::text::session_end, ended_at = now() where agent_id = $1 and state = 'active'",
         agent.get(),
         cause.name(),
     )
@@ -394,7 +395,7 @@ mod tests {
         }
         let refused = open(&mut conn, agent, &process(2), terms).await.expect_err("flaps");
         assert!(matches!(refused, OpenError::Flapping { times: 2, .. }), "{refused}");
-        let ends = sqlx::query_scalar::<_, Option<String>>("select end_cause from sessions order by incarnation");
+        let ends = sqlx::query_scalar::<_, Option<String>>("select end_cause::text from sessions order by incarnation");
         let ends: Vec<_> = ends.fetch_all(&mut *conn).await.expect("read").into_iter().flatten().collect();
         assert_eq!(ends, [["reconnected"; 5].as_slice(), ["superseded"; 2].as_slice()].concat());
     }

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
-use super::measurements::{Columns, Finding, MeasurementResult, Report, micros};
+use super::measurements::{Columns, Finding, MeasurementResult, Report};
 use super::sightings::Seen;
 use super::{Error, disagreements, sightings};
 
@@ -79,18 +79,15 @@ async fn upsert_result(
     requests: i64,
 ) -> Result<(), Error> {
     let columns = Columns::from(result);
-    let phases = result.as_ref().ok();
     sqlx::query!(
         r#"
         insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
-                                       address, dns_us, connect_us, tls_us, shared_from, measured_at, requests)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::inet, $11, $12, $13, $14,
-                now() - make_interval(secs => $15), $16)
+                                       address, shared_from, measured_at, requests)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::inet, $11, now() - make_interval(secs => $12), $13)
         on conflict (site_id, prober_id) do update
         set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
             spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
-            failure = excluded.failure, address = excluded.address, dns_us = excluded.dns_us,
-            connect_us = excluded.connect_us, tls_us = excluded.tls_us, shared_from = excluded.shared_from,
+            failure = excluded.failure, address = excluded.address, shared_from = excluded.shared_from,
             measured_at = excluded.measured_at, requests = site_measurements.requests + excluded.requests
         "#,
         site.get(),
@@ -103,9 +100,6 @@ async fn upsert_result(
         columns.lost,
         columns.failure,
         address.map(|address| address.to_string()),
-        phases.and_then(|measured| measured.dns).map(micros),
-        phases.and_then(|measured| measured.connect).map(micros),
-        phases.and_then(|measured| measured.tls).map(micros),
         shared.map(|(from, _)| from),
         shared.map_or(0.0, |(_, age)| age.as_secs_f64()),
         requests,

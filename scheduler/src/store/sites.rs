@@ -247,7 +247,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         r#"
         select t.id, b.name as batch, t.round, t.recrawl_at, t.state::text as "state!",
                case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
-               a.name as "agent?", c.strategy as "strategy?", c.detail::text as "detail?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               a.name as "agent?", c.strategy as "strategy?", c.detail::text as "detail?", o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
                k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?",
                k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",

@@ -96,9 +96,9 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
     sqlx::query!(
         r#"
         insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
-                                       address, dns_us, connect_us, tls_us, shared_from, measured_at)
+                                       address, shared_from, measured_at)
         select $2, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
-               address, dns_us, connect_us, tls_us, shared_from, measured_at
+               address, shared_from, measured_at
         from site_measurements where site_id = $1 and rtt_us is not null
         on conflict (site_id, prober_id) do nothing
         "#,

@@ -69,7 +69,7 @@ pub async fn take(
     if !is_free(conn, duty, scheduler).await? {
         return Ok(None);
     }
-    let locked = sqlx::query!("select holder from terms where duty = $1 for update", duty.name());
+    let locked = sqlx::query!("select holder from terms where duty = $1::text::duty for update", duty.name());
     locked.fetch_one(&mut *conn).await?;
     // A statement of its own: whoever held the row until now may have taken the term.
     if !is_free(conn, duty, scheduler).await? {
@@ -79,7 +79,7 @@ pub async fn take(
         Former,
         r#"
         select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
-        from terms t left join schedulers s on s.id = t.holder where t.duty = $1
+        from terms t left join schedulers s on s.id = t.holder where t.duty = $1::text::duty
         "#,
         duty.name(),
     )
@@ -88,7 +88,7 @@ pub async fn take(
     let number = sqlx::query_scalar!(
         r#"
         update terms set holder = $2, number = number + 1, taken_at = clock_timestamp(), served_until = null
-        where duty = $1
+        where duty = $1::text::duty
         returning number
         "#,
         duty.name(),
@@ -115,7 +115,7 @@ async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) ->
         select not exists (
             select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
         ) as "free!"
-        from terms t where t.duty = $1
+        from terms t where t.duty = $1::text::duty
         "#,
         duty.name(),
         scheduler.get(),
@@ -144,7 +144,7 @@ pub async fn check(
                -- The log names the term that it is written under.
                set_config('landfall.term', t.duty || ' ' || t.number, true) as term
         from terms t join schedulers s on s.id = t.holder
-        where t.duty = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
+        where t.duty = $1::text::duty and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
         for share of t
         "#,
         duty.name(),

@@ -324,7 +324,7 @@ mod tests {
         for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
             waits.push(scene.located(fast, host).await);
         }
-        scene.trial.execute("update sites set crawled_at = '192.0.2.7'").await;
+        scene.trial.execute("update sites set crawled_address = '192.0.2.7'").await;
         // Four sites there: two at once, and the others' turn comes in the next passes.
         for _ in 0..3 {
             scene.pass().await;

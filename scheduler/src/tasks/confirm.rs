@@ -246,7 +246,7 @@ mod tests {
                 .filter_map(|(agent, millis)| Some((*agent, Rtt::try_new(Duration::from_millis((*millis)?)).ok()?)))
                 .collect();
             let placement = map.locate(&measured).expect("a place");
-            let located = Located { site: self.site, placement, landmarks: measured.len() };
+            let located = Located { site: self.site, placement };
             placements::upsert(&mut conn, &[located]).await.expect("store the place");
         }
 

@@ -390,8 +390,8 @@ mod tests {
             .expect("end a task");
         trial
             .execute(
-                "insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-                 select sites.id, epoch, array[1, 1, 1, 0], 0, 4 from sites, embeddings",
+                "insert into site_placements (site_id, epoch, coordinate, fit_error)
+                 select sites.id, epoch, array[1, 1, 1, 0], 0 from sites, embeddings",
             )
             .await;
         for _ in 0..KEPT + 3 {

@@ -187,7 +187,7 @@ fn place_one(
         return None;
     }
     match locator.locate(&measured, solver) {
-        Ok(placement) => Some(Located { site, placement, landmarks: measured.len() }),
+        Ok(placement) => Some(Located { site, placement }),
         Err(error) => {
             tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
             None
@@ -389,8 +389,8 @@ mod tests {
         }
         trial
             .execute(
-                "insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-                 select sites.id, (select max(epoch) from embeddings), array[1, 1, 1, 0], 0, 4
+                "insert into site_placements (site_id, epoch, coordinate, fit_error)
+                 select sites.id, (select max(epoch) from embeddings), array[1, 1, 1, 0], 0
                  from sites on conflict do nothing",
             )
             .await;

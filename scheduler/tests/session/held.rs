@@ -20,7 +20,7 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     sqlx::raw_sql(
         "insert into batches (name, strategy) values ('b', 'random');
          with there as (
-             insert into sites (name, crawled_at) select n || '.cn', '192.0.2.7' from generate_series(1, 5) n returning id
+             insert into sites (name, crawled_address) select n || '.cn', '192.0.2.7' from generate_series(1, 5) n returning id
          )
          insert into tasks (batch_id, site_id, state) select b.id, there.id, 'located' from there, batches b",
     )

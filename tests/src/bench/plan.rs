@@ -116,8 +116,8 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
          insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
          select t.id, 1, (select min(id) from agents), 'complete', 5 + t.id % 40, 20000 * (5 + t.id % 40), 0, now(), 30000
          from tasks t where t.id % 2 = 0;
-         insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-         select s.id, 1, array(select one + 12 * (random() - 0.5) from unnest(c.at) one where s.id > 0) || 6 * random(), 0.1, 9
+         insert into site_placements (site_id, epoch, coordinate, fit_error)
+         select s.id, 1, array(select one + 12 * (random() - 0.5) from unnest(c.at) one where s.id > 0) || 6 * random(), 0.1
          from sites s join cities c on c.n = s.id * 7919 % 40;
          insert into site_verdicts (site_id, suspect, confidence, evidence)
          select id, id % 100 = 0, case when id % 100 = 0 then 0.9 else 0 end, case when id % 100 = 0 then 'seeded' else '' end from sites;

@@ -14,8 +14,8 @@ async fn ground(pool: PgPool) -> Desk {
         "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
          select e.epoch, a.id, array[case a.name when 'agent0' then 0 else 100 end, 1], 0
          from agents a, embeddings e where a.name < 'agent2'",
-        "insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-         select id, case name when 'old.cn' then 1 else 2 end, array[case name when 'b.cn' then 90 else 10 end, 2], 0, 3
+        "insert into site_placements (site_id, epoch, coordinate, fit_error)
+         select id, case name when 'old.cn' then 1 else 2 end, array[case name when 'b.cn' then 90 else 10 end, 2], 0
          from sites where name <> 'nowhere.cn'",
         "insert into site_verdicts (site_id, suspect, confidence, evidence)
          select id, name = 'many.cn', 0, case name when 'many.cn' then 'seen' else '' end from sites",

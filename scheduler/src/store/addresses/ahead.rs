@@ -38,7 +38,7 @@ pub(super) async fn room(
         r#"
         select a.address as "address!",
                (select count(*) from (
-                    select from sites s where s.crawled_at = a.address::inet limit $2
+                    select from sites s where s.crawled_address = a.address::inet limit $2
                ) there) as "sites!",
                (select count(*) from leases l where l.state = 'active' and l.address = a.address::inet)
                -- Admitted before, and on their way.
@@ -72,9 +72,9 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
     let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let known = sqlx::query!(
         r#"
-        select t.id, abbrev(s.crawled_at) as "address!"
+        select t.id, abbrev(s.crawled_address) as "address!"
         from tasks t join sites s on s.id = t.site_id
-        where t.id = any($1) and s.crawled_at is not null
+        where t.id = any($1) and s.crawled_address is not null
           and not exists (select from task_holds h where h.task_id = t.id)
         -- As they are chosen for.
         order by t.token = 0, t.id
@@ -114,7 +114,7 @@ mod tests {
         let mut tasks = Vec::new();
         for (name, address) in sites {
             let site = fixtures::site(conn, name).await;
-            sqlx::query("update sites set crawled_at = nullif($2, '')::inet where id = $1")
+            sqlx::query("update sites set crawled_address = nullif($2, '')::inet where id = $1")
                 .bind(site.get())
                 .bind(address)
                 .execute(&mut *conn)

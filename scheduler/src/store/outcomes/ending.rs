@@ -40,16 +40,6 @@ pub enum Budget {
 }
 
 impl Ending {
-    /// Who forbids the site, as it is stored.
-    pub const fn blocked_by(self) -> Option<&'static str> {
-        match self {
-            Self::Blocked(Some(Blocker::Robots)) => Some("robots"),
-            Self::Blocked(Some(Blocker::Guard)) => Some("guard"),
-            Self::Blocked(Some(Blocker::Breaker)) => Some("breaker"),
-            Self::Blocked(None) | Self::Complete | Self::Truncated(_) | Self::Unreachable(_) => None,
-        }
-    }
-
     /// Why the task fails; `None` when it is done.
     pub(super) const fn reason(self) -> Option<ReasonKind> {
         match self {

@@ -64,8 +64,8 @@ pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
                 select s.id, a.id, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint,
                        (random() * 1e4)::bigint, 10, 0, inet '10.0.0.0' + s.id
                 from sites s cross join (select id from agents order by id limit 3) a;
-                insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-                select s.id, e.epoch, array(select random() + s.id * 0 from generate_series(1, 9)), random(), 3
+                insert into site_placements (site_id, epoch, coordinate, fit_error)
+                select s.id, e.epoch, array(select random() + s.id * 0 from generate_series(1, 9)), random()
                 from sites s cross join embeddings e";
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute("set statement_timeout = 0").await.context("take time")?;

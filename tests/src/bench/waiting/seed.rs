@@ -164,7 +164,7 @@ impl Waiting<'_> {
         let Self { tasks, strategy, state, held, known, log } = self;
         format!(
             "insert into batches (name, strategy) values ('waiting', '{strategy}');
-             insert into sites (id, name, origin, address, crawled_at) overriding system value
+             insert into sites (id, name, origin, address, crawled_address) overriding system value
              select n, 's' || n || '.bench.test', case when {known} then 'https://s' || n || '.bench.test' end,
                     case when {known} then inet '10.0.0.0' + n end,
                     case when {known} and {held} then inet '10.1.0.0' + n % {ADDRESSES} end
@@ -205,20 +205,20 @@ fn mapped(sites: u32) -> String {
          insert into agent_placements (epoch, agent_id, coordinate, fit_error)
          select e.epoch, a.id, array[a.x, a.y, 1], 0.05 from embeddings e cross join agent_at a;
          insert into mesh_measurements
-             (prober_id, agent_id, rtt_us, min_us, median_us, spread_us, answered, lost, reached_us, reached_at)
-         select a.id, b.id, rtt, rtt, rtt, 100, 10, 0, rtt, now()
+             (prober_id, agent_id, rtt_us, answered, lost, reached_us, reached_at)
+         select a.id, b.id, rtt, 10, 0, rtt, now()
          from agent_at a join agent_at b on a.id <> b.id
          cross join lateral (select (1000 * (2 + sqrt((a.x - b.x) ^ 2 + (a.y - b.y) ^ 2)))::bigint as rtt) far;
          insert into site_measurements
-             (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address, dns_us, connect_us, requests)
-         select s.id, a.id, rtt, rtt, rtt, 100, 10, 0, inet '10.0.0.0' + s.id, 2000, rtt, 12
+             (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address, requests)
+         select s.id, a.id, rtt, rtt, rtt, 100, 10, 0, inet '10.0.0.0' + s.id, 12
          from site_at s cross join agent_at a
          cross join lateral (select (1000 * (2 + sqrt((a.x - s.x) ^ 2 + (a.y - s.y) ^ 2)))::bigint as rtt) far;
          insert into site_sightings (site_id, prober_id, address)
          select s.id, a.id, inet '10.0.0.0' + s.id from site_at s cross join agent_at a;
          insert into site_verdicts (site_id, suspect, confidence, evidence) select id, false, 0, '' from site_at;
-         insert into site_placements (site_id, epoch, coordinate, fit_error, landmarks)
-         select s.id, e.epoch, array[s.x, s.y, 1], 0.05, {AGENTS} from site_at s cross join embeddings e;"
+         insert into site_placements (site_id, epoch, coordinate, fit_error)
+         select s.id, e.epoch, array[s.x, s.y, 1], 0.05 from site_at s cross join embeddings e;"
     )
 }
 
@@ -234,7 +234,7 @@ fn busy(taken: u32, crawls: u32) -> String {
              from generate_series(1, {crawls}) n
              join (select id, row_number() over (order by id) as turn from agents) a on a.turn = 1 + n % {AGENTS}
              join sessions s on s.agent_id = a.id;
-         insert into sites (id, name, origin, address, crawled_at) overriding system value
+         insert into sites (id, name, origin, address, crawled_address) overriding system value
          select id, 'b' || id || '.bench.test', 'https://b' || id || '.bench.test', address, address from busy;
          insert into tasks (id, batch_id, site_id, state, token, assignment_id, agent_id) overriding system value
          select id, 2, id, 'leased', 1, id, agent_id from busy;
@@ -251,7 +251,7 @@ fn busy(taken: u32, crawls: u32) -> String {
 fn held(cause: &str) -> String {
     format!(
         "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
-         select t.id, t.batch_id, t.site_id, '{cause}', case when '{cause}' = 'address' then s.crawled_at end, t.state_since
+         select t.id, t.batch_id, t.site_id, '{cause}', case when '{cause}' = 'address' then s.crawled_address end, t.state_since
          from tasks t join sites s on s.id = t.site_id
          where t.state = 'located';"
     )
@@ -272,7 +272,7 @@ fn rounds(sites: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('done', 'random');
          update batches set policy = policy || jsonb_build_object('recrawl_interval_ms', 31536000000);
-         insert into sites (id, name, origin, address, crawled_at) overriding system value
+         insert into sites (id, name, origin, address, crawled_address) overriding system value
          select n, 's' || n || '.bench.test', 'https://s' || n || '.bench.test', inet '10.0.0.0' + n, inet '10.0.0.0' + n
          from generate_series(1, {sites}) n;
          insert into tasks (id, batch_id, site_id, round, state, state_since, token, assignment_id, retried_at, recrawl_at)
