@@ -26,13 +26,13 @@ impl PolicyArgs {
     /// What flags and the file ask of the policy, and of the agents.
     pub(super) fn asked(self, agents: ConstraintsRequest) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
         let (policy, constraints) = self.policy.as_deref().map(read).transpose()?.unwrap_or_default();
-        let flags = self.flags.checked().map_err(flag)?;
-        Ok((flags.before(policy), agents.checked().map_err(flag)?.before(constraints)))
+        let flags = self.flags.checked().map_err(|error| flag(&error))?;
+        Ok((flags.before(policy), agents.checked().map_err(|error| flag(&error))?.before(constraints)))
     }
 }
 
 /// What is wrong with a flag.
-fn flag(error: OutOfBounds) -> anyhow::Error {
+fn flag(error: &OutOfBounds) -> anyhow::Error {
     usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem))
 }
 

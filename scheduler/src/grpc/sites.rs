@@ -209,7 +209,7 @@ impl SiteService for SiteDesk {
         let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
         let estimate = left(&mut conn, batch.id, &progress).await?;
-        let progress = convert::progress(progress, estimate);
+        let progress = convert::progress(&progress, estimate);
         let endings = batches::endings(&mut conn, batch.id).await.map_err(status::from_store)?;
         let asked = constraints_of(&mut conn, batch.id).await.map_err(status::from_store)?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
@@ -371,7 +371,7 @@ impl Watch {
             let message = watch.next().await;
             watch.ended = message.as_ref().map_or(true, |progress| progress.open() == 0);
             let estimate = watch.estimate.clone().filter(|_| !watch.ended);
-            Some((message.map(|progress| convert::progress(progress, estimate)), watch))
+            Some((message.map(|progress| convert::progress(&progress, estimate)), watch))
         })
     }
 

@@ -378,7 +378,8 @@ mod tests {
             made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, Why { parted, ..why }) });
         }
         insert(&mut conn, &made).await.expect("assign");
-        let rows: Vec<(String, Option<String>, Option<String>, i64, Vec<i64>, i64)> = sqlx::query_as(
+        type Row = (String, Option<String>, Option<String>, i64, Vec<i64>, i64);
+        let rows: Vec<Row> = sqlx::query_as(
             "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id",
         )
         .fetch_all(&mut *conn)

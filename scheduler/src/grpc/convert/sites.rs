@@ -218,7 +218,7 @@ impl From<Ended> for v1::Ending {
 }
 
 /// How far a batch is, and how long it will still take.
-pub(in crate::grpc) fn progress(progress: Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
+pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
     v1::BatchProgress {
         submitted: progress.submitted,
         measuring: progress.measuring,
