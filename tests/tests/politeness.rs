@@ -242,7 +242,12 @@ async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
     let asked = site.asked().len();
 
     submit(&cluster, &name, "second", &quick).await;
-    await_said(&cluster, &name, "its site was broken off: `landfall sites reopen` lets it be crawled again").await;
+    await_said(
+        &cluster,
+        &name,
+        "requests to its site failed without end: `landfall sites reopen` lets it be crawled again",
+    )
+    .await;
     let alarms = cluster.operate(&["sites", "alarms", "--format", "json"]).await.unwrap();
     let alarm: serde_json::Value = serde_json::from_str(&alarms).unwrap();
     assert_eq!((alarm[0]["site"].as_str(), alarm[0]["waiting"].as_u64()), (Some(name.as_str()), Some(1)), "{alarms}");

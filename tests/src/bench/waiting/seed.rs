@@ -97,7 +97,7 @@ impl Standing {
                     .to_owned();
                 let crawled = crawled("now() - interval '1 hour'");
                 let constrained = constrained(r#"{"bytes_per_day": 1000}"#, reason);
-                [connected(1, false), waiting.text(), done, crawled, constrained].concat()
+                [connected(1, false), waiting.text(), done, crawled, SPENT.to_owned(), constrained].concat()
             }
             Self::Done => [connected(1, false), rounds(self.sites(tasks)), crawled("t.state_since")].concat(),
         };
@@ -105,6 +105,10 @@ impl Standing {
     }
 }
 
+/// What was crawled counts for the quota.
+const SPENT: &str = "
+    insert into quota_spending (batch_id, agent_id, hour, bytes, crawls)
+    select 1, agent_id, date_trunc('hour', accepted_at), 30000 * count(*), count(*) from crawl group by agent_id, accepted_at;";
 const PROLOGUE: &str =
     "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
 /// Numbers that were given here are not given again.
