@@ -27,6 +27,8 @@ mod straggle;
 #[cfg(test)]
 mod trial;
 pub mod trust;
+#[cfg(test)]
+mod waiting_costs;
 
 use std::future::Future;
 use std::time::Duration;

@@ -187,7 +187,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
         with recent as (
             -- Bounded before it is counted: a scheduler knows millions of these.
             select site_id, measured_at from site_measurements
-            where rtt_us is not null order by measured_at desc, site_id desc limit $1::bigint * 64
+            where rtt_us is not null order by measured_at desc limit $1::bigint * 64
         )
         select site_id from recent group by site_id order by count(*) desc, max(measured_at) desc, site_id desc limit $1
         "#,

@@ -39,20 +39,26 @@ pub struct Begun {
 /// # Errors
 /// When the database fails.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Begun, Error> {
+    let measuring = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
+        at_once,
+    )
+    .fetch_one(&mut *conn)
+    .await?;
+    // Two statements: of a join with a number of rows that is not known before, the planner reads all tasks.
+    let next = sqlx::query_scalar!(
+        "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
+        limit.min(at_once - measuring).max(0),
+    )
+    .fetch_all(&mut *conn)
+    .await?;
     let begun = sqlx::query!(
         r#"
-        with begun as (
-            select id from tasks where state = 'submitted'
-            order by id
-            limit greatest(0, least($1::bigint, $2 - (select count(*) from tasks where state = 'measuring')))
-            for update skip locked
-        )
-        update tasks set state = 'measuring', reason = null, state_since = now()
-        from begun where tasks.id = begun.id
-        returning tasks.site_id, (select s.alias_of from sites s where s.id = tasks.site_id) as alias_of
+        update tasks t set state = 'measuring', reason = null, state_since = now()
+        where id = any($1)
+        returning t.site_id, (select s.alias_of from sites s where s.id = t.site_id) as alias_of
         "#,
-        limit,
-        at_once,
+        &next,
     )
     .fetch_all(conn)
     .await?;

@@ -1,0 +1,137 @@
+//! What passes read while tasks merely wait: none looks through a table that grows.
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use super::assign::Assign;
+use super::balance::Balance;
+use super::confirm::Confirm;
+use super::fit::Fit;
+use super::landmarks::Landmarks;
+use super::locate::Locate;
+use super::measure::Measure;
+use super::prune::Prune;
+use super::reap::Reap;
+use super::recrawl::Recrawl;
+use super::trial::Trial;
+use super::trust::Trust;
+
+/// Tables that grow with the sites that were submitted, or with time.
+const GROWING: &str =
+    "('sites', 'tasks', 'task_holds', 'assignments', 'leases', 'outcomes', 'events', 'submissions', 'open_circuits',
+    'site_measurements', 'site_sightings', 'site_placements', 'site_verdicts', 'confirmations', 'exclusions')";
+/// Rows that one pass may read in them: it looks at its next 1,000 tasks at most, and at thirty rows for each.
+const MOST_READ: i64 = 30_000;
+/// A table that holds fewer rows than this in this test may be read as a whole.
+const MOST_WHOLE: i64 = 1_000;
+
+/// A hundred thousand tasks, in each standing that lasts. No agent takes work, so that nothing changes.
+const WAITING: &str = "
+    set session_replication_role = replica;
+    update sessions set paused = 'its disk is full';
+    insert into batches (name, strategy)
+    values ('near', 'gnp-top3'), ('any', 'random'), ('planned', 'earliest-finish'), ('sure', 'gnp-confirmed');
+    insert into sites (id, name, origin, address, crawled_address) overriding system value
+    select n, 's' || n || '.cn', 'https://s' || n || '.cn', inet '10.0.0.0' + n, inet '10.1.0.0' + n % 50
+    from generate_series(1, 100000) n;
+    insert into tasks (id, batch_id, site_id, state, choice, held) overriding system value
+    select n, b.id, n, s.state::task_state, b.choice, s.held
+    from generate_series(1, 100000) n
+    join (values (0, 'near', 'submitted', false), (1, 'any', 'located', false), (2, 'planned', 'located', false),
+                 (3, 'near', 'located', false), (4, 'any', 'located', true), (5, 'any', 'located', true),
+                 (6, 'sure', 'located', true), (7, 'any', 'done', false), (8, 'any', 'failed', false), (9, 'any', 'located', true))
+         as s (turn, batch, state, held) on s.turn = n % 10
+    join batches b on b.name = s.batch;
+    insert into task_holds (task_id, batch_id, site_id, cause, address, until)
+    select t.id, t.batch_id, t.site_id, c.cause::hold_cause, case when c.cause = 'address' then s.crawled_address end,
+           case when c.cause in ('pause', 'confirming') then now() + interval '1 day' end
+    from tasks t join sites s on s.id = t.site_id
+    join (values (4, 'address'), (5, 'unmet'), (6, 'confirming'), (9, 'pause')) as c (turn, cause) on c.turn = t.id % 10
+    where t.held;
+    insert into batch_constraints (batch_id, constraints)
+    select id, '{\"countries\": [\"AQ\"], \"carriers\": [], \"tags\": [], \"bytes_per_day\": 1000, \"unmet\": \"wait\"}'
+    from batches where name = 'any';
+    insert into embeddings (dimensions, landmarks, fit_error) select 2, array_agg(id), 0.1 from agents;
+    insert into agent_placements (epoch, agent_id, coordinate, fit_error)
+    select e.epoch, a.id, array[a.id, 1, 0], 0.1 from embeddings e cross join agents a;
+    insert into site_placements (site_id, epoch, coordinate, fit_error)
+    select n, epoch, array[1, 1, 0], 0.1 from generate_series(1, 100000) n cross join embeddings;
+    insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
+    select n, a.id, 1000, 3, 0, now() - n * interval '1 s' from generate_series(1, 100000) n cross join (select id from agents order by id limit 3) a;
+    insert into events (noun, what, task_id) select 'task', 'located', n from generate_series(1, 100000) n;
+    select setval(pg_get_serial_sequence('tasks', 'id'), 100000);
+    set session_replication_role = origin;
+    analyze";
+
+const PASSES: [&str; 11] =
+    ["measure", "locate", "confirm", "assign", "balance", "recrawl", "fit", "landmarks", "trust", "reap", "prune"];
+
+async fn pass(trial: &Trial, name: &str) -> anyhow::Result<()> {
+    match name {
+        "measure" => Measure::new(trial.plan()).run_once().await,
+        "locate" => Locate::new(trial.plan()).run_once().await,
+        "confirm" => Confirm::new(trial.plan()).run_once().await,
+        "assign" => Assign::new(trial.plan()).run_once().await,
+        "balance" => Balance::new(trial.plan()).run_once().await,
+        "recrawl" => Recrawl::new(trial.plan()).run_once().await,
+        "fit" => Fit::new(trial.fit()).run_once().await,
+        "landmarks" => Landmarks::new(trial.fit()).run_once().await,
+        "trust" => Trust::new(trial.fit()).run_once().await,
+        "reap" => Reap::new(trial.reap()).run_once().await,
+        _ => Prune::new(trial.reap()).run_once().await,
+    }
+}
+
+/// Returns once every other connection to this database has ended: what it read is counted by then.
+async fn alone(conn: &mut PgConnection) {
+    let others = "select count(*) from pg_stat_activity
+                  where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
+    while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut *conn).await.expect("count") > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Makes a pass on connections of its own, and returns what it read of each growing table: by a look at the whole, and by an index.
+async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i64)> {
+    let mut conn = PgConnection::connect_with(database).await.expect("connect");
+    conn.execute("select pg_stat_reset()").await.expect("reset");
+    let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
+    let trial = Trial::new(pool.clone()).await;
+    pass(&trial, name).await.expect("a pass");
+    trial.leave().await;
+    pool.close().await;
+    alone(&mut conn).await;
+    let read = format!(
+        "select relname::text, coalesce(seq_tup_read, 0), coalesce(idx_tup_fetch, 0) from pg_stat_user_tables
+         where relname in {GROWING} order by 2 desc, 3 desc"
+    );
+    let read = sqlx::query_as(AssertSqlSafe(read)).fetch_all(&mut conn).await.expect("statistics");
+    conn.close().await.expect("close");
+    read
+}
+
+#[sqlx::test(migrator = "crate::store::MIGRATOR")]
+async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectOptions) {
+    let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
+    let trial = Trial::new(pool.clone()).await;
+    trial.connect(4).await;
+    pool.execute(WAITING).await.expect("let tasks wait");
+    // What a scheduler finds to tidy up at first it does once.
+    for name in PASSES {
+        pass(&trial, name).await.expect("a first pass");
+    }
+    trial.leave().await;
+    let mut conn = PgConnection::connect_with(&database).await.expect("connect");
+    pool.close().await;
+    alone(&mut conn).await;
+    conn.close().await.expect("close");
+    let mut costly = Vec::new();
+    for name in PASSES {
+        let read = read_by(&database, name).await;
+        let rows: i64 = read.iter().map(|(_, whole, fetched)| whole + fetched).sum();
+        if rows > MOST_READ || read.iter().any(|(_, whole, _)| *whole > MOST_WHOLE) {
+            costly.push((name, read.into_iter().filter(|(_, whole, fetched)| whole + fetched > 0).collect::<Vec<_>>()));
+        }
+    }
+    assert!(costly.is_empty(), "passes read for nothing, each table as a whole and by an index: {costly:#?}");
+}
