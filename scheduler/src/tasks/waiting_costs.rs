@@ -20,8 +20,8 @@ use super::trust::Trust;
 const GROWING: &str =
     "('sites', 'tasks', 'task_holds', 'assignments', 'leases', 'outcomes', 'events', 'submissions', 'open_circuits',
     'site_measurements', 'site_sightings', 'site_placements', 'site_verdicts', 'confirmations', 'exclusions')";
-/// Rows that one pass may read in them: it looks at its next 1,000 tasks at most, and at thirty rows for each.
-const MOST_READ: i64 = 30_000;
+/// Rows that one pass may read in them: it looks at its next 1,000 tasks at most, and at forty rows for each.
+const MOST_READ: i64 = 40_000;
 /// A table that holds fewer rows than this in this test may be read as a whole.
 const MOST_WHOLE: i64 = 1_000;
 
