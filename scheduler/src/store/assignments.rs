@@ -87,7 +87,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         left join lateral (
             select l.state::text as state, l.crash is not null as crashed,
                    s.end_cause::text as end_cause
-            from leases l join sessions s on s.id = l.session_id
+            -- A session that ended long ago is deleted before its leases.
+            from leases l left join sessions s on s.id = l.session_id
             where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
             offset 0
         ) had on true

@@ -117,22 +117,25 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
     };
     let place = Place { site: last.site_id, round: last.round };
     let tasks: Vec<i64> = going.iter().map(|task| task.id).collect();
-    Ok(Step::Removed(remove_tasks(conn, &tasks).await?, place))
+    remove_tasks(conn, &tasks).await?;
+    Ok(Step::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks, which the caller has locked, with all that hangs on them.
-pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[i64]) -> Result<u64, Error> {
+/// Removes ended tasks, which the caller has locked, with all that hangs on them. Returns the exclusions that their choices named.
+pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[i64]) -> Result<Vec<Option<i64>>, Error> {
     sqlx::query!("delete from events where task_id = any($1)", tasks).execute(&mut *conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks).execute(&mut *conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks).execute(&mut *conn).await?;
     // Tasks and their choices name each other.
-    let removed = sqlx::query!(
-        "with choices as (delete from assignments where task_id = any($1)) delete from tasks where id = any($1)",
+    let exclusions = sqlx::query_scalar!(
+        r#"
+        with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
+        removed as (delete from tasks where id = any($1))
+        select distinct exclusions_id from choices
+        "#,
         tasks,
-    )
-    .execute(conn)
-    .await?;
-    Ok(removed.rows_affected())
+    );
+    Ok(exclusions.fetch_all(conn).await?)
 }
 
 /// Removes the batch itself once it has no task.

@@ -1,7 +1,7 @@
 //! Retention: what is over is deleted once it is as old as the operator allows.
 //!
-//! Invariants: a piece is one short transaction that locks nothing but rows that are over; it finds them by an index, and reads
-//! no more rows than it may delete; the newest round of a site in a batch stays, however old it is.
+//! Invariants: a piece is one short transaction that locks nothing but rows that are over; it finds them by an index, and does not
+//! read those in use again and again; the newest round of a site in a batch stays, however old it is.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     let tasks = sqlx::query_scalar!(
         r#"
         select id from tasks
-        where retried_at < now() - make_interval(secs => $1)
+        where retried_at < now() - make_interval(secs => $1) and state in ('done', 'failed', 'cancelled')
         order by retried_at limit $2
         for update skip locked
         "#,
@@ -79,7 +79,9 @@ async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     )
     .fetch_all(&mut *conn)
     .await?;
-    removal::remove_tasks(conn, &tasks).await
+    let exclusions = removal::remove_tasks(conn, &tasks).await?;
+    unused_exclusions(conn, exclusions).await?;
+    Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
 /// Walks the assignments in the order in which they were made, from where the last piece ended: whatever came before one of them
@@ -87,12 +89,11 @@ async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
 async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
-        select a.id, a.task_id, a.created_at
+        select a.id, a.task_id, a.created_at, a.created_at < now() - make_interval(secs => $1) as "old!"
         from retention_progress p
         join lateral (
             select id, task_id, created_at from assignments where id > p.assignment_id order by id limit $2
         ) a on true
-        where a.created_at < now() - make_interval(secs => $1)
         order by a.id
         "#,
         keep,
@@ -100,6 +101,8 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     )
     .fetch_all(&mut *conn)
     .await?;
+    // To the first that is not old enough: numbers and times of transactions at once need not rise together.
+    let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<i64>, Vec<i64>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
     let made: Vec<_> = next.iter().map(|row| row.created_at).collect();
@@ -132,7 +135,7 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
 }
 
 /// Deletes those of these exclusions that no assignment names any more, but the newest of a batch: the next choice may share it.
-pub(super) async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
+async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();
     named.dedup();
@@ -259,8 +262,8 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{AgentId, LeaseToken, SessionId, Strategy, TaskId, Why};
-    use crate::store::assignments::{self, Assignment};
+    use crate::model::{AgentId, LeaseToken, Parting, SessionId, Strategy, TaskId, Why};
+    use crate::store::assignments::{self, Assignment, Pool};
     use crate::store::{fixtures, leases, rounds};
     use crate::strategy::Choice;
 
@@ -305,6 +308,8 @@ mod tests {
              select task_id, token, agent_id, 'complete', 1, 1, 0, now(), 1000 from leases",
             "update leases set state = 'completed', ended_at = now()",
             "update tasks set state = 'done'",
+            "insert into exclusions (batch_id, agents, causes) select id, '{7}', '{quota}' from batches cross join generate_series(1, 2)",
+            "update assignments set exclusions_id = (select min(id) from exclusions)",
         ] {
             execute(&pool, ended).await;
         }
@@ -321,6 +326,7 @@ mod tests {
         );
         let left = "select (select count(*) from leases) + (select count(*) from outcomes) + (select count(*) from assignments)";
         assert_eq!(count(&pool, left).await, 0);
+        assert_eq!(count(&pool, "select count(*) from exclusions").await, 1, "the next choice may share the newest");
     }
 
     /// Chooses an agent for a task, as its only candidate.
@@ -354,6 +360,49 @@ mod tests {
         assert_eq!(count(&pool, "select count(*) from leases").await, 1, "the newest lease may still be answered");
         leases::grant(&mut conn, b, of_b).await.expect("grant");
         assert_eq!(count(&pool, "select agent_id from assignments").await, b.get());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_choice_whose_number_was_given_before_an_older_ones_is_not_passed_over(pool: PgPool) {
+        let (a, b) = (crawler(&pool, "a").await.0, crawler(&pool, "b").await.0);
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for name in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, name).await;
+            let task = fixtures::task(&mut conn, batch, site, "located").await;
+            choose(&pool, task, a).await;
+            choose(&pool, task, b).await;
+        }
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        execute(&pool, "update assignments set created_at = now() where id = (select min(id) + 1 from assignments)")
+            .await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 4, "the second is not old enough");
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_whose_session_is_deleted_still_counts_as_lost(pool: PgPool) {
+        let (agent, session) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        fixtures::assigned(&mut conn, batch, site, agent).await;
+        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::session(&mut conn, agent).await;
+        for lost in [
+            "update leases set state = 'expired', ended_at = now()",
+            "update tasks set state = 'located'",
+            "update sessions set ended_at = now() - interval '2 hours' where state <> 'active'",
+        ] {
+            execute(&pool, lost).await;
+        }
+        pruned(&pool, Subject::Sessions).await;
+        assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
+        let waiting = assignments::waiting(&mut conn, Pool::EachByItself, 10).await.expect("look");
+        assert_eq!(waiting[0].parted.as_ref().map(|parted| parted.how), Some(Parting::Lost));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
