@@ -48,20 +48,20 @@ const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// How long nothing is signalled before a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// How many times longer a pass's period is then: what only time changes, as a pause that is over, may wait so long.
+/// How many times longer a pass's period is then. What only time changes waits as much longer: the end of a pause, a recrawl that is due.
 const QUIET_STRETCH: u32 = 5;
 
-/// How often a pass is made that nothing asks for.
+/// How often a pass runs without a signal.
 #[derive(Debug, Clone, Copy)]
 pub enum Period {
-    /// Always as often.
+    /// Always with this period.
     Steady(Duration),
-    /// Less often while nothing goes on anywhere, so that an idle scheduler costs next to nothing.
+    /// With a longer period while nothing is signalled, so that an idle scheduler costs next to nothing.
     Relaxed(Duration),
 }
 
 impl Period {
-    /// The period after nothing was signalled for so long.
+    /// The period once nothing was signalled for `quiet`.
     fn after(self, quiet: Duration) -> Duration {
         match self {
             Self::Steady(period) => period,

@@ -37,7 +37,7 @@ pub enum Task {
     Assign,
     /// Takes back what has run out.
     Reap,
-    /// None: that crawls end keeps the others from counting as idle.
+    /// No task: a crawl that ends says that the scheduler is not quiet.
     Crawls,
 }
 
@@ -143,7 +143,7 @@ pub struct Wakes {
     pub assign: Signal,
     /// A session may have ended.
     pub reap: Signal,
-    /// Crawls have ended: no task waits for this.
+    /// A crawl has ended; no task waits for this.
     pub crawls: Signal,
     /// Whether the database answers.
     pub database: Database,

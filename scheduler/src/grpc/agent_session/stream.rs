@@ -351,7 +351,10 @@ impl Session {
     /// Ends the session of an agent that said goodbye; of one that did not, takes note.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
-            return sessions::hang_up(&mut *self.scheduler.pool.acquire().await?, self.session).await;
+            sessions::hang_up(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
+            // What waits there goes to others before long: no pass is to come seldom now.
+            self.scheduler.wakes.assign.notify_one();
+            return Ok(());
         }
         let mut tx = store::begin(&self.scheduler.pool).await?;
         sessions::close(&mut tx, self.session).await?;
