@@ -92,13 +92,13 @@ impl Beacon {
     }
 }
 
-/// Does something that is not to end; cancels `stop` when it does, be it by a panic.
+/// Runs what should never end; cancels `stop` when it ends, even by a panic.
 async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) {
     let _ended = stop.drop_guard();
     serving.await;
 }
 
-/// The connections that are served. While there is room everybody is let in; where there is none, whoever has most makes room, so that
+/// The connections that are served. When all places are taken, the peer with the most connections loses one, so that
 /// no one peer takes the beacon from the others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 struct Guests {

@@ -3,7 +3,7 @@
 //! An outcome is on the disk before anybody is told of it, and leaves the disk only when it was answered, across sessions,
 //! restarts and a `kill -9`; until then it is offered in every session. Who fills it takes no lease while too much waits
 //! here, so that a scheduler that grants and never answers fills neither the memory nor the disk, and none while the disk is
-//! full ([`Outbox::paused`]). Whoever has it never waits for the disk: heartbeats go on while that hangs.
+//! full ([`Outbox::paused`]). Its owner never waits for the disk: heartbeats go on while the disk hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -100,7 +100,7 @@ impl Outbox {
         let folder = Arc::clone(&self.disk.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
-                // The next run offers it once more, and is told that it is known.
+                // The next run sends it again, and the scheduler answers that it has it.
                 tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
             }
         });

@@ -77,7 +77,7 @@ pub(super) enum PlaceError {
     NotPermitted(NotPermitted),
 }
 
-/// A question that whoever needs the answer waits for.
+/// A question whose answer several connections may wait for.
 type Asking = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
 
 /// The one address of a crawl.
@@ -96,7 +96,7 @@ struct At {
     host: String,
     /// What is permitted.
     held: Option<IpAddr>,
-    /// What is asked for: one address at a time, whoever connects.
+    /// The address that is asked for: one at a time over all connections.
     asking: Option<(IpAddr, Asking)>,
     /// Where nothing answered the last time.
     silent: Option<IpAddr>,

@@ -234,8 +234,8 @@ impl Work {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Looks whether outcomes and pages can be kept, without waiting for the disk; `true` when that is known to have changed. What the
-    /// look brings is told by [`Work::next`].
+    /// Looks whether outcomes and pages can be kept, without waiting for the disk; `true` when that is known to have changed.
+    /// [`Work::next`] brings the answer.
     pub(super) fn look_at_disk(&mut self) -> bool {
         self.outbox.look();
         self.note_room()
