@@ -324,9 +324,6 @@ impl SchedulerUrl {
 }
 
 /// Reads `address` or `address:port`.
-///
-/// # Errors
-/// When it is neither.
 pub fn parse_name_server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
     with_port

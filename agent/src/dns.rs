@@ -104,9 +104,6 @@ impl Resolver {
     }
 
     /// The addresses of a host, IPv4 first; never empty.
-    ///
-    /// # Errors
-    /// When there is none.
     pub async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, DnsError> {
         let name = match url_host(host)? {
             url::Host::Ipv4(addr) => return Ok(vec![addr.into()]),

@@ -164,9 +164,6 @@ async fn reach<'a>(
 }
 
 /// The endpoint of a scheduler: TLS with the given authority (PEM), or plaintext on loopback.
-///
-/// # Errors
-/// When the URL or the authority cannot be used.
 pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
     match ca {

@@ -39,9 +39,6 @@ pub fn other_owner(dir: &Path) -> Option<User> {
 }
 
 /// Leaves a file that root made in a folder to the folder's owner. Does nothing for anybody else.
-///
-/// # Errors
-/// When the system refuses.
 pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -51,9 +48,6 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
 }
 
 /// Takes a folder for as long as the file is kept; `None` when another process has it.
-///
-/// # Errors
-/// When the system refuses.
 pub fn take(folder: &Path) -> io::Result<Option<File>> {
     let lock = File::create(folder.join(LOCK))?;
     match lock.try_lock() {
@@ -64,9 +58,6 @@ pub fn take(folder: &Path) -> io::Result<Option<File>> {
 }
 
 /// Renames a file that is on the disk, to a name in the same folder: no crash takes the new name away.
-///
-/// # Errors
-/// When the system refuses.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     // The parent of a path of one part is an empty one.

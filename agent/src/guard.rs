@@ -109,9 +109,6 @@ impl Guard {
     }
 
     /// Decides whether an address may be connected.
-    ///
-    /// # Errors
-    /// When it may not.
     pub fn vet(&self, addr: IpAddr) -> Result<(), Refused> {
         if self.allowed.iter().any(|net| net.contains(&addr)) {
             return Ok(());

@@ -81,9 +81,6 @@ impl KeptCrawls {
     }
 
     /// The file for a lease: that of a former lease of its task, where there is one.
-    ///
-    /// # Errors
-    /// When the file system refuses.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
         let folder = Arc::clone(&self.folder);
         if self.looks() {

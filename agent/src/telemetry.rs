@@ -14,9 +14,6 @@ pub struct BadFilter {
 }
 
 /// Starts writing log lines.
-///
-/// # Errors
-/// When the filter cannot be read.
 pub fn start(filter: &str) -> Result<(), BadFilter> {
     let parsed = EnvFilter::try_new(filter).map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
     let colours = std::io::stderr().is_terminal();

@@ -104,9 +104,6 @@ impl From<Constraints> for ConstraintsRequest {
 
 impl ConstraintsRequest {
     /// Looks whether each value is within its bounds, and brings lists into one spelling and an order that says nothing.
-    ///
-    /// # Errors
-    /// When one is not.
     pub fn checked(self) -> Result<Self, OutOfBounds> {
         if let Some(bytes) = self.bytes_per_day
             && !(1..=MOST_BYTES).contains(&bytes)

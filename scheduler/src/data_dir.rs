@@ -159,9 +159,6 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
 }
 
 /// Replaces a file in one step, so that a reader or a crash sees the old content or the new, never half.
-///
-/// # Errors
-/// When the system refuses.
 pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
     let temporary = path.with_extension("new");
     // A left-over would keep its old mode.

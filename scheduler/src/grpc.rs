@@ -56,9 +56,6 @@ pub struct Identity {
 }
 
 /// Serves until `shutdown`, then lets streams end for a few seconds.
-///
-/// # Errors
-/// When the listener fails.
 pub async fn serve(
     scheduler: Scheduler,
     listener: TcpListener,

@@ -150,9 +150,6 @@ pub struct Explained {
 }
 
 /// Explains the landmarks in force.
-///
-/// # Errors
-/// When the database fails.
 pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> {
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
@@ -176,9 +173,6 @@ pub struct Replacement {
 
 /// Elects one agent in place of the elected landmark that has been away longest, if that is at least `after`; the other
 /// landmarks stay. `None` when none is lost. Of two schedulers at once one replaces; to the other none is lost any more.
-///
-/// # Errors
-/// When the database fails.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
     // Almost always there is none; then nobody is kept waiting.
     if landmarks::longest_lost(conn, after).await?.is_none() {

@@ -37,9 +37,6 @@ pub enum BadName {
 }
 
 /// An agent's name: letters and digits of ASCII, `.`, `_` and `-`.
-///
-/// # Errors
-/// When it is none.
 pub fn agent(text: &str) -> Result<&str, BadName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let name = !text.is_empty() && text.len() <= MAX_AGENT && text.bytes().all(allowed);
@@ -48,9 +45,6 @@ pub fn agent(text: &str) -> Result<&str, BadName> {
 
 /// A batch's name: letters and digits of any script, `.`, `_` and `-`. A letter followed by an accent of its own is refused: the same
 /// letter in one character would be another batch.
-///
-/// # Errors
-/// When it is none.
 pub fn batch(text: &str) -> Result<&str, BadName> {
     let allowed = |character: char| character.is_alphanumeric() || matches!(character, '.' | '_' | '-');
     let name = !text.is_empty() && text.chars().count() <= MAX_BATCH && text.chars().all(allowed);

@@ -72,9 +72,6 @@ impl ClientFile {
     }
 
     /// Writes it into the data directory.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn write(&self, data_dir: &Path) -> anyhow::Result<PathBuf> {
         let path = data_dir.join(CLIENT_FILE);
         let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();
@@ -236,9 +233,6 @@ impl Successor {
     }
 
     /// It is not wanted: nothing is left of it.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn forget(self) -> anyhow::Result<()> {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }

@@ -219,9 +219,6 @@ impl PrivatePostgres {
     }
 
     /// How to connect to the database that another process runs on this data directory; none where none does.
-    ///
-    /// # Errors
-    /// When its files cannot be read.
     pub fn running(data_dir: &Path) -> Result<Option<PgConnectOptions>, PostgresError> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }

@@ -156,25 +156,16 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
 }
 
 /// Begins a transaction.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin().await?)
 }
 
 /// Begins a transaction that reads alone, and sees one moment however many statements it has.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
 }
 
 /// Begins a transaction that fails (class 55) when it has waited so long for a lock.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
     let mut tx = begin(pool).await?;
     let patience = format!("{}ms", patience.as_millis());

@@ -177,9 +177,6 @@ pub fn install_crypto() {
 }
 
 /// Reads or makes the authority in `data_dir`, and issues a server certificate for `names`.
-///
-/// # Errors
-/// When the files cannot be used.
 pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<ServerTls, TlsError> {
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;

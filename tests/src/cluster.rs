@@ -199,9 +199,6 @@ impl Cluster {
     }
 
     /// Runs an operator's command; returns what it printed.
-    ///
-    /// # Errors
-    /// When it fails, with what it said.
     pub async fn operate(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let said = || format!("landfall {}", arguments.join(" "));
         let output = self.landfall().args(arguments).output().await.with_context(said)?;
@@ -211,18 +208,12 @@ impl Cluster {
     }
 
     /// Waits until this many agents have an active session.
-    ///
-    /// # Errors
-    /// When they do not come in time.
     pub async fn await_connected(&mut self, count: usize) -> anyhow::Result<()> {
         let query = "select count(*) from sessions where state = 'active'";
         self.await_count(&format!("{count} agents to connect"), query, count, CONNECT_PATIENCE).await
     }
 
     /// Waits until every agent has measured every other.
-    ///
-    /// # Errors
-    /// When they have not in time.
     pub async fn await_mesh(&mut self, patience: Duration) -> anyhow::Result<()> {
         let agents = self.agents.len();
         let pairs = agents * agents.saturating_sub(1);
@@ -258,9 +249,6 @@ impl Cluster {
     }
 
     /// Writes the world's site list; returns where.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn write_site_list(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join("sites.txt");
         std::fs::write(&path, self.world.site_list()).context("write the site list")?;
@@ -268,9 +256,6 @@ impl Cluster {
     }
 
     /// Everything the database says of a batch.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub async fn facts(&self, batch: &str) -> anyhow::Result<Facts> {
         witness::facts(&self.pool, batch).await
     }
@@ -286,17 +271,11 @@ impl Cluster {
     }
 
     /// Ends an agent as a crash would.
-    ///
-    /// # Errors
-    /// When it cannot be killed.
     pub async fn kill_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index].kill().await
     }
 
     /// Starts an agent again in its old folder.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn restart_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent(index)?;
         Ok(())
@@ -308,18 +287,12 @@ impl Cluster {
     }
 
     /// Starts an agent again in its old folder, from another build.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn restart_agent_as(&mut self, index: usize, binary: &Path) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent_of(index, binary, &self.agent_folder(index), "")?;
         Ok(())
     }
 
     /// Starts a second process of an agent in another folder; `suffix` tells its log apart.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }

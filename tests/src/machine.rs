@@ -62,9 +62,6 @@ pub fn children(parent: Pid) -> Vec<Pid> {
 }
 
 /// The processor time of a process, in seconds: its own, and that of its children that have ended.
-///
-/// # Errors
-/// When the process has ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
     // Behind the name, which may hold anything: the 14th to 17th fields of the whole line.
@@ -78,9 +75,6 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
 }
 
 /// The processor time of a process, of those it started and of those that have ended, in seconds. It never falls.
-///
-/// # Errors
-/// When the process has ended.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
     // A child may have ended since it was listed: then its parent's time has it.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();

@@ -34,9 +34,6 @@ pub struct NameServer {
 
 impl NameServer {
     /// Takes an address, in the network of the thread it is called on.
-    ///
-    /// # Errors
-    /// When it is taken.
     pub fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let udp = std::net::UdpSocket::bind(address)?;
         udp.set_nonblocking(true)?;

@@ -56,9 +56,6 @@ struct Inner {
 
 impl OddSite {
     /// Serves on any free port of an address.
-    ///
-    /// # Errors
-    /// When it has none.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;

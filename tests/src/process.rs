@@ -27,9 +27,6 @@ pub struct Process {
 
 impl Process {
     /// Starts a command with its output in `directory`/`name`.log.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn spawn(name: &str, mut command: Command, directory: &Path) -> anyhow::Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let output = File::options()
@@ -66,9 +63,6 @@ impl Process {
     }
 
     /// Ends it as a crash would.
-    ///
-    /// # Errors
-    /// When it cannot be killed.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.with_context(|| format!("kill {}", self.name))
     }
@@ -83,9 +77,6 @@ impl Process {
     }
 
     /// Waits for its end, and kills it when `patience` is over; `None` when it had to be killed.
-    ///
-    /// # Errors
-    /// When it can be neither waited for nor killed.
     pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),

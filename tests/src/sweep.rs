@@ -108,9 +108,6 @@ pub struct Field<'a> {
 
 impl<'a> Field<'a> {
     /// Surveys a layout by its emulated round trips.
-    ///
-    /// # Errors
-    /// When it cannot be drawn or mapped.
     pub fn new(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(ground, seed, settings.base)?;
         Self::surveyed(
@@ -140,9 +137,6 @@ impl<'a> Field<'a> {
     }
 
     /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which other packets are lost.
-    ///
-    /// # Errors
-    /// When it cannot be drawn, or nobody can be chosen.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<Ended> {
         self.with(point, strategy, draw, crawls::run)
     }

@@ -152,9 +152,6 @@ pub struct Crawled {
 }
 
 /// What each site of a batch came to.
-///
-/// # Errors
-/// When a query fails.
 pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawled>> {
     let query = "
         with held as (
@@ -205,9 +202,6 @@ pub struct Crawl {
 }
 
 /// The crawls of a batch, in the order in which its sites were submitted.
-///
-/// # Errors
-/// When the query fails.
 pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawl>> {
     let query = "
         with held as (
@@ -228,9 +222,6 @@ pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawl>> {
 }
 
 /// How long ago the first lease of a batch was granted.
-///
-/// # Errors
-/// When the query fails, or there is none.
 pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Duration> {
     let query = "
         select extract(epoch from clock_timestamp() - min(l.granted_at))::float8
@@ -241,17 +232,11 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
 }
 
 /// The agents' names, in the order of their identifiers.
-///
-/// # Errors
-/// When the query fails.
 pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
     sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
 }
 
 /// The identifier of the first task of a batch.
-///
-/// # Errors
-/// When the query fails, or there is none.
 pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
     let query = "select min(t.id) from tasks t join batches b on b.id = t.batch_id where b.name = $1";
     let first: i64 =
@@ -260,9 +245,6 @@ pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
 }
 
 /// Connects to the private Postgres of a data directory.
-///
-/// # Errors
-/// When it does not answer.
 pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
     let options = PgConnectOptions::new_without_pgpass()
         .socket(data_dir.join("run"))
@@ -278,9 +260,6 @@ pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
 }
 
 /// Reads everything about a batch.
-///
-/// # Errors
-/// When a query fails.
 pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
     let tasks = sqlx::query_as(TASKS).bind(batch).fetch_all(pool).await.context("read the tasks")?;
     let active_leases = sqlx::query_scalar(

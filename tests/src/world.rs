@@ -146,9 +146,6 @@ impl World {
 
     /// Lets agents reach the scheduler that listens on this port of the host's loopback, where they find it anyway when
     /// rootless. It may come and go.
-    ///
-    /// # Errors
-    /// When the port is taken in an agent's namespace.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),

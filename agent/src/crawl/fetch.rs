@@ -175,9 +175,6 @@ impl Fetcher {
     }
 
     /// Asks for a URL, when its turn has come.
-    ///
-    /// # Errors
-    /// When there is no answer.
     pub(super) async fn get(&mut self, url: &Url) -> Result<Answer, FetchError> {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {

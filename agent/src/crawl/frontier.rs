@@ -139,9 +139,6 @@ impl Frontier {
     }
 
     /// The next path to fetch. The one before it must be [`Frontier::visited`] before anything is found at this one.
-    ///
-    /// # Errors
-    /// When the queue cannot be read.
     pub(super) async fn next(&mut self) -> io::Result<Option<Entry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
@@ -169,9 +166,6 @@ impl Frontier {
     }
 
     /// Writes down what the crawl has spent, in the middle of a step, which stays unfinished.
-    ///
-    /// # Errors
-    /// When the disk refuses.
     pub(super) async fn note_spent(&mut self) -> io::Result<()> {
         self.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
         self.write().await
@@ -192,9 +186,6 @@ impl Frontier {
     }
 
     /// Writes the steps that are not written yet. Failed or dropped half way, it may be called again.
-    ///
-    /// # Errors
-    /// When the disk refuses.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
             // A page that counts as visited is never fetched again.
@@ -207,9 +198,6 @@ impl Frontier {
 
     /// The state after the last step, for another agent. What it says was visited is on the disk: no end of this machine takes a page
     /// away that nobody will fetch again.
-    ///
-    /// # Errors
-    /// When the disk refuses.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {

@@ -36,9 +36,6 @@ impl Paths {
     }
 
     /// Follows no links that one of these matches.
-    ///
-    /// # Errors
-    /// As [`Paths::include`].
     pub fn exclude<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.exclude = all(patterns)?;
         Ok(())

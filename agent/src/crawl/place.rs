@@ -114,9 +114,6 @@ impl Place {
     }
 
     /// The address to connect for a host: vetted, and permitted.
-    ///
-    /// # Errors
-    /// When there is none.
     pub(super) async fn of(&self, host: &str) -> Result<IpAddr, PlaceError> {
         let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
         let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };

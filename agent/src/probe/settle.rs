@@ -33,9 +33,6 @@ pub(crate) struct Found<'a> {
 }
 
 /// Settles a submitted name: `interval` is the pause before every request, `timeout` the most one may take.
-///
-/// # Errors
-/// When nothing answers.
 pub async fn settle(
     context: &Context,
     name: &str,

@@ -17,9 +17,6 @@ const MOST_PASSES: usize = 2;
 const NEARNESS: f64 = 0.06;
 
 /// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none matters more than another.
-///
-/// # Errors
-/// As [`elect`].
 pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
     let elected = elect(mesh, nominees, count, seed)?;
     let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();

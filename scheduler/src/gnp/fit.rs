@@ -104,9 +104,6 @@ pub fn fit(
 
 /// Fits an embedding that is to follow `former`: begins there as well, and ends in its frame (Procrustes), so that an
 /// agent whose distances did not change keeps its coordinate. Otherwise as [`fit`].
-///
-/// # Errors
-/// As [`fit`].
 pub fn refit(
     former: &Embedding,
     epoch: EmbeddingEpoch,

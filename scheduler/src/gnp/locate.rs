@@ -117,9 +117,6 @@ pub struct Locator<'a> {
 
 impl Locator<'_> {
     /// Places one host, as [`Embedding::locate`] does.
-    ///
-    /// # Errors
-    /// As [`Embedding::locate`].
     pub fn locate(&self, measured: &[(AgentId, Rtt)], solver: Solver) -> Result<Placement, LocateError> {
         let number = |&(agent, rtt): &(AgentId, Rtt)| Some((self.agents.binary_search(&agent).ok()?, rtt));
         let mut known: Vec<(usize, Rtt)> = measured.iter().filter_map(number).collect();

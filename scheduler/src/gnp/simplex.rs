@@ -70,9 +70,6 @@ pub(super) fn minimise(
 
 /// As [`minimise`], for points of a length known when compiled, that lie on the stack; only `axes` are moved along. The
 /// answer's cost is never above the start's.
-///
-/// # Errors
-/// As [`minimise`].
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],

@@ -210,9 +210,6 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 
 impl CrawlPolicy {
     /// Looks whether its fields agree with each other: large sites are not asked less often than small ones.
-    ///
-    /// # Errors
-    /// When they do not.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {
@@ -234,9 +231,6 @@ impl PolicyRequest {
     }
 
     /// Looks whether each value is within its bounds, and brings lists of patterns into an order that says nothing.
-    ///
-    /// # Errors
-    /// When one is not.
     pub fn checked(mut self) -> Result<Self, OutOfBounds> {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;

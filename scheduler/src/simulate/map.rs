@@ -19,9 +19,6 @@ pub(super) enum Map {
 impl Map {
     /// Fits the landmarks that share enough round trips; `None` when they are too few or fall into islands: the scheduler
     /// has no map then either.
-    ///
-    /// # Errors
-    /// When the solver fails.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],

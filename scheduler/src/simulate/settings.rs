@@ -220,9 +220,6 @@ fn named<T: Copy>(kind: &'static str, all: &[T], name_of: fn(T) -> &'static str,
 }
 
 /// An ingredient of the refined map by its name.
-///
-/// # Errors
-/// When there is none of this name.
 pub fn ingredient(name: &str) -> Result<&'static str, UnknownName> {
     named("ingredient", &Ingredients::NAMES, |name| name, name)
 }

@@ -77,9 +77,6 @@ fn shared(address: IpAddr) -> String {
 }
 
 /// Asks for an address on behalf of a lease. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
     let Claim { agent, session, task, token, address } = *claim;
     let address = shared(address);
@@ -141,9 +138,6 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
 
 /// Notes where a crawl has found a site, if the lease is the session's: how many sites an address has is nobody else's to say. Not in the
 /// transaction of its [claim]: a site's row is locked by others before tasks.
-///
-/// # Errors
-/// When the database fails.
 pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -165,9 +159,6 @@ pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), 
 
 /// Admits the tasks whose turn at their address has come, at most `limit`, at no more than [`LOOKED_AT`] addresses from `from` on. Returns
 /// how many, and where the next look begins; `None` when it is at the first again.
-///
-/// # Errors
-/// When the database fails.
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,

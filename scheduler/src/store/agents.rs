@@ -87,17 +87,11 @@ pub enum ServiceState {
 }
 
 /// All agents, by name, those that were removed among them.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     read(conn, None).await
 }
 
 /// One agent by its name, be it removed or not.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
     Ok(read(conn, Some(name)).await?.pop())
 }
@@ -213,9 +207,6 @@ pub struct Located {
 }
 
 /// Where every agent stands, those that were removed among them.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
     let rows = sqlx::query!("select id, name, latitude, longitude from agents").fetch_all(conn).await?;
     let located = rows.into_iter().map(|row| {
@@ -226,18 +217,12 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
 }
 
 /// What every agent is called.
-///
-/// # Errors
-/// When the database fails.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
     let rows = sqlx::query!("select id, name from agents").fetch_all(conn).await?;
     Ok(rows.into_iter().map(|row| (AgentId::new(row.id), row.name)).collect())
 }
 
 /// The agent of this name that was not removed.
-///
-/// # Errors
-/// When the database fails.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
     let id = sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name)
         .fetch_optional(conn)
@@ -259,9 +244,6 @@ pub struct Holder {
 }
 
 /// The agent a credential was issued to, be it removed or replaced since.
-///
-/// # Errors
-/// When the database fails.
 pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
     let row = sqlx::query!(
         r#"

@@ -28,9 +28,6 @@ pub struct Alarm {
 }
 
 /// The open alarms, the newest first, at most `limit`; and how many there are.
-///
-/// # Errors
-/// When the database fails.
 pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -61,18 +58,12 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
 }
 
 /// Since when a site's circuit has been open; `None` when it is closed.
-///
-/// # Errors
-/// When the database fails.
 pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
     let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());
     Ok(since.fetch_optional(conn).await?)
 }
 
 /// Opens the circuits of the sites whose crawls the breaker ended; one that is open stays as it is.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
     let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
     let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -94,9 +85,6 @@ pub(super) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &s
 }
 
 /// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let open = sqlx::query_scalar!(
@@ -116,9 +104,6 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
 
 /// Lets sites be crawled again, all that are broken off where none is named; returns how many were, and how many tasks waited for that.
 /// Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
     // Once before, for whoever records an outcome locks tasks before circuits; and once behind, for what was held until it was closed.

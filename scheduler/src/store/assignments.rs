@@ -55,9 +55,6 @@ pub enum Pool<'a> {
 
 /// Located tasks that are not held, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are
 /// skipped.
-///
-/// # Errors
-/// When the database fails or a stored strategy is unknown.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<Waiting>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -108,9 +105,6 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
 }
 
 /// Those of these tasks that still wait for a choice, locked for the transaction; another scheduler's are skipped.
-///
-/// # Errors
-/// When the database fails.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let locked = sqlx::query_scalar!(
@@ -249,9 +243,6 @@ impl<'a> Stored<'a> {
 }
 
 /// Records choices, and moves their tasks to `assigned` where they are not. The tasks must be locked.
-///
-/// # Errors
-/// When the database fails.
 pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
     if made.is_empty() {
         return Ok(());

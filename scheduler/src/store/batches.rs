@@ -67,9 +67,6 @@ impl Progress {
 }
 
 /// A batch by its name.
-///
-/// # Errors
-/// When the database fails or the row is inconsistent.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
     let row = sqlx::query_as!(
         Row,
@@ -85,9 +82,6 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
 }
 
 /// A batch by its name, made when it is new, locked against other submissions until the transaction ends.
-///
-/// # Errors
-/// When the database fails or the row is inconsistent.
 pub async fn lock_or_create(
     conn: &mut PgConnection,
     name: &str,
@@ -118,9 +112,6 @@ pub async fn lock_or_create(
 }
 
 /// Reads a batch's policy.
-///
-/// # Errors
-/// When it is none.
 pub(super) fn policy(text: &str) -> Result<CrawlPolicy, Error> {
     serde_json::from_str(text).map_err(|error| Error::inconsistent("batches", "policy", &error))
 }
@@ -168,9 +159,6 @@ pub struct Listed {
 }
 
 /// The newest batches, the newest first, at most `limit`; and how many there are.
-///
-/// # Errors
-/// When the database fails.
 pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Listed>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -219,9 +207,6 @@ pub struct Ended {
 }
 
 /// Why tasks of the batch failed or were cancelled, by kind, the commonest first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ended>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -255,9 +240,6 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ende
 }
 
 /// How many tasks the batch has, each in its newest round.
-///
-/// # Errors
-/// When the database fails.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"select count(*) as "count!" from tasks where batch_id = $1 and retried_at is null"#,
@@ -269,9 +251,6 @@ pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, 
 }
 
 /// How far the batch is: its tasks in their newest rounds.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"

@@ -47,9 +47,6 @@ pub struct Manners {
 }
 
 /// Keeps a checkpoint, if the agent's session holds the lease. `false` when it does not.
-///
-/// # Errors
-/// When the database fails.
 pub async fn save(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -98,9 +95,6 @@ pub async fn save(
 }
 
 /// The states of these tasks' crawls, of those that have one.
-///
-/// # Errors
-/// When the database fails.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", &tasks);
@@ -109,9 +103,6 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
 }
 
 /// Removes those whose tasks have ended otherwise than by an outcome; returns how many.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"

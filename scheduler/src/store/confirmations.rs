@@ -32,9 +32,6 @@ pub enum Standing {
 }
 
 /// How these sites' confirmations stand; those that have none, or one that ended more than `max_age` ago, are absent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn standing(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -74,9 +71,6 @@ pub struct Wanted {
 
 /// Wants sites confirmed, and holds the tasks that wait for it: they are located, and locked by the caller. A site whose confirmation ended
 /// more than `max_age` ago is confirmed anew; one whose confirmation ends at this moment holds nothing any more.
-///
-/// # Errors
-/// When the database fails.
 pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
@@ -113,9 +107,6 @@ pub struct Next {
 
 /// The sites whose confirmation has been wanted longest, at most `limit`, and so many only that no more than `at_once` are open. Those for
 /// which nobody waits any more are forgotten.
-///
-/// # Errors
-/// When the database fails.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Next, Error> {
     // Locked first: whoever wants one holds its tasks in the same transaction, and they are seen by what follows.
     let wanted = sqlx::query_scalar!(
@@ -154,9 +145,6 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
 }
 
 /// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn tried(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -183,9 +171,6 @@ pub async fn tried(
 
 /// Begins the confirmation of these sites, each by these agents, where it is wanted and has not begun; one by nobody ends at once. Returns
 /// how many ended.
-///
-/// # Errors
-/// When the database fails.
 pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
@@ -220,9 +205,6 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
 
 /// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that
 /// have yet to answer; the longest open first, at most `limit`. One whose order was lost with its session is among them again.
-///
-/// # Errors
-/// When the database fails.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -256,9 +238,6 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
 
 /// Orders these sites measured by these of their confirmers. A site that cannot be measured now gets no order. Returns the
 /// confirmers that got orders.
-///
-/// # Errors
-/// When the database fails.
 pub async fn ask(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],
@@ -291,9 +270,6 @@ pub async fn ask(
 
 /// Notes which confirmers have answered. A round trip counts when it was not older than `max_age` as the confirmation
 /// began, for it may be another site's at the same address; a failure only when it came after the confirmer was asked.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -313,9 +289,6 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
 
 /// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Their tasks
 /// go on; returns how many ended.
-///
-/// # Errors
-/// When the database fails.
 pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"

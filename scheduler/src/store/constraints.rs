@@ -13,9 +13,6 @@ use crate::model::{AgentId, BatchId, SiteId};
 use super::{Error, unsigned};
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
@@ -37,9 +34,6 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
 }
 
 /// The constraints of those of these batches that have some.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
     let rows = sqlx::query!(
         r#"select batch_id, constraints::text as "constraints!" from batch_constraints where batch_id = any($1)"#,
@@ -61,9 +55,6 @@ fn raw(batches: &[BatchId]) -> Vec<i64> {
 }
 
 /// What constraints look at in the agents that are enrolled, be they away.
-///
-/// # Errors
-/// When the database fails.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
     let rows =
         sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").fetch_all(conn).await?;
@@ -74,18 +65,12 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>
 }
 
 /// Sets what the operator calls an agent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
     sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).execute(conn).await?;
     Ok(())
 }
 
 /// An agent's tags, its row locked until the transaction ends; `None` when there is none of this name, or it was removed.
-///
-/// # Errors
-/// When the database fails.
 pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
     let row =
         sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
@@ -96,9 +81,6 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
 
 /// What agents have fetched for these batches in the last 24 hours and are about to, and what a site of each is expected to cost: the mean
 /// of those fetched in that time, or all that its policy allows while there is none. Agents that have nothing of a batch are absent.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -157,9 +139,6 @@ pub async fn spending(
 
 /// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for
 /// that may have them confirmed are absent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -182,9 +161,6 @@ pub async fn to_be_confirmed(
 }
 
 /// Stores who is excluded from a batch, and returns under which number; what is as it was last keeps its number.
-///
-/// # Errors
-/// When the database fails.
 pub async fn remember(
     conn: &mut PgConnection,
     batch: BatchId,

@@ -24,9 +24,6 @@ pub struct Crawled {
 
 /// Compares what crawls saw with what was known when their agents were chosen, and doubts a site's measurements once that is
 /// enough; returns the sites that are doubted now.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();

@@ -19,9 +19,6 @@ pub(super) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
 pub(super) const ENOUGH: i64 = 2;
 
 /// Notes that an agent found the sites at an address to differ.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn note(conn: &mut PgConnection, address: IpAddr, prober: AgentId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -37,9 +34,6 @@ pub(super) async fn note(conn: &mut PgConnection, address: IpAddr, prober: Agent
 }
 
 /// Forgets what is too old to count.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         "delete from address_disagreements where seen_at <= now() - make_interval(secs => $1)",

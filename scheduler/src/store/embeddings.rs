@@ -48,18 +48,12 @@ pub struct Newest {
 }
 
 /// The epoch of the newest embedding; `None` before the first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
     let epoch = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1");
     Ok(epoch.fetch_optional(conn).await?.map(EmbeddingEpoch::new))
 }
 
 /// The newest embedding; `None` before the first.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error> {
     let Some(row) =
         sqlx::query!("select epoch, dimensions, landmarks, fit_error from embeddings order by epoch desc limit 1")
@@ -91,9 +85,6 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
 }
 
 /// How the newest embedding stands; `None` before the first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
     let row = sqlx::query!(
         r#"
@@ -138,9 +129,6 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
 }
 
 /// The pairs of agents of which a direction was measured since then, the smaller identifier first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
     since: DateTime<Utc>,
@@ -158,9 +146,6 @@ pub async fn pairs_measured_since(
 }
 
 /// Draws the number of the next embedding. Numbers may be skipped.
-///
-/// # Errors
-/// When the database fails.
 pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error> {
     let epoch = sqlx::query_scalar!(r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!""#)
         .fetch_one(conn)
@@ -169,9 +154,6 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
 }
 
 /// The database's clock: as of when what is read next is known.
-///
-/// # Errors
-/// When the database fails.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     Ok(sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).fetch_one(conn).await?)
 }
@@ -193,9 +175,6 @@ pub struct Fitted<'a> {
 
 /// Makes a fit the newest embedding, in the caller's transaction. `false`, and nothing changed, when another took over
 /// from `former` meanwhile.
-///
-/// # Errors
-/// When the database fails.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &Fitted<'_>,
@@ -283,9 +262,6 @@ pub struct Epoch {
 }
 
 /// The newest epochs, newest first, at most `limit`.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, Error> {
     const TABLE: &str = "embedding_history";
     let rows = sqlx::query!(
@@ -319,9 +295,6 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
 /// Forgets embeddings beyond the newest `keep` in which no site lies any more, after forgetting in them the placements of
 /// sites without an open task: those are located anew when they get one. At most `limit` placements and ten embeddings
 /// a call; returns how many rows of both went.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
     let surplus = sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep)
         .fetch_all(&mut *conn)

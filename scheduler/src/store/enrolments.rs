@@ -188,9 +188,6 @@ impl From<sqlx::Error> for RedeemError {
 }
 
 /// Makes a token for each agent that is wanted, or none. Run in a transaction.
-///
-/// # Errors
-/// When a name gets none, or the database fails.
 pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
     // Two operators at once must not find the same name free.
     sqlx::query!("select pg_advisory_xact_lock(7172)").fetch_one(&mut *conn).await?;

@@ -124,9 +124,6 @@ pub struct Past {
 
 impl Past {
     /// All since `at`, of what has been committed by now.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
     }
@@ -185,9 +182,6 @@ impl From<Row> for Event {
 }
 
 /// The newest events, at most `limit`.
-///
-/// # Errors
-/// When the database fails.
 pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = sqlx::query_as!(
@@ -222,9 +216,6 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
 }
 
 /// The next [`PAGE`] events of the past, and where to continue; none behind the last.
-///
-/// # Errors
-/// When the database fails.
 pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
     let rows = sqlx::query_as!(
         Row,
@@ -263,9 +254,6 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
 }
 
 /// The next [`PAGE`] events behind `after`.
-///
-/// # Errors
-/// When the database fails.
 pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = sqlx::query_as!(
@@ -328,9 +316,6 @@ fn in_order(rows: Vec<Row>) -> Vec<Event> {
 
 /// Deletes events older than `keep`, the oldest first, at most some thousands; returns how many. Events of transactions that
 /// are yet to come were copied from another server: nobody could read them in order, so they go too.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"

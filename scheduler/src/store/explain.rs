@@ -53,9 +53,6 @@ pub struct Choice {
 }
 
 /// The site's tasks, of one batch or of all, newest first; of one choice where that is asked about.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,
@@ -97,9 +94,6 @@ pub async fn tasks(
 }
 
 /// The choices for these tasks, newest first, or the one asked about.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
     let ids: Vec<i64> = tasks.iter().map(|task| task.id.get()).collect();
     let rows = sqlx::query_as!(

@@ -59,9 +59,6 @@ impl SiteFacts {
 }
 
 /// What is known of the sites of these tasks.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
@@ -108,9 +105,6 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
 
 /// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
 /// round trip or fetched nothing are left out, and so are those that were taken over: what they took is not their last agent's alone.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
     let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
@@ -161,9 +155,6 @@ pub struct CrawledSite {
 }
 
 /// The network of each of these sites, and its newest crawls.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, CrawledSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -198,9 +189,6 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 }
 
 /// What the newest crawls of the agents that are there say of the map. Those whose round trip nobody had predicted say nothing.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let preferring = Strategy::ALL.into_iter().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();

@@ -17,9 +17,6 @@ pub enum FitRequest {
 }
 
 /// Asks for a fit; a refusal from before is forgotten.
-///
-/// # Errors
-/// When the database fails.
 pub async fn ask(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -33,9 +30,6 @@ pub async fn ask(conn: &mut PgConnection) -> Result<(), Error> {
 }
 
 /// How the newest request stands.
-///
-/// # Errors
-/// When the database fails.
 pub async fn state(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     let refused = sqlx::query_scalar!("select refused from fit_requests").fetch_optional(conn).await?;
     Ok(match refused {
@@ -46,18 +40,12 @@ pub async fn state(conn: &mut PgConnection) -> Result<FitRequest, Error> {
 }
 
 /// Says why an open request cannot be followed.
-///
-/// # Errors
-/// When the database fails.
 pub async fn refuse(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
     sqlx::query!("update fit_requests set refused = $1 where refused is null", why).execute(conn).await?;
     Ok(())
 }
 
 /// Ends the requests from before `as_of`: a fit of what was known then has taken over.
-///
-/// # Errors
-/// When the database fails.
 pub async fn answer(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
     sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).execute(conn).await?;
     Ok(())

@@ -51,9 +51,6 @@ impl Cause {
 
 /// Holds tasks, in place of what held them before; returns those that wait from now on. They are located, and locked by the caller. A
 /// task that is held for the same cause again keeps its turn.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -111,9 +108,6 @@ pub enum Which<'a> {
 
 /// Lets tasks go on, at most `limit`; returns them with their sites. A task that somebody else is at stays held where it is looked for
 /// again, and is waited for where it is not.
-///
-/// # Errors
-/// When the database fails.
 pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> Result<Vec<(TaskId, SiteId)>, Error> {
     let next = match which {
         Which::Due => {
@@ -190,9 +184,6 @@ fn raw(sites: &[SiteId]) -> Vec<i64> {
 
 /// Lets those go on that have waited longest at each address, as many as it has places for, at most `limit`; they keep their place
 /// until they are crawled there. Returns how many.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn admit(conn: &mut PgConnection, places: &[(String, i64)], limit: i64) -> Result<u64, Error> {
     let (addresses, places): (Vec<&str>, Vec<i64>) =
         places.iter().map(|(address, places)| (address.as_str(), *places)).unzip();
@@ -226,9 +217,6 @@ pub(super) async fn admit(conn: &mut PgConnection, places: &[(String, i64)], lim
 }
 
 /// Ends whatever holds these tasks, as they move on: out of `located`, or to their crawl. They are locked by the caller.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn end(conn: &mut PgConnection, tasks: &[i64]) -> Result<(), Error> {
     sqlx::query!(
         r#"

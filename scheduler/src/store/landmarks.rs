@@ -95,9 +95,6 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 
 /// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
 /// there is none.
-///
-/// # Errors
-/// When the database fails.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
     let row = sqlx::query!(
         r#"
@@ -143,9 +140,6 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
 }
 
 /// Connected agents that no other has measured, by name: without a beacon, or tried in vain.
-///
-/// # Errors
-/// When the database fails.
 pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -173,9 +167,6 @@ fn seconds(seconds: f64) -> Duration {
 }
 
 /// The landmarks, in order of choice.
-///
-/// # Errors
-/// When the database fails.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -208,9 +199,6 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
 }
 
 /// The agents with an active session, by identifier.
-///
-/// # Errors
-/// When the database fails.
 pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error> {
     let rows = sqlx::query!(
         r#"

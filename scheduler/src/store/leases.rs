@@ -48,9 +48,6 @@ pub struct Held {
 }
 
 /// The active leases of an agent, the oldest first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -90,9 +87,6 @@ pub struct Free {
 
 /// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
 /// longer active, or to an agent that drains or has paused. The caller commits before it sends.
-///
-/// # Errors
-/// When the database fails or a stored policy is out of range.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
     let asking = Free { agent, session, slots: 0 };
     let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
@@ -108,9 +102,6 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 
 /// As [`grant`], for several agents and into slots known to be free, as counting those of thousands would be most of the work: only
 /// its own session grants to an agent. Grants come in the order of the agents that ask, each once and [locked](lock) before.
-///
-/// # Errors
-/// When the database fails or a stored policy is out of range.
 pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -122,9 +113,6 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
 /// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
 /// without those whose session has ended, or that drain or have paused. Of rows that one transaction locks, these come before those of
 /// tasks.
-///
-/// # Errors
-/// When the database fails.
 pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, i32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
@@ -215,9 +203,6 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
 
 /// Binds the leases an agent says it holds to its new session: those that are still active, its own, and of the
 /// token it names. Returns them.
-///
-/// # Errors
-/// When the database fails.
 pub async fn rebind(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -245,9 +230,6 @@ pub async fn rebind(
 
 /// Takes back one lease that its agent hands back, or whose crawl crashed: then `crash` says with what, and a task that
 /// crashed `max_crashes` times is given up. `false`: the lease was not active, or not this agent's.
-///
-/// # Errors
-/// When the database fails.
 pub async fn release(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -262,9 +244,6 @@ pub async fn release(
 
 /// Takes back a lease whose agent hands it back because the site asked to be left alone: nobody is to crawl it before `pause` is over.
 /// `false`: the lease was not active, or not this agent's. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn pause(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -280,9 +259,6 @@ pub async fn pause(
 }
 
 /// The agent that was granted this lease; `None` when nobody was.
-///
-/// # Errors
-/// When the database fails.
 pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
     let agent =
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
@@ -293,9 +269,6 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
 
 /// The leases of this session that were revoked and whose agent has not been told; from now on it has. The caller commits
 /// before it sends.
-///
-/// # Errors
-/// When the database fails.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -312,9 +285,6 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
 
 /// Takes back the active leases of every session that has ended. Where the agent was lost, or came back without them, that
 /// counts as a crash of their tasks: one that crashed `max_crashes` times is given up. Returns how many.
-///
-/// # Errors
-/// When the database fails.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"

@@ -37,9 +37,6 @@ pub struct Said {
 }
 
 /// Records what the agent of a session says, if it does.
-///
-/// # Errors
-/// When the database fails.
 pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
     let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
@@ -89,9 +86,6 @@ pub struct Held {
 }
 
 /// What the agents hold: their crawls under way, and at most `MOST_COUNTED` of what waits at each.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -124,9 +118,6 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
 
 /// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
 /// comes back; what it holds is its own until its session expires, and what is new goes to others.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -215,9 +206,6 @@ pub struct Waiting {
 
 /// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that,
 /// and are left out.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
     let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
@@ -284,9 +272,6 @@ pub(super) fn listed(
 }
 
 /// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may pass on.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();

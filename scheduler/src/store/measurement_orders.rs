@@ -113,9 +113,6 @@ pub struct MeshPlan {
 }
 
 /// Marks the agent's unsent orders as sent on this session and returns them, oldest first.
-///
-/// # Errors
-/// When the database fails.
 pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -163,9 +160,6 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
 
 /// Ends the orders that will not be answered. A prober that is gone is asked no more; one that let the time pass
 /// failed to measure, and that is recorded, so that its target moves on.
-///
-/// # Errors
-/// When the database fails.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -208,9 +202,6 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
 }
 
 /// Orders what is due in the mesh of connected agents, landmarks first, and returns the probers that got orders.
-///
-/// # Errors
-/// When the database fails.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     let probers = sqlx::query_scalar!(
         r#"
@@ -267,9 +258,6 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
 }
 
 /// How many site orders each of these probers holds.
-///
-/// # Errors
-/// When the database fails.
 pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -292,9 +280,6 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
 /// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait, and came after
 /// the site was last doubted; a failure only when it came after the task began to wait. A prober that sees the site at an
 /// address that has an open order waits for it.
-///
-/// # Errors
-/// When the database fails.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -341,9 +326,6 @@ pub async fn due_sites(
 
 /// Orders these sites measured. A site that got an order meanwhile, or whose address did, gets none. Returns the probers that
 /// got orders.
-///
-/// # Errors
-/// When the database fails.
 pub async fn order_sites(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],
@@ -373,9 +355,6 @@ pub async fn order_sites(
 }
 
 /// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
-///
-/// # Errors
-/// When the database fails.
 pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
     let row = sqlx::query!(
         r#"

@@ -107,9 +107,6 @@ pub struct Coverage {
 }
 
 /// Records the answer to an order, ends the order, and for a site settles the origin the prober saw.
-///
-/// # Errors
-/// When the database fails.
 pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -218,17 +215,11 @@ async fn upsert_beacon(
 }
 
 /// Every round trip known between agents, as far as those who measured are believed.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::Believed).await
 }
 
 /// Every round trip known between agents, of those too who are not believed: what they are judged by.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::All).await
 }
@@ -261,9 +252,6 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
 }
 
 /// Which of these probers has never tried which of these connected targets' beacons: (prober, target), at most `limit`.
-///
-/// # Errors
-/// When the database fails.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -292,9 +280,6 @@ pub async fn mesh_gaps(
 }
 
 /// How much of the mesh among these agents is measured, when each measures at most `peers` others.
-///
-/// # Errors
-/// When the database fails.
 pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -> Result<Coverage, Error> {
     let ids = raw_agents(agents);
     let others = i64::try_from(ids.len().saturating_sub(1)).unwrap_or(i64::MAX).min(i64::from(peers));
@@ -320,9 +305,6 @@ pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -
 }
 
 /// The round trips known of these sites, as far as those who measured are believed; sites without any are absent.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn of_sites(
     conn: &mut PgConnection,
     sites: &[SiteId],

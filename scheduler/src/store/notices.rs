@@ -8,9 +8,6 @@ use super::Error;
 const CHANNEL: &str = "landfall";
 
 /// Tells every listener. Nothing waits for the disk: there is nothing in it to be kept.
-///
-/// # Errors
-/// When the database fails.
 pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error> {
     sqlx::query!(
         r#"select set_config('synchronous_commit', 'off', false) as off, pg_notify($1, $2) as "told: ()""#,
@@ -28,9 +25,6 @@ pub struct Listener(PgListener);
 
 impl Listener {
     /// Connects and listens.
-    ///
-    /// # Errors
-    /// When the database cannot be reached.
     pub async fn connect(options: PgConnectOptions) -> Result<Self, Error> {
         let pool = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
         let mut listener = PgListener::connect_with(&pool.connect_with(options).await?).await?;
@@ -40,17 +34,11 @@ impl Listener {
     }
 
     /// The next notice; `None` when the connection is gone. Nothing is lost when it is not awaited to its end.
-    ///
-    /// # Errors
-    /// When the connection fails.
     pub async fn next(&mut self) -> Result<Option<String>, Error> {
         Ok(self.0.try_recv().await?.map(|notice| notice.payload().to_owned()))
     }
 
     /// Asks whether the connection lives.
-    ///
-    /// # Errors
-    /// When it does not.
     pub async fn ping(&mut self) -> Result<(), Error> {
         self.0.execute("").await?;
         Ok(())

@@ -67,9 +67,6 @@ pub enum Answer {
 
 /// Records outcomes of one agent or several, each once; answers come in the order of the reports. Run in a transaction: the tasks'
 /// rows are locked for its length.
-///
-/// # Errors
-/// When the database fails.
 pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<Answer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
@@ -317,9 +314,6 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
 }
 
 /// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
-///
-/// # Errors
-/// When the database fails.
 pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(

@@ -20,9 +20,6 @@ pub struct Located {
 }
 
 /// The placements of these sites in one embedding; sites not located in it are absent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn sites(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -45,9 +42,6 @@ pub async fn sites(
 }
 
 /// Records where sites lie, in place of what was known before.
-///
-/// # Errors
-/// When the database fails.
 pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), Error> {
     let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
     let mut sites = Vec::with_capacity(located.len());
@@ -96,9 +90,6 @@ pub struct Outdated {
 
 /// Sites that lie in an older embedding and were not [set aside](set_idle), at most `limit`; those placed last come first:
 /// of what was placed long ago, most is about to end.
-///
-/// # Errors
-/// When the database fails.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<Outdated>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -119,9 +110,6 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
 }
 
 /// Sets placements in embeddings before `epoch` aside, as no task needs them: they stay in their embedding until their sites are located anew.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!(
         // One that was placed anew meanwhile is needed again.
@@ -135,9 +123,6 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
 }
 
 /// Forgets the placements of sites that lie in an older embedding than this one.
-///
-/// # Errors
-/// When the database fails.
 pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", &raw_sites(sites), epoch.get())
         .execute(conn)

@@ -14,9 +14,6 @@ use super::Error;
 const FEW: u64 = 1_000;
 
 /// Until the transaction ends plans are made anew, and by index: tables are about to grow under them.
-///
-/// # Errors
-/// When the database fails.
 pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").execute(&mut *conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -27,9 +24,6 @@ pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
 
 /// Until the transaction ends rows in an order are read by the index that has it, as far as they are asked for: who pages through many
 /// would else have all of them sorted for every page, wherever the planner thinks that there are few.
-///
-/// # Errors
-/// When the database fails.
 pub async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
         .fetch_one(conn)
@@ -39,9 +33,6 @@ pub async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
 
 /// Counts sites and tasks anew for the planner after so many tasks were added, where that is a tenth of them: once the transaction is
 /// committed every connection plans for what there is. Somebody else who counts at this moment is enough.
-///
-/// # Errors
-/// When the database fails.
 pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
     if added < FEW {
         return Ok(());

@@ -35,9 +35,6 @@ impl Source {
 const CHUNK: usize = 10_000;
 
 /// Takes down where lists say sites are: the newest list counts. What is said of a name that proved to be another site is that site's.
-///
-/// # Errors
-/// When the database fails.
 pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
     for chunk in listed.chunks(CHUNK) {
         let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();
@@ -72,9 +69,6 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
 }
 
 /// Those of these sites of which no list says where they are, and the address at which the nearest prober sees each.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -97,9 +91,6 @@ pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(
 }
 
 /// Takes down where a file says that sites are, unless a list has said so.
-///
-/// # Errors
-/// When the database fails.
 pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) -> Result<(), Error> {
     let sites: Vec<i64> = found.iter().map(|(site, _)| site.get()).collect();
     let latitudes: Vec<f64> = found.iter().map(|(_, position)| position.latitude()).collect();
@@ -129,9 +120,6 @@ pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) ->
 }
 
 /// Where sites are, and who says so; those of which nobody does are absent.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, (Position, Source)>, Error> {
     let rows = sqlx::query!(
         r#"

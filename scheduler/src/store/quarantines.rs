@@ -46,9 +46,6 @@ fn evidence_of(name: &str) -> Result<Kind, Error> {
 }
 
 /// The open quarantines, by agent.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -69,9 +66,6 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
 }
 
 /// Opens a quarantine, or renews the reason of the open one. `true` when it is new.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     let new = sqlx::query_scalar!(
         r#"
@@ -92,9 +86,6 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
 
 /// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
 /// one that counted, of sites where it was held for those; releases it after `enough` in a row. `true` when it was released.
-///
-/// # Errors
-/// When the database fails.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"
@@ -122,9 +113,6 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
 
 /// Releases an agent by hand and forgets what it measured, so that it is judged by what it measures from now on.
 /// `false` when it was not quarantined.
-///
-/// # Errors
-/// When the database fails.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
     let released = sqlx::query!(
@@ -143,17 +131,11 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
 }
 
 /// The open alarm: why the map cannot be trusted.
-///
-/// # Errors
-/// When the database fails.
 pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     Ok(sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").fetch_optional(conn).await?)
 }
 
 /// Raises the alarm, or renews its reason. `true` when it is new.
-///
-/// # Errors
-/// When the database fails.
 pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
     let new = sqlx::query_scalar!(
         r#"
@@ -169,18 +151,12 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
 }
 
 /// Ends the alarm; `false` when there was none.
-///
-/// # Errors
-/// When the database fails.
 pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").execute(conn).await?;
     Ok(ended.rows_affected() > 0)
 }
 
 /// The sites that were measured last and by most, at most `limit` of them: what agents are judged by.
-///
-/// # Errors
-/// When the database fails.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
     let sites = sqlx::query_scalar!(
         r#"
@@ -200,9 +176,6 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
 
 /// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said
 /// of sites, what it said before is left out once it has measured `enough` of them since.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn sites_of_all(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -236,9 +209,6 @@ pub async fn sites_of_all(
 
 /// What the connected agents that are quarantined for what they said of sites should measure again of these sites, at most
 /// `most` an agent: those they have not measured since, or not for `max_age`.
-///
-/// # Errors
-/// When the database fails.
 pub async fn on_probation(
     conn: &mut PgConnection,
     sites: &[SiteId],

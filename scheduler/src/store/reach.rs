@@ -76,9 +76,6 @@ pub struct Asked {
 }
 
 /// The ways that are asked for: what is wrong first, then by name.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -171,9 +168,6 @@ pub struct Trouble {
 }
 
 /// The cause that most agents have that did not reach another; `None` where all do that tried.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> {
     let row = sqlx::query!(
         r#"

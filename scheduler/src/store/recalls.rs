@@ -49,9 +49,6 @@ pub struct UnderWay {
 /// The crawls that are planned together and were never recalled, that have been under way for `least`: those that go on longest, as far as
 /// that was predicted, at most `limit`. Left out are those whose site has turned its crawl away or is left alone, as another agent would
 /// have to leave it alone as well; and those for whose address others wait, which would have it first.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -119,9 +116,6 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
 }
 
 /// How many crawls each agent is about to get, because they were asked for on its behalf.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -138,9 +132,6 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
 }
 
 /// Asks for a lease. `false`: it has ended, somebody is at its task, or it was asked for before.
-///
-/// # Errors
-/// When the database fails.
 pub async fn ask(
     conn: &mut PgConnection,
     crawl: &UnderWay,
@@ -185,9 +176,6 @@ pub struct Order {
 }
 
 /// The recalls that this session has not been told; from now on it has. The caller commits before it sends.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -221,9 +209,6 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
 }
 
 /// Tells an agent anew what it was asked for, as it is on a new session.
-///
-/// # Errors
-/// When the database fails.
 pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -240,9 +225,6 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
 }
 
 /// Takes back a lease that was asked for: its task is chosen for anew. `false`: it was not asked for, not active, or not this agent's.
-///
-/// # Errors
-/// When the database fails.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
     let recalled = of_last_leases(conn, &[task]).await?.remove(&task);
     if recalled.is_none_or(|recalled| recalled.token != token) {
@@ -265,9 +247,6 @@ pub struct Recalled {
 }
 
 /// Of these tasks, those whose last lease was asked for.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Recalled>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(

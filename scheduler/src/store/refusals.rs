@@ -76,9 +76,6 @@ pub struct Count {
 }
 
 /// Counts a refusal, and logs it.
-///
-/// # Errors
-/// When the database fails.
 pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
     let counted = sqlx::query!(
         r#"
@@ -99,9 +96,6 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
 }
 
 /// What an agent was refused, the newest first.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -85,9 +85,6 @@ pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Resul
 }
 
 /// Removes the next tasks, and the batch with the last of them. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Place) -> Result<Step, ChangeError> {
     let going = sqlx::query!(
         r#"

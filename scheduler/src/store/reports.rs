@@ -131,9 +131,6 @@ pub struct Key {
 }
 
 /// The next rows behind `after`, at most `limit`.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn assignments(
     conn: &mut PgConnection,
     wanted: &Wanted,
@@ -209,9 +206,6 @@ pub async fn assignments(
 }
 
 /// How many rows there are behind `after`.
-///
-/// # Errors
-/// When the database fails.
 pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) -> Result<u64, Error> {
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(

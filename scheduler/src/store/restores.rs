@@ -46,9 +46,6 @@ impl Restored {
 }
 
 /// Every number up to this was given out, or may have been, before the newest restore; 0 where there was none.
-///
-/// # Errors
-/// When the database fails.
 pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
     Ok(sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).fetch_one(conn).await?)
 }
@@ -59,27 +56,18 @@ pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
 }
 
 /// Marks an empty database as one that is being restored; [`rewind`] takes the mark away.
-///
-/// # Errors
-/// When the database fails.
 pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("create table restore_under_way ()").execute(conn).await?;
     Ok(())
 }
 
 /// Takes the mark away from a database into which nothing was restored.
-///
-/// # Errors
-/// When the database fails.
 pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("drop table if exists restore_under_way").execute(conn).await?;
     Ok(())
 }
 
 /// Whether a restore into this database has begun and not ended.
-///
-/// # Errors
-/// When the database fails.
 pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
     let marked = sqlx::query_scalar("select to_regclass('restore_under_way') is not null").fetch_one(conn).await?;
     Ok(marked)
@@ -88,9 +76,6 @@ pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
 /// Makes a database whose rows were brought back fit to go on: lifts every number above what anybody can have seen, ends
 /// sessions and leases, voids open enrolment tokens, forgets orders and schedulers, and notes the restore. Run in a transaction, on
 /// the newest schema.
-///
-/// # Errors
-/// When the database fails.
 pub async fn rewind(
     conn: &mut PgConnection,
     backed_up_at: DateTime<Utc>,
@@ -179,9 +164,6 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
 }
 
 /// The newest restore that no scheduler has told of; from now on one has.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -48,9 +48,6 @@ impl Subject {
 }
 
 /// Deletes the next piece of what was over `keep` ago; returns whether there may be more. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
     let secs = keep.as_secs_f64();
     let pruned = match subject {

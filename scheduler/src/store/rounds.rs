@@ -20,9 +20,6 @@ pub struct Recrawled {
 }
 
 /// Makes the next round of tasks whose time has come, by Postgres' clock, at most `limit`. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, Error> {
     let due = sqlx::query_scalar!(
         r#"
@@ -67,9 +64,6 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
 
 /// Makes the next round of these tasks' sites, each once, and returns how many; of names that proved to be one site one goes again,
 /// under that site. The tasks have ended and are locked by the caller.
-///
-/// # Errors
-/// When the database fails.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let made = sqlx::query!(
@@ -108,9 +102,6 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
 }
 
 /// Ends the recrawls of a batch, or of some of its sites, under whichever name; returns of how many tasks.
-///
-/// # Errors
-/// When the database fails.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[i64]>) -> Result<u64, Error> {
     let ended = sqlx::query!(
         r#"

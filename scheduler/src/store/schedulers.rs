@@ -13,9 +13,6 @@ use super::sessions::micros;
 use super::{Error, terms};
 
 /// Enters this process.
-///
-/// # Errors
-/// When the database fails.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
     let id = sqlx::query_scalar!(
         "insert into schedulers (url, expires_at) values ($1, now() + $2 * interval '1 microsecond') returning id",
@@ -28,9 +25,6 @@ pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<
 }
 
 /// Renews it. `false`: it has expired, or is not there any more.
-///
-/// # Errors
-/// When the database fails.
 pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -46,9 +40,6 @@ pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Durati
 }
 
 /// Ends it: its duties are free at once. Run in a transaction.
-///
-/// # Errors
-/// When the database fails.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
     sqlx::query!("delete from schedulers where id = $1", scheduler.get()).execute(conn).await?;
@@ -56,9 +47,6 @@ pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<()
 }
 
 /// How the other running schedulers are dialled, those that started first before the others.
-///
-/// # Errors
-/// When the database fails.
 pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, Error> {
     let urls = sqlx::query_scalar!(
         r#"
@@ -73,9 +61,6 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
 }
 
 /// Forgets the processes that ended without a word, once nothing is theirs any more.
-///
-/// # Errors
-/// When the database fails.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

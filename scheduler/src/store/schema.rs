@@ -165,9 +165,6 @@ async fn obstacle(
 }
 
 /// What it means that the database has a migration that this program does not have, or has otherwise.
-///
-/// # Errors
-/// When the database fails.
 pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
     let database = place(conn).await?.database;
     // Not checked when it is compiled: the table may be missing, or another program's.

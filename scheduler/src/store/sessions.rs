@@ -230,9 +230,6 @@ pub struct Standing {
 }
 
 /// The agent's newest session; `None` when it never connected.
-///
-/// # Errors
-/// When the database fails.
 pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
     let row = sqlx::query!(
         r#"
@@ -256,9 +253,6 @@ pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<St
 }
 
 /// Why a session ended; `None` while it has not, or nobody said.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
     let name = sqlx::query_scalar!("select end_cause::text from sessions where id = $1", session.get())
         .fetch_optional(conn)
@@ -274,9 +268,6 @@ pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Op
 }
 
 /// Ends a session whose agent said goodbye.
-///
-/// # Errors
-/// When the database fails.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         "update sessions set state = 'closed', end_cause = $2::text::session_end, ended_at = now() where id = $1 and state = 'active'",
@@ -320,9 +311,6 @@ pub(super) async fn extend(
 
 /// Marks the sessions whose time has passed, and returns their agents. Their leases move in a later transaction, so
 /// that a late heartbeat finds the session ended and cannot revive an agent whose tasks have moved.
-///
-/// # Errors
-/// When the database fails.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     let agents = sqlx::query_scalar!(
         r#"

@@ -11,35 +11,23 @@ use super::Error;
 use super::sessions::micros;
 
 /// The contact URL that every request carries; none until the operator sets one.
-///
-/// # Errors
-/// When the database fails.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     Ok(sqlx::query_scalar!("select contact_url from settings").fetch_one(conn).await?)
 }
 
 /// Sets the contact URL.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Result<(), Error> {
     sqlx::query!("update settings set contact_url = $1", contact_url).execute(conn).await?;
     Ok(())
 }
 
 /// Keeps all others from changing settings or landmarks until the transaction ends; whoever changes either takes turns.
-///
-/// # Errors
-/// When the database fails.
 pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query_scalar!("select singleton from settings for update").fetch_one(conn).await?;
     Ok(())
 }
 
 /// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
-///
-/// # Errors
-/// When the database fails or the row is inconsistent.
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").fetch_one(conn).await?;
     stored
@@ -50,9 +38,6 @@ pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
 }
 
 /// Sets the dimensions asked of the embedding.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
     // More landmarks than an i32 counts cannot exist, so neither can more dimensions.
     let dimensions = dimensions.map(|dimensions| i32::try_from(dimensions).unwrap_or(i32::MAX));
@@ -88,9 +73,6 @@ impl OperatorTokens {
 }
 
 /// The operator's tokens.
-///
-/// # Errors
-/// When the database fails or the row is inconsistent.
 pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, Error> {
     let row = sqlx::query!(
         r#"
@@ -114,9 +96,6 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
 
 /// Puts a token in the place of the one in force, which must be `known`; that one is accepted for so long still. Returns until when;
 /// `None`, and nothing is changed, where another is in force.
-///
-/// # Errors
-/// When the database fails.
 pub async fn replace_operator_token(
     conn: &mut PgConnection,
     known: &SecretHash,
@@ -141,9 +120,6 @@ pub async fn replace_operator_token(
 }
 
 /// Sets the operator's token, whatever it was.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<(), Error> {
     sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).execute(conn).await?;
     Ok(())
@@ -151,9 +127,6 @@ pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash)
 
 /// Makes this the operator's token unless there is one; returns the hash in force afterwards. Schedulers that start at
 /// once on one database agree on the first.
-///
-/// # Errors
-/// When the database fails or the row is inconsistent.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .execute(&mut *conn)
@@ -162,9 +135,6 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
 }
 
 /// Makes this the fingerprint of the authority that agents trust unless there is one; returns the one in force afterwards.
-///
-/// # Errors
-/// When the database fails.
 pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
     sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint)
         .execute(&mut *conn)
@@ -174,9 +144,6 @@ pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) ->
 }
 
 /// Replaces the authority that agents trust: they must be enrolled anew.
-///
-/// # Errors
-/// When the database fails.
 pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
     sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).execute(conn).await?;
     Ok(())

@@ -38,9 +38,6 @@ pub(super) struct Seen {
 }
 
 /// Notes where a prober saw a site that it measured; returns the requests it sent before that no measurement counts yet.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<i64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
@@ -49,9 +46,6 @@ pub(super) async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<i64,
 }
 
 /// Forgets where a prober saw a site, and returns the requests as [`measured`] does.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<i64, Error> {
     let former = sqlx::query_scalar!(
         "delete from site_sightings where site_id = $1 and prober_id = $2 returning requests",
@@ -65,9 +59,6 @@ pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentI
 
 /// Notes where a prober saw a site that it did not measure. `had_turn`: its order held the turn at an address, so that it
 /// should have. Returns how often in a row it should have and did not.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn postponed(
     conn: &mut PgConnection,
     seen: Seen,
@@ -125,9 +116,6 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
 }
 
 /// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sighting>, Error> {
     const TABLE: &str = "site_sightings";
     let rows = sqlx::query!(

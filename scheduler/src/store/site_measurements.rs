@@ -20,9 +20,6 @@ const POSTPONED_AGAIN: &str = "the name leads to another address each time";
 const POSTPONED_NOWHERE: &str = "postponed by the prober, without an address";
 
 /// Stores what a prober reported of a site. `had_turn`: its order held the turn at an address.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,

@@ -145,9 +145,6 @@ pub struct Candidate {
 }
 
 /// The site somebody means: by its name, by its origin, or by another spelling of either.
-///
-/// # Errors
-/// When the database fails.
 pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Site>, Error> {
     let row = sqlx::query!(
         r#"
@@ -178,9 +175,6 @@ impl Site {
 }
 
 /// The newest measurement from each prober, by the prober's name.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteMeasurement>, Error> {
     const TABLE: &str = "site_measurements";
     let rows = sqlx::query!(
@@ -220,9 +214,6 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
 }
 
 /// The site's place in the newest embedding it was located in.
-///
-/// # Errors
-/// When the database fails.
 pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<SitePlacement>, Error> {
     let row = sqlx::query!(
         "select epoch, coordinate, fit_error from site_placements where site_id = any($1) order by epoch desc limit 1",
@@ -238,9 +229,6 @@ pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Si
 }
 
 /// The site's newest tasks, newest first.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>, Error> {
     let mut candidates = candidates(conn, site).await?;
     let rows = sqlx::query!(

@@ -21,9 +21,6 @@ const MOVE_TRIES: u32 = 3;
 ///
 /// Of two tasks of one batch and round at one origin only one is kept: the one that was begun, else the one of the
 /// site that stands for the origin. The other is cancelled and says why.
-///
-/// # Errors
-/// When the database fails.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an origin that is none");
@@ -52,9 +49,6 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
 }
 
 /// Which of these sites are still to be settled.
-///
-/// # Errors
-/// When the database fails.
 pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =
@@ -188,9 +182,6 @@ async fn cancel(conn: &mut PgConnection, tasks: &[i64], of: SiteId) -> Result<()
 }
 
 /// Moves what was submitted under a name while that proved to be another site's to the site that stands for it.
-///
-/// # Errors
-/// When the database fails.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // One by one, because two aliases of one site may meet in one batch; there are few.
     for (alias, keeper) in aliases {

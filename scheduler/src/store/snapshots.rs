@@ -27,9 +27,6 @@ pub struct Snapshot {
 
 /// Begins a transaction that sees one moment until the connection is closed, and lets others see it. Plain statements: a schema of
 /// a former release is described as well.
-///
-/// # Errors
-/// When the database fails.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     // It stands still in its transaction while others read.
     sqlx::query("set idle_in_transaction_session_timeout = 0").execute(&mut *conn).await?;
@@ -61,9 +58,6 @@ pub struct Place {
 }
 
 /// Looks at a database, whatever it holds.
-///
-/// # Errors
-/// When the database fails.
 pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,
@@ -80,9 +74,6 @@ pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
 }
 
 /// Tells the planner what the tables hold.
-///
-/// # Errors
-/// When the database fails.
 pub async fn analyze(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("analyze").execute(conn).await?;
     Ok(())

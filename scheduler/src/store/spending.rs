@@ -9,9 +9,6 @@ use crate::model::{AgentId, TaskId};
 use super::Error;
 
 /// Adds what crawls of batches with a quota fetched. Run in the transaction that records their outcomes.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn add(conn: &mut PgConnection, fetched: &[(TaskId, AgentId, u64)]) -> Result<(), Error> {
     let tasks: Vec<i64> = fetched.iter().map(|(task, ..)| task.get()).collect();
     let agents: Vec<i64> = fetched.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -40,9 +37,6 @@ pub(super) async fn add(conn: &mut PgConnection, fetched: &[(TaskId, AgentId, u6
 }
 
 /// Deletes the hours that count no more.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
     let pruned = sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").execute(conn);
     Ok(pruned.await?.rows_affected())

@@ -35,9 +35,6 @@ pub struct Begun {
 }
 
 /// Lets submitted tasks begin to be measured, at most `limit`, while fewer than `at_once` are.
-///
-/// # Errors
-/// When the database fails.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Begun, Error> {
     let measuring = sqlx::query_scalar!(
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
@@ -70,9 +67,6 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
 
 /// The sites of measuring tasks that each of these probers has measured or failed to measure, by the rule of
 /// [`super::measurement_orders::due_sites`]; oldest site first, at most `limit`. None without a prober.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -134,9 +128,6 @@ pub async fn heard(
 }
 
 /// Ends the measuring of these sites: their tasks are located, and say of each why it has no distance where it has none.
-///
-/// # Errors
-/// When the database fails.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());

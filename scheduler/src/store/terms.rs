@@ -57,9 +57,6 @@ pub struct Taken {
 /// it takes another term: else nobody would do that duty while its process lives.
 ///
 /// Whoever takes the reaper's term gives every session its time back in the same transaction (`lifetime` is a session's).
-///
-/// # Errors
-/// When the database fails.
 pub async fn take(
     conn: &mut PgConnection,
     duty: Duty,
@@ -128,9 +125,6 @@ async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) ->
 /// Whether this term is still this scheduler's, in a transaction of the duty's: then nobody takes it over before that
 /// transaction has ended. One that stands still for longer than `patience` between two statements is ended by Postgres, so
 /// that a scheduler that was stopped in the middle keeps nobody waiting.
-///
-/// # Errors
-/// When the database fails.
 pub async fn check(
     conn: &mut PgConnection,
     duty: Duty,
@@ -158,9 +152,6 @@ pub async fn check(
 }
 
 /// Gives up every duty of this scheduler.
-///
-/// # Errors
-/// When the database fails.
 pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -43,9 +43,6 @@ impl Scope {
 }
 
 /// How long the newest rounds of a batch will still take; `None` when nothing is left of them. Reads the whole batch thrice.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let scope = Scope::newest(batch);
     let remaining = standing(conn, scope).await?.remaining;
@@ -53,9 +50,6 @@ pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Esti
 }
 
 /// The newest round of any site of a batch; `None` when the batch has no site.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
     let newest =
         sqlx::query_scalar!("select max(round) from tasks where batch_id = $1", batch.get()).fetch_one(conn).await?;
@@ -100,9 +94,6 @@ pub struct Agent {
 }
 
 /// Sums up the crawls that have ended.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Error> {
     let rows = sqlx::query!(
         r#"
@@ -161,9 +152,6 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
 }
 
 /// What crawls brought in each of so many slices of a time.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn slices(
     conn: &mut PgConnection,
     scope: Scope,
@@ -227,9 +215,6 @@ pub async fn slices(
 /// What crawls came to of late: of those that began in the last half of the time since the first one did, or since the first of the ten that
 /// ended last, if that is longer ago; of more than a thousand any thousand. And how many began of late: in the last quarter, or since the tenth
 /// newest began.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Error> {
     let row = sqlx::query!(
         r#"
@@ -306,9 +291,6 @@ pub struct Grown {
 
 impl Grown {
     /// Reads it; in a transaction that sees one moment.
-    ///
-    /// # Errors
-    /// When the database fails or a row is inconsistent.
     pub async fn read(conn: &mut PgConnection, scope: Scope, slices: u16) -> Result<Self, Error> {
         let standing = standing(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;

@@ -11,9 +11,6 @@ use super::holds::{self, Cause, Which};
 use super::measurements::raw_sites;
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
-///
-/// # Errors
-/// When the database fails.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     holds::end(conn, &tasks).await?;
@@ -31,9 +28,6 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
 }
 
 /// Holds tasks that nobody may crawl now. They are located, and locked by the caller.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
     holds::hold(conn, &unmet).await?;
@@ -41,9 +35,6 @@ pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], rea
 }
 
 /// Takes down why a batch's unmet tasks wait.
-///
-/// # Errors
-/// When the database fails.
 pub async fn explain(conn: &mut PgConnection, batch: BatchId, reason: &str) -> Result<(), Error> {
     sqlx::query!(
         "update batch_constraints set reason = $2, reason_since = now() where batch_id = $1 and reason is distinct from $2",
@@ -56,9 +47,6 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, reason: &str) -> R
 }
 
 /// Batches that have unmet tasks.
-///
-/// # Errors
-/// When the database fails.
 pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     let batches = sqlx::query_scalar!(
         r#"
@@ -74,9 +62,6 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 
 /// Lets unmet tasks of a batch be chosen for again, or fails them with a reason; at most `limit`. Returns how many it was. Sites that nobody
 /// was there to confirm are confirmed anew.
-///
-/// # Errors
-/// When the database fails.
 pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) = holds::release(conn, Which::Unmet(batch), limit).await?.into_iter().unzip();
     if let Some(reason) = failure {
@@ -95,9 +80,6 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
 }
 
 /// Batches with constraints of which something is assigned and not begun.
-///
-/// # Errors
-/// When the database fails.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     let batches = sqlx::query_scalar!(
         r#"

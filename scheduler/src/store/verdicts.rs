@@ -21,9 +21,6 @@ pub struct Suspicion {
 }
 
 /// What every prober that is believed saw of these sites: round trips and addresses. Sites nobody measured are absent.
-///
-/// # Errors
-/// When the database fails or a row contradicts the domain.
 pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Vec<Sighting>>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -51,9 +48,6 @@ pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
 }
 
 /// Records verdicts in place of former ones; `None` is a site in one place.
-///
-/// # Errors
-/// When the database fails.
 pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion>)]) -> Result<(), Error> {
     let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
     let confidence =
@@ -82,9 +76,6 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion
 }
 
 /// Those of these sites that are suspected to stand in several places.
-///
-/// # Errors
-/// When the database fails.
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Suspicion>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
@@ -98,9 +89,6 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
 
 /// The newest verdict on a site, or on the one it proved to be: `None` when it was not judged, `Some(None)` when it
 /// stands in one place.
-///
-/// # Errors
-/// When the database fails.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<Suspicion>>, Error> {
     let row = sqlx::query!(
         r#"

@@ -13,9 +13,6 @@ use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
 use super::{Error, unsigned};
 
 /// Says why a stage is closed to the whole fleet, or that it is not.
-///
-/// # Errors
-/// When the database fails.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -36,9 +33,6 @@ pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCaus
 }
 
 /// Why nobody can be chosen for any task; `None` while some agent takes work.
-///
-/// # Errors
-/// When the database fails.
 pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error> {
     let there = sqlx::query!(
         r#"
@@ -58,9 +52,6 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
 }
 
 /// Why those of these tasks wait that have no agent.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Wait>, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
@@ -91,9 +82,6 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
 }
 
 /// What most tasks of a batch without an agent wait for, of that which needs saying, and how many they are.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(Wait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -48,9 +48,6 @@ pub struct Enrolled {
 }
 
 /// The newest embedding in which sites lie; `None` where no site is located.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -76,9 +73,6 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
 }
 
 /// Every agent that was not removed, by name, with its place in an embedding.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<Enrolled>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -108,9 +102,6 @@ pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Ve
 
 /// Reads the sites that lie in an embedding, and says how many were left out because they are suspected to stand in several places. A name
 /// that proved to be another site is not a site of its own.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Error> {
     let mut rows = sqlx::query!(
         r#"
@@ -152,9 +143,6 @@ pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Er
 }
 
 /// What these sites are called; those that are gone are absent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn names(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -47,9 +47,6 @@ impl Assign {
     }
 
     /// One pass: as many transactions as there are bounded batches waiting.
-    ///
-    /// # Errors
-    /// When the database fails; what was not committed is chosen in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.say_whether_anybody_takes_work().await?;
         // Before any row is locked: the first choice on a new map makes it, which takes a second.

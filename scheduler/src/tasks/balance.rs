@@ -53,9 +53,6 @@ impl Balance {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails; what was not committed is seen again in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let Some(mut sight) = self.look().await? else { return Ok(()) };
         let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();

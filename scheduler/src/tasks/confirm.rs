@@ -45,9 +45,6 @@ impl Confirm {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
         let max_age = self.scheduler.config.measure.site_max_age;

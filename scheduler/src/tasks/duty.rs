@@ -122,9 +122,6 @@ impl Terms {
     }
 
     /// Renews this process's row and takes every duty that is free; returns the duties just taken.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Duty>, store::Error> {
         let scheduler = self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let scheduler = match scheduler {

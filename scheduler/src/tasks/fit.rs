@@ -49,9 +49,6 @@ impl Fit {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails, or the mesh cannot be fitted.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.prune().await?;
         let mut tx = self.scheduler.begin().await?;

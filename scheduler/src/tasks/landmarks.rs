@@ -23,9 +23,6 @@ impl Landmarks {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let after = self.scheduler.config.landmarks.replace_after;
         let mut tx = self.scheduler.begin().await?;

@@ -42,9 +42,6 @@ impl Locate {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let embedding = self.scheduler.maps.embedding(&mut tx).await?;

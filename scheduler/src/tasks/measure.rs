@@ -39,9 +39,6 @@ impl Measure {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
         self.give_up().await?;

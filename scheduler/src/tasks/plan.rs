@@ -39,9 +39,6 @@ const LISTED: usize = 3;
 const WINDOWS: usize = 8;
 
 /// One pass.
-///
-/// # Errors
-/// When the database fails; what was not committed is planned in the next pass.
 pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
     let mut seen = Seen::default();
     for _ in 0..WINDOWS {

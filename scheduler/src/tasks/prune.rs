@@ -20,9 +20,6 @@ impl Prune {
     }
 
     /// One pass: short transactions until nothing is too old.
-    ///
-    /// # Errors
-    /// When the database fails; what was deleted stays so.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let keep = &self.scheduler.config.keep;
         loop {

@@ -24,9 +24,6 @@ impl Reap {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails; what was marked stays marked and its leases move in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;

@@ -23,9 +23,6 @@ impl Recrawl {
     }
 
     /// One pass: as many transactions as there are bounded batches due.
-    ///
-    /// # Errors
-    /// When the database fails; what was not committed is made in the next pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         loop {
             let mut tx = self.scheduler.begin().await?;

@@ -43,9 +43,6 @@ const LESSONS_AGE: Duration = Duration::from_secs(10);
 
 impl Maps {
     /// What the agents' newest crawls taught, not older than [`LESSONS_AGE`].
-    ///
-    /// # Errors
-    /// When the database fails.
     pub(super) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<Lessons>> {
         let mut kept = self.lessons.lock().await;
         if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
@@ -62,9 +59,6 @@ impl Maps {
     }
 
     /// The newest embedding with its refined map; `None` while there is no embedding.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub(super) async fn current(&self, duty: &OnDuty) -> anyhow::Result<Option<Arc<Current>>> {
         let mut current = self.current.lock().await;
         let mut conn = duty.begin().await?;
@@ -96,9 +90,6 @@ impl Maps {
     }
 
     /// The newest embedding; `None` while there is none. Its rows never change, so that they are read once an epoch.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub(super) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;

@@ -27,9 +27,6 @@ const LOOKED_AT: i64 = 32;
 
 /// One pass, for the slots of all agents but those `wanted` by what waits. Without crawls that have been under way for some time, or without
 /// a slot that idles, it reads next to nothing.
-///
-/// # Errors
-/// When the database fails; what was not committed is looked at in the next pass.
 pub(super) async fn run(
     scheduler: &OnDuty,
     mut tx: Transaction<'static, Postgres>,

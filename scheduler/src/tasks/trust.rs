@@ -58,9 +58,6 @@ impl Trust {
     }
 
     /// One pass.
-    ///
-    /// # Errors
-    /// When the database fails.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         review(&self.scheduler).await?;
         self.ask_again().await
@@ -83,9 +80,6 @@ impl Trust {
 }
 
 /// Judges everyone by what is stored, and stores the verdicts.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let mut mesh = Mesh::new();

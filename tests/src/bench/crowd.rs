@@ -130,9 +130,6 @@ pub struct CrowdArgs {
 }
 
 /// Crawls sites all at once, until the process is killed.
-///
-/// # Errors
-/// When a crawl ends.
 pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
     let CrowdArgs { port, sites, interval_ms, folder } = args;
     let context = Arc::new(Context {

@@ -50,9 +50,6 @@ pub struct Client {
 
 impl Client {
     /// Writes the world's sites as lists: the first half as one, the rest as `others`.
-    ///
-    /// # Errors
-    /// When a list cannot be written.
     pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));

@@ -165,9 +165,6 @@ impl Injector {
     }
 
     /// Does what is due; returns when to look again.
-    ///
-    /// # Errors
-    /// When a process cannot be handled.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {

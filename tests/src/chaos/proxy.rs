@@ -86,9 +86,6 @@ struct Shared {
 
 impl StreamProxy {
     /// Listens on a free port of loopback, and leads to a scheduler.
-    ///
-    /// # Errors
-    /// When no port can be had.
     pub async fn start(
         scheduler: SocketAddr,
         tasks: &TaskTracker,

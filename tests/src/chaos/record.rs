@@ -63,9 +63,6 @@ struct TaskRow {
 
 impl Recorder {
     /// Begins now; all agents are enrolled.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
         let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
         let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
@@ -96,9 +93,6 @@ impl Recorder {
     }
 
     /// Reads what is new. What the database did not answer in time is read the next time.
-    ///
-    /// # Errors
-    /// When the database is away.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,

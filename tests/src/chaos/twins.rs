@@ -34,9 +34,6 @@ impl Twins {
     }
 
     /// Kills a twin.
-    ///
-    /// # Errors
-    /// When it cannot be killed.
     pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
         match self.running.remove(&agent) {
             Some(mut twin) => twin.kill().await,

@@ -117,9 +117,6 @@ impl SharedPostgres {
     }
 
     /// The server's first process, which starts all others.
-    ///
-    /// # Errors
-    /// When it does not run.
     pub fn pid(&self) -> anyhow::Result<Pid> {
         let file = self.directory.join("postgres/postmaster.pid");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;

@@ -43,9 +43,6 @@ pub struct SchedulerNode {
 
 impl SchedulerNode {
     /// Starts it on any free port of loopback, and waits until it answers.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub async fn start(name: &str, options: SchedulerOptions) -> anyhow::Result<Self> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let process = spawn(name, &options, anywhere)?;
@@ -84,18 +81,12 @@ impl SchedulerNode {
     }
 
     /// Starts it again at its old address; it may take a while until it answers.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.process = spawn(&self.name, &self.options, self.address)?;
         Ok(())
     }
 
     /// Starts it again at its old address on another data directory, and waits until it answers.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(super) async fn move_to(&mut self, data_dir: PathBuf) -> anyhow::Result<()> {
         self.options.data_dir = data_dir;
         self.restart()?;
@@ -103,9 +94,6 @@ impl SchedulerNode {
     }
 
     /// Starts it again at its old address from what lies in its data directory now, and waits until it answers.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
         // It is written when the scheduler answers.
@@ -120,9 +108,6 @@ impl SchedulerNode {
     }
 
     /// Lets another data directory know the operator, before its first start.
-    ///
-    /// # Errors
-    /// When the token cannot be copied.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
         // As private as the scheduler wants its own.

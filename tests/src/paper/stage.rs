@@ -192,9 +192,6 @@ impl<'a> Stage<'a> {
     }
 
     /// Takes everything down.
-    ///
-    /// # Errors
-    /// When a process did not end.
     pub async fn end(self) -> anyhow::Result<()> {
         self.cluster.stop().await
     }

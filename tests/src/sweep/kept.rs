@@ -32,9 +32,6 @@ struct Line<T> {
 
 impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
     /// Opens a file, or begins one, and reads what it has under this key.
-    ///
-    /// # Errors
-    /// When it cannot be read or written.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -64,9 +61,6 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
     }
 
     /// Keeps what a cell came to.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn keep(&mut self, cell: Cell, came_to: T) -> anyhow::Result<()> {
         let line = Line { key: self.key.clone(), cell, came_to };
         let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;

@@ -92,9 +92,6 @@ impl Measured {
     }
 
     /// The agents' round trips to each other.
-    ///
-    /// # Errors
-    /// When one is none.
     pub fn mesh(&self) -> anyhow::Result<Mesh> {
         mesh(&self.mesh)
     }
@@ -105,9 +102,6 @@ impl Measured {
     }
 
     /// For each site who measured it, and what.
-    ///
-    /// # Errors
-    /// When one is no round trip.
     pub fn sites(&self) -> anyhow::Result<Vec<Vec<(AgentId, Rtt)>>> {
         let one = |&(agent, millis): &(usize, f64)| Ok((agent_id(agent), rtt(millis)?));
         self.sites.iter().map(|all| all.iter().map(one).collect()).collect()

@@ -288,9 +288,6 @@ impl Settings {
     }
 
     /// What the sites of a cell hold.
-    ///
-    /// # Errors
-    /// When that cannot be drawn.
     pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
         let Web { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
         let Web { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;

@@ -55,9 +55,6 @@ pub fn agent_index(id: AgentId) -> Option<usize> {
 impl Survey {
     /// Makes the map of what was measured, and predicts everything else with it; where no map is trusted, no distance is known. Agents of the
     /// scenario are in the order of their ranks.
-    ///
-    /// # Errors
-    /// When the map cannot be fitted.
     pub fn of(scenario: &Scenario, found: &Measured) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = found.epoch else {

@@ -50,9 +50,6 @@ impl Namespace {
     }
 
     /// Does a job inside and waits for it. It finds the caller's runtime, so that it may make sockets of the runtime's.
-    ///
-    /// # Errors
-    /// When the namespace has ended.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let runtime = Handle::try_current().ok();
         let (tell, told) = sync_channel(1);
@@ -112,9 +109,6 @@ impl Place {
     }
 
     /// Does a job there and waits for it: for what takes no time, like making a socket or starting a process.
-    ///
-    /// # Errors
-    /// When the place is gone.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         match &self.0 {
             None => Ok(job()),

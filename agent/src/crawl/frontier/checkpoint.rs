@@ -84,9 +84,6 @@ pub(in crate::crawl) struct State(pub(super) Frame);
 
 impl State {
     /// Reads a checkpoint.
-    ///
-    /// # Errors
-    /// When it is none.
     pub(in crate::crawl) fn read(bytes: &[u8]) -> Result<Self, BadCheckpoint> {
         let bad = |what: &str| BadCheckpoint(what.to_owned());
         let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;

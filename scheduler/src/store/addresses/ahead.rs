@@ -26,9 +26,6 @@ pub(super) struct Room {
 }
 
 /// How addresses stand, each by its own spelling.
-///
-/// # Errors
-/// When the database fails.
 pub(super) async fn room(
     conn: &mut PgConnection,
     addresses: &[String],
@@ -65,9 +62,6 @@ pub(super) async fn room(
 }
 
 /// Of located tasks, which the caller has locked, holds those whose address is known and has no place for them; returns them.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let known = sqlx::query!(

@@ -19,9 +19,6 @@ pub enum From<'a> {
 }
 
 /// Takes tasks back, to be chosen for anew: at most `limit`, and but for an agent's none that somebody else is at. Returns how many.
-///
-/// # Errors
-/// When the database fails.
 pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
         From::Agent(agent) => of_agent(conn, agent, limit).await?,

@@ -52,9 +52,6 @@ pub struct Token {
 
 /// The newest tokens, the oldest of them first: those that are open, or all that are not forgotten. With them how many older ones
 /// there are.
-///
-/// # Errors
-/// When the database fails.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -104,9 +101,6 @@ fn stands(used: At, revoked: At, expired: At) -> (State, At) {
 }
 
 /// How many tokens are open.
-///
-/// # Errors
-/// When the database fails.
 pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"
@@ -119,9 +113,6 @@ pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
 }
 
 /// Whether a token for an agent of this name is open.
-///
-/// # Errors
-/// When the database fails.
 pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error> {
     let open = sqlx::query_scalar!(
         r#"
@@ -189,9 +180,6 @@ impl From<sqlx::Error> for RevokeError {
 }
 
 /// Revokes the open token for this agent, or that people call this.
-///
-/// # Errors
-/// When none is open, or the database fails.
 pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"
@@ -227,9 +215,6 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
 }
 
 /// Forgets tokens that could not be used any more this long ago, whatever became of them; returns how many.
-///
-/// # Errors
-/// When the database fails.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned =
         sqlx::query!("delete from enrolments where expires_at < now() - $1 * interval '1 microsecond'", micros(keep),)

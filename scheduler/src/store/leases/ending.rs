@@ -42,9 +42,6 @@ impl Ending<'_> {
 
 /// Ends these leases, as far as they are active, and their agent's where one is named. Returns the tasks of those that it ended, with
 /// the agents that had them.
-///
-/// # Errors
-/// When the database fails.
 pub(in crate::store) async fn end(
     conn: &mut PgConnection,
     leases: &[(TaskId, LeaseToken)],
@@ -146,9 +143,6 @@ pub(in crate::store) struct Completed {
 
 /// Ends leases by outcomes, with their tasks, which are locked by the caller. In one statement: nothing is done more often. A lease that
 /// was taken back counts as completed from then on.
-///
-/// # Errors
-/// When the database fails.
 pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();

@@ -43,9 +43,6 @@ pub struct AgentRow {
 }
 
 /// Every agent and what it did, in one batch or in all, by name.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = agents::list(conn).await?;
     let fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();

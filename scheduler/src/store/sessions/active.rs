@@ -8,9 +8,6 @@ use super::{Error, micros};
 use crate::model::{AgentId, SessionId};
 
 /// Renews an active session. `false`: it is no longer active, and the agent must register anew.
-///
-/// # Errors
-/// When the database fails.
 pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -26,9 +23,6 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
 }
 
 /// Takes note of why the agent of this session takes no lease, or that it does again (`None`). `true` when that is news.
-///
-/// # Errors
-/// When the database fails.
 pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
     let changed = sqlx::query!(
         "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",
@@ -41,9 +35,6 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
 }
 
 /// Takes note that the stream of this session broke without a goodbye: its agent may come back, or be dead.
-///
-/// # Errors
-/// When the database fails.
 pub async fn hang_up(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set hung_up_at = now() where id = $1 and state = 'active'", session.get())
         .execute(conn)
@@ -75,9 +66,6 @@ impl Waiting {
 
 /// What waits to be sent on this session; `None` when it has ended. Reads only: a commit that has written nothing does
 /// not wait for the disk, and this is asked every second for every agent.
-///
-/// # Errors
-/// When the database fails.
 pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Waiting>, Error> {
     let waiting = sqlx::query_as!(
         Waiting,

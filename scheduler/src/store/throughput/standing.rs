@@ -28,9 +28,6 @@ pub struct Standing {
 }
 
 /// Counts tasks by where they stand.
-///
-/// # Errors
-/// When the database fails or a row is inconsistent.
 pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
     let row = sqlx::query!(
         r#"
