@@ -38,6 +38,8 @@ mod operator;
 mod output;
 mod plan;
 mod policy;
+#[cfg(test)]
+mod printed;
 mod reach;
 mod remove;
 mod reports;

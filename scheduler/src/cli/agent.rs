@@ -37,7 +37,7 @@ pub(super) async fn show(
 
 /// An agent, as printed for programs.
 #[derive(Debug, Serialize)]
-struct Shown {
+pub(super) struct Shown {
     #[serde(flatten)]
     agent: AgentRow,
     session: Option<Session>,

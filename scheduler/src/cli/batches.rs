@@ -145,7 +145,7 @@ impl Row for BatchRow {
 
 /// One batch, as shown to programs.
 #[derive(Debug, Serialize)]
-struct Shown {
+pub(super) struct Shown {
     name: String,
     strategy: String,
     #[serde(flatten)]

@@ -11,7 +11,7 @@ use crate::exit::print;
 
 /// An election, as printed.
 #[derive(Debug, Serialize)]
-struct Election {
+pub(super) struct Election {
     landmarks: Vec<LandmarkRow>,
     /// Connected agents that are no landmarks.
     others: u32,
@@ -123,7 +123,7 @@ pub(super) fn show(
 }
 
 impl Election {
-    fn new(told: ElectionExplanation, landmarks: Vec<LandmarkRow>) -> Self {
+    pub(super) fn new(told: ElectionExplanation, landmarks: Vec<LandmarkRow>) -> Self {
         let coverage = told
             .coverage
             .into_iter()

@@ -204,7 +204,7 @@ impl Row for AgentErrorRow {
 
 /// The newest embedding, as printed.
 #[derive(Debug, Serialize)]
-struct Shown {
+pub(super) struct Shown {
     #[serde(flatten)]
     epoch: EpochRow,
     mesh_error_now: Option<f64>,
@@ -216,22 +216,14 @@ struct Shown {
 }
 
 fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::Result<()> {
-    let Some(epoch) = answer.epoch else {
+    if answer.epoch.is_none() {
         return match format {
             Format::Table => print(&format!("{NO_EMBEDDING}\n")),
             Format::Json => print("null\n"),
             Format::Csv => output::print_rows::<ResidualRow>(&[], format, view),
         };
-    };
-    let shown = Shown {
-        epoch: epoch.into(),
-        mesh_error_now: answer.mesh_error_now,
-        landmark_names: answer.landmarks,
-        landmarks_chosen: answer.landmarks_chosen,
-        worst: answer.worst.into_iter().map(Into::into).collect(),
-        suspects: answer.suspects.into_iter().map(Into::into).collect(),
-        low_confidence: answer.low_confidence.into_iter().map(Into::into).collect(),
-    };
+    }
+    let shown = Shown::of(answer);
     match format {
         Format::Table => print(&shown.text(view)),
         Format::Json => output::print_json(&shown),
@@ -240,6 +232,18 @@ fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::R
 }
 
 impl Shown {
+    pub(super) fn of(answer: ShowEmbeddingResponse) -> Self {
+        Self {
+            epoch: answer.epoch.unwrap_or_default().into(),
+            mesh_error_now: answer.mesh_error_now,
+            landmark_names: answer.landmarks,
+            landmarks_chosen: answer.landmarks_chosen,
+            worst: answer.worst.into_iter().map(Into::into).collect(),
+            suspects: answer.suspects.into_iter().map(Into::into).collect(),
+            low_confidence: answer.low_confidence.into_iter().map(Into::into).collect(),
+        }
+    }
+
     fn text(&self, view: &View) -> String {
         let EpochRow { epoch, fitted_at, reason, agents, dimensions, fit_error, mesh_error, .. } = &self.epoch;
         let chosen = match self.landmarks_chosen {
@@ -276,7 +280,7 @@ fn section<R: Row>(text: &mut String, title: &str, rows: &[R], view: &View) {
 
 /// The coordinates, as printed.
 #[derive(Debug, Serialize)]
-struct Export {
+pub(super) struct Export {
     epoch: i64,
     fitted_at: Option<Time>,
     dimensions: u32,
@@ -304,14 +308,10 @@ impl From<PlacedAgent> for ExportedAgent {
 }
 
 fn export(answer: ExportEmbeddingResponse, format: ExportFormat) -> anyhow::Result<()> {
-    let Some(epoch) = answer.epoch else { return Err(anyhow::anyhow!(NO_EMBEDDING)) };
-    let export = Export {
-        epoch: epoch.epoch,
-        fitted_at: output::time(epoch.fitted_at.as_ref()),
-        dimensions: epoch.dimensions,
-        formula: FORMULA,
-        agents: answer.agents.into_iter().map(Into::into).collect(),
-    };
+    if answer.epoch.is_none() {
+        return Err(anyhow::anyhow!(NO_EMBEDDING));
+    }
+    let export = Export::of(answer);
     match format {
         ExportFormat::Json => output::print_json(&export),
         ExportFormat::Csv => print(&export.csv()?),
@@ -319,6 +319,17 @@ fn export(answer: ExportEmbeddingResponse, format: ExportFormat) -> anyhow::Resu
 }
 
 impl Export {
+    pub(super) fn of(answer: ExportEmbeddingResponse) -> Self {
+        let epoch = answer.epoch.unwrap_or_default();
+        Self {
+            epoch: epoch.epoch,
+            fitted_at: output::time(epoch.fitted_at.as_ref()),
+            dimensions: epoch.dimensions,
+            formula: FORMULA,
+            agents: answer.agents.into_iter().map(Into::into).collect(),
+        }
+    }
+
     /// One row an agent; the position has a column a dimension, so the header depends on the embedding.
     fn csv(&self) -> anyhow::Result<String> {
         let mut writer = csv::Writer::from_writer(Vec::new());

@@ -192,7 +192,7 @@ fn warn_without_contact(made: &CreateEnrolmentResponse) {
 
 /// One token and all that goes with it, as JSON has it.
 #[derive(Debug, Serialize)]
-struct Enrolment {
+pub(super) struct Enrolment {
     name: String,
     enrolment_id: String,
     token: String,
@@ -207,7 +207,7 @@ struct Enrolment {
 }
 
 impl Enrolment {
-    fn new(made: CreateEnrolmentResponse, reached_at: &str) -> Self {
+    pub(super) fn new(made: CreateEnrolmentResponse, reached_at: &str) -> Self {
         let some = |text: String| Some(text).filter(|text| !text.is_empty());
         let scheduler_url = some(made.scheduler_url).unwrap_or_else(|| reached_at.to_owned());
         let ca_fingerprint = some(made.ca_fingerprint);

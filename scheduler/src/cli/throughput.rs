@@ -245,7 +245,7 @@ fn rate_cell(rate: Option<f64>) -> String {
 
 /// A slice of time, as printed.
 #[derive(Debug, Default, Serialize)]
-struct GrowthRow {
+pub(super) struct GrowthRow {
     until_ms: f64,
     sites: u64,
     pages: u64,
@@ -340,7 +340,7 @@ impl Row for AgentRow {
 
 /// What came of one strategy's choices, as printed.
 #[derive(Debug, Default, Serialize)]
-struct StrategyRow {
+pub(super) struct StrategyRow {
     strategy: String,
     sites: u64,
     pages: u64,
