@@ -17,11 +17,12 @@ use tonic::transport::server::TcpIncoming;
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
+use auth::Guard;
 use away::Away;
 
 mod agent_convert;
 pub mod agent_session;
-pub mod auth;
+mod auth;
 mod away;
 pub mod convert;
 pub mod embeddings;
@@ -76,11 +77,12 @@ pub async fn serve(
     // Here, for the builder's own setting does not reach a listener of ours. Without it an order that follows an acknowledgement waits
     // until the agent's kernel has confirmed that, 40 ms.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let wakes = Arc::clone(&scheduler.wakes);
+    let (wakes, pool) = (Arc::clone(&scheduler.wakes), scheduler.pool.clone());
     let served = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))))
+        .layer(layer_fn(move |within| Guard::new(within, pool.clone())))
         .add_service(health_service)
         .add_service(agents)
         .add_service(sites::server(scheduler.clone(), shutdown.child_token()))

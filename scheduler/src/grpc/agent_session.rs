@@ -72,7 +72,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let holder = auth::Credential::presented(request.metadata())?.agent(&mut conn).await?;
+        let auth::Agent { holder, .. } = auth::caller(&request)?;
         let config = &self.scheduler.config.measure;
         let asked =
             Asked { agent: holder.agent, other: None, max_age: config.mesh_max_age, max_peers: config.max_mesh_peers };
@@ -95,10 +95,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let credential = auth::Credential::presented(request.metadata())?;
-        let holder = credential.agent(&mut conn).await?;
-        drop(conn);
+        let auth::Agent { holder, credential } = auth::caller(&request)?;
         let peer = request.remote_addr().map(|address| address.ip());
         let mut inbound = request.into_inner();
         let register = manners::first_message(&mut inbound).await?;

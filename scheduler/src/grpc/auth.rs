@@ -1,13 +1,20 @@
 //! Who is calling: the operator by their token, an agent by its credential.
 //!
-//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. Every handler asks first.
+//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`Guard`] checks
+//! them before any handler runs, and leaves the caller in the request's extensions.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use chrono::{DateTime, Utc};
-use sqlx::PgConnection;
+use landfall_proto::v1::agent_service_server;
+use sqlx::{PgConnection, PgPool};
 use tonic::Status;
-use tonic::metadata::MetadataMap;
+use tonic::body::Body;
+use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
+use tonic_health::pb::health_server;
+use tower::Service;
 
-use crate::Scheduler;
 use crate::secret::SecretHash;
 use crate::store::agents::{self, Holder};
 use crate::store::{self, settings};
@@ -45,42 +52,122 @@ pub enum AuthError {
     Store(#[from] store::Error),
 }
 
-/// Lets the operator pass; returns the hash of the token they presented.
-///
-/// # Errors
-/// `Unauthenticated` for everybody else.
-pub async fn operator(scheduler: &Scheduler, metadata: &MetadataMap) -> Result<SecretHash, Status> {
-    // Before the database is asked, so that a stranger costs nothing.
-    let presented = presented(metadata).map_err(status::from_auth)?;
-    let mut conn = scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-    let known = settings::operator_tokens(&mut conn).await.map_err(status::from_store)?;
-    match known.former(&presented) {
-        _ if known.in_force == Some(presented) => Ok(presented),
-        Some(former) if former.good => Ok(presented),
-        Some(former) => Err(status::from_auth(AuthError::ReplacedOperatorToken(former.replaced_at))),
-        None => Err(status::from_auth(AuthError::WrongOperatorToken)),
+/// Who may make a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Callers {
+    Anybody,
+    Agents,
+    Operator,
+}
+
+impl Callers {
+    /// The operator alone makes every call that is not named here, so that a new service is closed.
+    fn of(path: &str) -> Self {
+        match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
+            // An agent that enrols has a token in its request, and gets its credential by it.
+            Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
+            Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
+            _ => Self::Operator,
+        }
     }
+}
+
+/// A server that lets only those in who may make their call.
+#[derive(Debug, Clone)]
+pub(super) struct Guard<S> {
+    within: S,
+    pool: PgPool,
+}
+
+impl<S> Guard<S> {
+    pub(super) const fn new(within: S, pool: PgPool) -> Self {
+        Self { within, pool }
+    }
+}
+
+impl<S, B> Service<Request<B>> for Guard<S>
+where
+    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.within.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready serves this request; its clone has to become so.
+        let unready = self.within.clone();
+        let (mut within, pool) = (std::mem::replace(&mut self.within, unready), self.pool.clone());
+        Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            match admit(&pool, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
+                Ok(()) => within.call(Request::from_parts(parts, body)).await,
+                Err(refused) => Ok(refused.into_http()),
+            }
+        })
+    }
+}
+
+async fn admit(pool: &PgPool, path: &str, headers: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+    let callers = Callers::of(path);
+    if callers == Callers::Anybody {
+        return Ok(());
+    }
+    // Before the database is asked, so that a stranger costs nothing.
+    let presented = presented(headers).map_err(status::from_auth)?;
+    let mut conn = pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+    if callers == Callers::Operator {
+        extensions.insert(operator(&mut conn, presented).await.map_err(status::from_auth)?);
+    } else {
+        let credential = Credential(presented);
+        let holder = credential.agent(&mut conn).await?;
+        extensions.insert(Agent { holder, credential });
+    }
+    Ok(())
+}
+
+/// The operator, with the hash of the token they presented.
+#[derive(Debug, Clone)]
+pub(super) struct Operator(pub(super) SecretHash);
+
+async fn operator(conn: &mut PgConnection, presented: SecretHash) -> Result<Operator, AuthError> {
+    let known = settings::operator_tokens(conn).await?;
+    match known.former(&presented) {
+        _ if known.in_force == Some(presented) => Ok(Operator(presented)),
+        Some(former) if former.good => Ok(Operator(presented)),
+        Some(former) => Err(AuthError::ReplacedOperatorToken(former.replaced_at)),
+        None => Err(AuthError::WrongOperatorToken),
+    }
+}
+
+/// An agent, with the credential it presented.
+#[derive(Debug, Clone)]
+pub(super) struct Agent {
+    pub(super) holder: Holder,
+    pub(super) credential: Credential,
+}
+
+/// Who made a call, as [`Guard`] found.
+pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Request<M>) -> Result<C, Status> {
+    request.extensions().get().cloned().ok_or_else(|| status::from_auth(AuthError::Missing))
 }
 
 /// What an agent presents to show who it is.
 #[derive(Debug, Clone, Copy)]
-pub struct Credential(SecretHash);
+pub(super) struct Credential(SecretHash);
 
 impl Credential {
-    /// What came with a call.
-    ///
-    /// # Errors
-    /// `Unauthenticated` when there is none.
-    pub fn presented(metadata: &MetadataMap) -> Result<Self, Status> {
-        presented(metadata).map(Self).map_err(status::from_auth)
-    }
-
     /// The agent it belongs to now.
     ///
     /// # Errors
-    /// `Unauthenticated` when it is nobody's, or that of an agent that was removed; `PermissionDenied` when another machine was
-    /// enrolled in that agent's place.
-    pub async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
+    /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an agent
+    /// whose place another machine has taken.
+    pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
         let holder = agents::by_credential(conn, &self.0).await.map_err(status::from_store)?;
         let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
         if let Some(at) = holder.replaced_at {
@@ -93,8 +180,8 @@ impl Credential {
     }
 }
 
-fn presented(metadata: &MetadataMap) -> Result<SecretHash, AuthError> {
-    let text = metadata.get("authorization").and_then(|value| value.to_str().ok()).ok_or(AuthError::Missing)?;
+fn presented(headers: &HeaderMap) -> Result<SecretHash, AuthError> {
+    let text = headers.get("authorization").and_then(|value| value.to_str().ok()).ok_or(AuthError::Missing)?;
     let (scheme, secret) = text.split_once(' ').ok_or(AuthError::Missing)?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(AuthError::Missing);
@@ -109,9 +196,9 @@ mod tests {
     #[test]
     fn only_a_bearer_is_looked_at() {
         let with = |text: &'static str| {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("authorization", text.parse().expect("ASCII"));
-            presented(&metadata).ok()
+            let mut headers = HeaderMap::new();
+            headers.insert("authorization", text.parse().expect("ASCII"));
+            presented(&headers).ok()
         };
         assert_eq!(with("Bearer abc"), Some(SecretHash::of("abc")));
         assert_eq!(with("bearer  abc "), Some(SecretHash::of("abc")));

@@ -45,7 +45,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::CreateEnrolmentRequest>,
     ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let wanted = request.into_inner().try_into().map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let made = enrolments::create(&mut tx, &[wanted]).await.map_err(status::from_create)?;
@@ -58,7 +57,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::CreateEnrolmentsRequest>,
     ) -> Result<Response<v1::CreateEnrolmentsResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::CreateEnrolmentsRequest { enrolments: asked, dry_run } = request.into_inner();
         if asked.len() > MOST_ENROLMENTS {
             let found = asked.len();
@@ -90,7 +88,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ListEnrolmentsRequest>,
     ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await.map_err(status::from_store)?;
         let enrolments = tokens.into_iter().map(Into::into).collect();
@@ -101,7 +98,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::RevokeEnrolmentRequest>,
     ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await.map_err(status::from_revoke)?;
         Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
@@ -111,7 +107,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
         let asked = request.get_ref();
@@ -125,7 +120,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ShowAgentRequest>,
     ) -> Result<Response<v1::ShowAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::ShowAgentRequest { name } = request.into_inner();
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
@@ -142,7 +136,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ShowReachRequest>,
     ) -> Result<Response<v1::ShowReachResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::ShowReachRequest { agent, other } = request.into_inner();
         if agent == other {
             return Err(status::from_field(convert::itself("other", &agent)));
@@ -166,7 +159,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::DrainAgentRequest>,
     ) -> Result<Response<v1::DrainAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::DrainAgentRequest { name } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let drained = drains::drain(&mut tx, &name).await.map_err(status::from_drain)?;
@@ -180,7 +172,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ResumeAgentRequest>,
     ) -> Result<Response<v1::ResumeAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::ResumeAgentRequest { name } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let resumed = drains::resume(&mut tx, &name).await.map_err(status::from_drain)?;
@@ -191,7 +182,6 @@ impl FleetService for FleetDesk {
     }
 
     async fn tag_agent(&self, request: Request<v1::TagAgentRequest>) -> Result<Response<v1::TagAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::TagAgentRequest { name, add, remove } = request.into_inner();
         let add = convert::tags("add", &add).map_err(status::from_field)?;
         let remove = convert::tags("remove", &remove).map_err(status::from_field)?;
@@ -210,7 +200,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::RemoveAgentRequest>,
     ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::RemoveAgentRequest { name, force } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes)
@@ -229,7 +218,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::SetLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let request = request.into_inner();
         let dimensions = convert::dimensions(request.dimensions);
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -242,7 +230,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ElectLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let election = convert::Election::from(request.into_inner());
         let peers = self.scheduler.config.measure.max_mesh_peers;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -258,9 +245,8 @@ impl FleetService for FleetDesk {
 
     async fn list_landmarks(
         &self,
-        request: Request<v1::ListLandmarksRequest>,
+        _: Request<v1::ListLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         listed(&mut conn).await
     }
@@ -269,7 +255,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::TrustAgentRequest>,
     ) -> Result<Response<v1::TrustAgentResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::TrustAgentRequest { name } = request.into_inner();
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let agent = agents::by_name(&mut conn, &name).await.map_err(status::from_store)?;
@@ -284,7 +269,7 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ReplaceOperatorTokenRequest>,
     ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
-        let presented = auth::operator(&self.scheduler, request.metadata()).await?;
+        let auth::Operator(presented) = auth::caller(&request)?;
         let (hash, grace) = convert::new_token(request.get_ref()).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
@@ -299,7 +284,6 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::SetContactUrlRequest>,
     ) -> Result<Response<v1::SetContactUrlResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let contact_url = convert::contact_url(request.get_ref()).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         settings::set_contact_url(&mut conn, contact_url.as_str()).await.map_err(status::from_store)?;
@@ -309,9 +293,8 @@ impl FleetService for FleetDesk {
 
     async fn show_contact_url(
         &self,
-        request: Request<v1::ShowContactUrlRequest>,
+        _: Request<v1::ShowContactUrlRequest>,
     ) -> Result<Response<v1::ShowContactUrlResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let contact_url = settings::contact_url(&mut conn).await.map_err(status::from_store)?.unwrap_or_default();
         Ok(Response::new(v1::ShowContactUrlResponse { contact_url }))
@@ -319,9 +302,8 @@ impl FleetService for FleetDesk {
 
     async fn show_scheduler(
         &self,
-        request: Request<v1::ShowSchedulerRequest>,
+        _: Request<v1::ShowSchedulerRequest>,
     ) -> Result<Response<v1::ShowSchedulerResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         Ok(Response::new(v1::ShowSchedulerResponse { version: crate::VERSION.to_owned() }))
     }
 }

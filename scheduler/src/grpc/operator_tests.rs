@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_proto::v1;
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::embedding_service_client::EmbeddingServiceClient;
 use landfall_proto::v1::event_service_client::EventServiceClient;
 use landfall_proto::v1::fleet_service_client::FleetServiceClient;
@@ -11,14 +12,13 @@ use landfall_proto::v1::report_service_client::ReportServiceClient;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Server};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
-use super::{Identity, embeddings, events, fleet, reports, sites};
+use super::Identity;
 use crate::Scheduler;
 use crate::config::{Config, TermConfig};
 use crate::model::{AgentId, SessionId};
@@ -30,6 +30,7 @@ use crate::tasks::duty::Terms;
 use crate::tasks::fit::Fit;
 use crate::tasks::{Period, run_periodic};
 
+mod callers;
 mod lists;
 mod plan;
 
@@ -76,14 +77,7 @@ impl Desk {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let shutdown = CancellationToken::new();
-        let server = Server::builder()
-            .add_service(sites::server(scheduler.clone(), shutdown.clone()))
-            .add_service(fleet::server(scheduler.clone(), identity))
-            .add_service(embeddings::server(scheduler.clone()))
-            .add_service(events::server(scheduler.clone(), shutdown.clone()))
-            .add_service(reports::server(scheduler.clone()));
-        let stopped = shutdown.clone().cancelled_owned();
-        tokio::spawn(server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped));
+        tokio::spawn(super::serve(scheduler.clone(), listener, None, identity, shutdown.clone()));
         let channel =
             Channel::from_shared(format!("http://{address}")).expect("a URL").connect().await.expect("a connection");
         Self { pool, scheduler, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
@@ -125,6 +119,10 @@ impl Desk {
 
     fn reports(&self) -> ReportServiceClient<Client> {
         ReportServiceClient::with_interceptor(self.channel.clone(), self.operator())
+    }
+
+    fn agent(&self, credential: &str) -> AgentServiceClient<Client> {
+        AgentServiceClient::with_interceptor(self.channel.clone(), Presents(credential.to_owned()))
     }
 
     async fn submit(&self, batch: &str, names: &[&str]) -> Result<v1::SubmitResponse, Status> {
@@ -204,45 +202,6 @@ async fn an_unknown_batch_or_site_is_named(pool: PgPool) {
     }
     let shown = desk.sites().show_site(v1::ShowSiteRequest { site: "A.cn/x".into() }).await.expect_err("unknown");
     assert_eq!((shown.code(), shown.message()), (Code::NotFound, "no site is known as 'a.cn'"));
-}
-
-#[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn every_call_needs_the_operators_token(pool: PgPool) {
-    let mut desk = Desk::open(pool).await;
-    desk.token = Secret::generate().expect("randomness");
-    let (mut fleet, mut sites, mut reports) = (desk.fleet(), desk.sites(), desk.reports());
-    let batch = || "autumn".to_owned();
-    let codes = [
-        desk.submit("autumn", &["a.cn"]).await.map(|_| ()),
-        sites.watch_batch(v1::WatchBatchRequest { batch: batch() }).await.map(|_| ()),
-        sites.show_site(v1::ShowSiteRequest::default()).await.map(|_| ()),
-        sites.explain(v1::ExplainRequest::default()).await.map(|_| ()),
-        sites.cancel_tasks(v1::CancelTasksRequest::default()).await.map(|_| ()),
-        sites.retry_tasks(v1::RetryTasksRequest::default()).await.map(|_| ()),
-        sites.list_batches(v1::ListBatchesRequest::default()).await.map(|_| ()),
-        sites.show_batch(v1::ShowBatchRequest::default()).await.map(|_| ()),
-        fleet.create_enrolment(v1::CreateEnrolmentRequest::default()).await.map(|_| ()),
-        fleet.list_agents(v1::ListAgentsRequest::default()).await.map(|_| ()),
-        fleet.show_agent(v1::ShowAgentRequest::default()).await.map(|_| ()),
-        fleet.drain_agent(v1::DrainAgentRequest::default()).await.map(|_| ()),
-        fleet.resume_agent(v1::ResumeAgentRequest::default()).await.map(|_| ()),
-        fleet.remove_agent(v1::RemoveAgentRequest::default()).await.map(|_| ()),
-        fleet.tag_agent(v1::TagAgentRequest::default()).await.map(|_| ()),
-        fleet.set_landmarks(v1::SetLandmarksRequest::default()).await.map(|_| ()),
-        fleet.elect_landmarks(v1::ElectLandmarksRequest::default()).await.map(|_| ()),
-        fleet.list_landmarks(v1::ListLandmarksRequest {}).await.map(|_| ()),
-        fleet.set_contact_url(v1::SetContactUrlRequest::default()).await.map(|_| ()),
-        reports.assignments(v1::AssignmentsRequest { batch: batch(), ..Default::default() }).await.map(|_| ()),
-        reports.agents(v1::AgentsReportRequest::default()).await.map(|_| ()),
-        reports.throughput(v1::ThroughputRequest::default()).await.map(|_| ()),
-        reports.plan(v1::PlanRequest::default()).await.map(|_| ()),
-        desk.events().events(v1::EventsRequest::default()).await.map(|_| ()),
-    ]
-    .map(|answer| answer.expect_err("refused").code());
-    assert!(codes.iter().all(|code| *code == Code::Unauthenticated), "{codes:?}");
-    let mut bare = FleetServiceClient::new(desk.channel.clone());
-    let missing = bare.list_agents(v1::ListAgentsRequest::default()).await.expect_err("refused");
-    assert_eq!(missing.code(), Code::Unauthenticated);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -805,10 +764,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     assert!(refused.message().starts_with("agent agent0 was removed at "), "{}", refused.message());
 
     // Its credential is the fixtures': the name itself.
-    let mut metadata = tonic::metadata::MetadataMap::new();
-    metadata.insert("authorization", "Bearer agent0".parse().expect("ASCII"));
-    let refused =
-        super::auth::Credential::presented(&metadata).expect("one").agent(&mut conn).await.expect_err("removed");
+    let refused = desk.agent("agent0").check(v1::CheckRequest::default()).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
 }

@@ -29,8 +29,8 @@ use crate::throughput::Estimate;
 
 use super::convert::{explain as explained, sites as convert, timestamp};
 use super::removal::Removal;
+use super::status;
 use super::status::Unknown;
-use super::{auth, status};
 
 /// The largest message taken: ten thousand of the longest names fit.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -64,7 +64,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<Streaming<v1::SubmitRequest>>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let (submission, dry_run) = self.receive(request.into_inner()).await?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let submitted = submissions::submit(&mut tx, &submission).await.map_err(status::from_submit)?;
@@ -85,7 +84,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::WatchBatchRequest>,
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
@@ -95,7 +93,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::CancelTasksRequest>,
     ) -> Result<Response<v1::CancelTasksResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::CancelTasksRequest { batch, sites, all } = request.into_inner();
         let extent = convert::extent(&sites, all, "all").map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -116,7 +113,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::RetryTasksRequest>,
     ) -> Result<Response<v1::RetryTasksResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::RetryTasksRequest { batch, sites, failed } = request.into_inner();
         let extent = convert::extent(&sites, failed, "failed").map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -137,7 +133,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListAlarmsRequest>,
     ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let asked = request.get_ref().limit;
         let limit = if asked == 0 { ALARMS_AT_MOST } else { asked.min(ALARMS_AT_MOST) };
@@ -149,7 +144,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ReopenSitesRequest>,
     ) -> Result<Response<v1::ReopenSitesResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::ReopenSitesRequest { sites: names, all } = request.into_inner();
         let extent = convert::extent(&names, all, "all").map_err(status::from_field)?;
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
@@ -169,7 +163,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::RemoveBatchRequest>,
     ) -> Result<Response<Self::RemoveBatchStream>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
         let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
         let batch = known_batch(&mut tx, batch).await?;
@@ -191,7 +184,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListBatchesRequest>,
     ) -> Result<Response<v1::ListBatchesResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
         let (listed, all) = batches::list(&mut conn, limit).await.map_err(status::from_store)?;
@@ -204,7 +196,6 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ShowBatchRequest>,
     ) -> Result<Response<v1::ShowBatchResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let batch = known_batch(&mut conn, request.into_inner().batch).await?;
         let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
@@ -216,7 +207,6 @@ impl SiteService for SiteDesk {
     }
 
     async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let name = convert::site_name(&request.get_ref().site).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
         let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
@@ -240,7 +230,6 @@ impl SiteService for SiteDesk {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
-        auth::operator(&self.scheduler, request.metadata()).await?;
         let v1::ExplainRequest { site, batch, assignment_id } = request.into_inner();
         let name = convert::site_name(&site).map_err(status::from_field)?;
         let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
