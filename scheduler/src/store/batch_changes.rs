@@ -4,6 +4,8 @@
 //! same transaction, so that whatever its agent reports later is stale; a task that has ended stays as it is, and what
 //! goes again is a new round.
 
+use std::collections::{HashMap, HashSet};
+
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, LeaseToken, TaskId};
@@ -220,14 +222,18 @@ async fn named(
     )
     .fetch_all(conn)
     .await?;
+    let mut of_site: HashMap<i64, Vec<_>> = HashMap::new();
+    for task in tasks {
+        of_site.entry(task.site_id).or_default().push(task);
+    }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
         // A site and the one it proved to be are one: what either is doing counts for both.
-        let mut its = tasks.iter().filter(|task| ids.contains(&task.site_id));
-        if its.clone().any(|task| task.done) {
+        let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
+        if its().any(|task| task.done) {
             done.push(name.to_string());
-        } else if its.clone().all(|task| task.again) {
-            again.extend(its.next_back().map(|task| task.id));
+        } else if its().all(|task| task.again) {
+            again.extend(its().map(|task| task.id).max());
         } else {
             open += 1;
         }
@@ -242,24 +248,20 @@ async fn of_batch(
     batch_name: &str,
     names: &[SiteName],
 ) -> Result<Vec<Vec<i64>>, ChangeError> {
-    let (mut found, mut missing) = (Vec::with_capacity(names.len()), Vec::new());
-    for name in names {
-        let ids = sites::find(conn, name).await?.map(|site| site.ids()).unwrap_or_default();
-        let there = sqlx::query_scalar!(
-            r#"select exists (select from tasks where batch_id = $1 and site_id = any($2)) as "there!""#,
-            batch.get(),
-            &ids,
-        )
-        .fetch_one(&mut *conn)
-        .await?;
-        if there {
-            found.push(ids);
-        } else {
-            missing.push(name.to_string());
-        }
-    }
+    let found = sites::find_all(conn, names).await?;
+    let ids: Vec<Vec<i64>> = found.into_iter().map(|site| site.map(|site| site.ids()).unwrap_or_default()).collect();
+    let there = sqlx::query_scalar!(
+        "select distinct site_id from tasks where batch_id = $1 and site_id = any($2)",
+        batch.get(),
+        &ids.concat(),
+    )
+    .fetch_all(conn)
+    .await?;
+    let there: HashSet<i64> = there.into_iter().collect();
+    let missing = names.iter().zip(&ids).filter(|(_, ids)| !ids.iter().any(|id| there.contains(id)));
+    let missing: Vec<String> = missing.map(|(name, _)| name.to_string()).collect();
     if missing.is_empty() {
-        Ok(found)
+        Ok(ids)
     } else {
         Err(ChangeError::NotInBatch { batch: batch_name.to_owned(), sites: missing })
     }

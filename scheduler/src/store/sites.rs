@@ -146,25 +146,42 @@ pub struct Candidate {
 
 /// The site somebody means: by its name, by its origin, or by another spelling of either.
 pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Site>, Error> {
-    let row = sqlx::query!(
+    Ok(find_all(conn, std::slice::from_ref(name)).await?.pop().flatten())
+}
+
+/// The same of many names, in their order.
+pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<Option<Site>>, Error> {
+    let spellings = names
+        .iter()
+        .zip(0_i64..)
+        .flat_map(|(name, place)| name.spellings().into_iter().map(move |spelling| (place, spelling)));
+    let (places, spellings): (Vec<i64>, Vec<String>) = spellings.unzip();
+    let rows = sqlx::query!(
         r#"
-        select s.id, s.name, s.origin, s.alias_of, keeper.name as "keeper?"
-        from unnest($1::text[]) with ordinality as spelling (text, position)
-        join sites s on s.name = spelling.text or (s.origin = spelling.text and s.alias_of is null)
-        left join sites keeper on keeper.id = s.alias_of
-        order by spelling.position, (s.name = spelling.text) desc
-        limit 1
+        with spellings as (
+            select place, text, position
+            from unnest($1::bigint[], $2::text[]) with ordinality as spellings (place, text, position)
+        ), found as (
+            select place, position, true as by_name, s.id from spellings join sites s on s.name = text
+            union all
+            select place, position, false, s.id from spellings join sites s on s.origin = text and s.alias_of is null
+        ), best as (
+            select distinct on (place) place, id from found order by place, position, by_name desc
+        )
+        select best.place as "place!", s.id, s.name, s.origin, s.alias_of, keeper.name as "keeper?"
+        from best join sites s on s.id = best.id left join sites keeper on keeper.id = s.alias_of
         "#,
-        &name.spellings(),
+        &places,
+        &spellings,
     )
-    .fetch_optional(conn)
+    .fetch_all(conn)
     .await?;
-    Ok(row.map(|row| Site {
-        id: SiteId::new(row.id),
-        name: row.name,
-        origin: row.origin,
-        alias_of: row.alias_of.map(SiteId::new).zip(row.keeper),
-    }))
+    let found = rows.into_iter().map(|row| {
+        let alias_of = row.alias_of.map(SiteId::new).zip(row.keeper);
+        (row.place, Site { id: SiteId::new(row.id), name: row.name, origin: row.origin, alias_of })
+    });
+    let mut found: HashMap<i64, Site> = found.collect();
+    Ok((0_i64..).take(names.len()).map(|place| found.remove(&place)).collect())
 }
 
 impl Site {
