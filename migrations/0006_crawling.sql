@@ -40,6 +40,11 @@ create table batches (
     removing_since timestamptz
 );
 
+create type unmet_cause as enum (
+    'excluded',    -- no agent meets the constraints
+    'take-no-work' -- the agents that meet them take no work
+);
+
 -- Which agents may crawl a batch. A batch without a row may be crawled by every agent.
 create table batch_constraints (
     -- The batch.
@@ -47,10 +52,11 @@ create table batch_constraints (
     -- What it asks of them, and what happens to a task that no enrolled agent may crawl: a
     -- `constraints::Constraints`.
     constraints jsonb not null,
-    -- Why such tasks wait, for people; null before one did.
-    reason text,
-    -- Since when that is why.
-    reason_since timestamptz
+    -- Why such tasks wait; null before one did.
+    unmet_cause unmet_cause,
+    -- How many agents each constraint excluded then: a `constraints::Excluded`.
+    unmet_detail jsonb,
+    constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
 );
 
 -- What agents fetched for batches that have a quota, by the hour.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::model::{Difference, OutOfBounds};
+use crate::model::{Difference, OutOfBounds, UnmetCause};
 use crate::naming;
 
 /// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
@@ -252,7 +252,8 @@ impl Spending {
 }
 
 /// Why an agent may not crawl for a batch: the first of its constraints that the agent does not meet.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Exclusion {
     /// It stands in another country.
     Country,
@@ -280,6 +281,20 @@ impl fmt::Display for Exclusion {
     }
 }
 
+impl From<Exclusion> for String {
+    fn from(exclusion: Exclusion) -> Self {
+        exclusion.to_string()
+    }
+}
+
+impl TryFrom<String> for Exclusion {
+    type Error = UnknownExclusion;
+
+    fn try_from(name: String) -> Result<Self, UnknownExclusion> {
+        name.parse()
+    }
+}
+
 impl FromStr for Exclusion {
     type Err = UnknownExclusion;
 
@@ -291,6 +306,43 @@ impl FromStr for Exclusion {
             (_, Some(tag)) => Ok(Self::Tag(tag.to_owned())),
             (_, None) => Err(UnknownExclusion(name.to_owned())),
         }
+    }
+}
+
+/// How many agents a batch excludes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Excluded {
+    /// Enrolled agents.
+    pub fleet: usize,
+    /// Those of them that each constraint excludes.
+    pub by: BTreeMap<Exclusion, usize>,
+}
+
+impl Excluded {
+    /// Agents that meet the constraints.
+    pub fn meet(&self) -> usize {
+        self.fleet.saturating_sub(self.by.values().sum())
+    }
+}
+
+/// Why nobody gets the tasks of a batch, though some agent takes work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nobody {
+    /// Why.
+    pub cause: UnmetCause,
+    /// How many agents are excluded.
+    pub excluded: Excluded,
+}
+
+impl Nobody {
+    /// Nobody of a fleet of so many agents, of which these are excluded.
+    pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
+        let mut excluded = Excluded { fleet, by: BTreeMap::new() };
+        for exclusion in exclusions {
+            *excluded.by.entry(exclusion.clone()).or_default() += 1;
+        }
+        let cause = if excluded.meet() > 0 { UnmetCause::TakeNoWork } else { UnmetCause::Excluded };
+        Self { cause, excluded }
     }
 }
 
@@ -324,40 +376,6 @@ impl Constraints {
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
-    /// Why one agent is excluded, in the words that follow its name.
-    pub fn sentence(&self, exclusion: &Exclusion) -> String {
-        self.of_them(exclusion, true)
-    }
-
-    fn of_them(&self, exclusion: &Exclusion, one: bool) -> String {
-        let (is, has) = if one { ("is", "has") } else { ("are", "have") };
-        match exclusion {
-            Exclusion::Country => format!("{is} not in {}", either(&self.countries)),
-            Exclusion::Carrier => format!("{is} not with {}", either(&self.carriers)),
-            Exclusion::Tag(tag) => format!("{} the tag '{tag}'", if one { "lacks" } else { "lack" }),
-            Exclusion::Quota => {
-                let quota = self.bytes_per_day.unwrap_or_default();
-                format!("{has} used up {} a day, or will with what is under way", in_words(quota))
-            }
-        }
-    }
-
-    /// Why nobody of a fleet gets a task of the batch, though there are agents that take work.
-    pub fn nobody(&self, fleet: usize, excluded: &BTreeMap<Exclusion, usize>) -> String {
-        let out: usize = excluded.values().sum();
-        if out < fleet {
-            let meet = fleet - out;
-            let (agents, take) = if meet == 1 { ("agent that meets", "takes") } else { ("agents that meet", "take") };
-            return format!("the {meet} {agents} the constraints {take} no work now: see `landfall agents list`");
-        }
-        let mut parts = Vec::new();
-        for (exclusion, count) in excluded {
-            let of = if parts.is_empty() { format!("{count} of {fleet}") } else { count.to_string() };
-            parts.push(format!("{of} {}", self.of_them(exclusion, *count == 1)));
-        }
-        format!("no agent meets the constraints: {}", parts.join(", "))
-    }
-
     /// Values that no agent has: misspelled, perhaps. A sentence each.
     pub fn unheard_of(&self, fleet: &[Traits]) -> Vec<String> {
         let missing = |values: &[String], has: &dyn Fn(&Traits, &str) -> bool| -> Vec<String> {
@@ -373,26 +391,6 @@ impl Constraints {
             .flat_map(|(what, values)| values.into_iter().map(move |value| sentence(what, value)))
             .collect()
     }
-}
-
-/// "CN", "CN or JP", "CN, JP or KR".
-fn either(values: &[String]) -> String {
-    match values {
-        [] => String::new(),
-        [one] => one.clone(),
-        [others @ .., last] => format!("{} or {last}", others.join(", ")),
-    }
-}
-
-/// Bytes for people.
-fn in_words(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
-    let scaled = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
-    scaled.map_or_else(
-        || format!("{bytes} B"),
-        |(unit, name)| format!("{}.{} {name}", bytes / unit, bytes % unit / (unit / 10)),
-    )
 }
 
 #[cfg(test)]
@@ -424,14 +422,13 @@ mod tests {
         for (agent, excluded) in [
             (agent("cn", "Cernet", &["rack-2", "FAST", "x"]), None),
             (agent("JP", "CERNET", &["rack-2", "fast"]), None),
-            (agent("", "CERNET", &["rack-2", "fast"]), Some("is not in CN or JP")),
-            (agent("KR", "Telecom", &[]), Some("is not in CN or JP")),
-            (agent("CN", "Telecom", &[]), Some("is not with CERNET")),
-            (agent("CN", "CERNET", &["rack-2"]), Some("lacks the tag 'fast'")),
+            (agent("", "CERNET", &["rack-2", "fast"]), Some(Exclusion::Country)),
+            (agent("KR", "Telecom", &[]), Some(Exclusion::Country)),
+            (agent("CN", "Telecom", &[]), Some(Exclusion::Carrier)),
+            (agent("CN", "CERNET", &["rack-2"]), Some(Exclusion::Tag("fast".into()))),
         ] {
             let exclusion = constraints.excludes(&agent);
-            let said = exclusion.as_ref().map(|exclusion| constraints.sentence(exclusion));
-            assert_eq!(said.as_deref(), excluded, "{agent:?}");
+            assert_eq!(exclusion, excluded, "{agent:?}");
             let stored = exclusion.as_ref().map(|exclusion| exclusion.to_string().parse());
             assert_eq!(stored, exclusion.map(Ok));
         }
@@ -458,24 +455,6 @@ mod tests {
         assert_eq!(constraints.refuses(&anyone, huge), None);
         assert!(constraints.refuses(&anyone, Spending { under_way: u32::MAX, ..huge }).is_some());
         assert_eq!(Constraints::default().room(spent(0, 0), 7), 7);
-    }
-
-    #[test]
-    fn nobody_is_explained_by_what_excluded_how_many() {
-        let constraints = asked().checked().unwrap().whole();
-        let fast = Exclusion::Tag("fast".into());
-        let all = BTreeMap::from([(Exclusion::Country, 12), (fast.clone(), 17), (Exclusion::Quota, 1)]);
-        assert_eq!(
-            constraints.nobody(30, &all),
-            "no agent meets the constraints: 12 of 30 are not in CN or JP, 17 lack the tag 'fast', \
-             1 has used up 1.5 MB a day, or will with what is under way"
-        );
-        let one = BTreeMap::from([(fast, 1)]);
-        assert_eq!(constraints.nobody(1, &one), "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
-        assert_eq!(
-            constraints.nobody(2, &one),
-            "the 1 agent that meets the constraints takes no work now: see `landfall agents list`"
-        );
     }
 
     #[test]
@@ -516,7 +495,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_read_well() {
-        assert_eq!([0, 999, 1_000, 1_950_000, 64 << 30].map(in_words), ["0 B", "999 B", "1.0 kB", "1.9 MB", "68.7 GB"]);
+    fn what_is_stored_of_the_excluded_is_read_as_it_was_written() {
+        let exclusions = [Exclusion::Country, Exclusion::Tag("fast".into()), Exclusion::Country, Exclusion::Quota];
+        let Nobody { cause, excluded } = Nobody::of(4, &exclusions);
+        assert_eq!(cause, UnmetCause::Excluded);
+        let stored = serde_json::to_string(&excluded).unwrap();
+        assert_eq!(stored, r#"{"fleet":4,"by":{"country":2,"tag:fast":1,"quota":1}}"#);
+        assert_eq!(serde_json::from_str::<Excluded>(&stored).unwrap(), excluded);
+        assert!(serde_json::from_str::<Excluded>(r#"{"fleet":4,"by":{"tags":2}}"#).is_err());
+        assert_eq!(Nobody::of(5, &exclusions).cause, UnmetCause::TakeNoWork);
     }
 }

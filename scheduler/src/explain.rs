@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Rtt, Strategy, WaitCause, Why};
+use crate::constraints::{Constraints, Excluded, Exclusion, Nobody};
+use crate::model::{
+    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Rtt, Strategy, UnmetCause, WaitCause, Why,
+};
 
 /// "a, chosen before, was lost with its crawl".
 pub fn parted(Parted { agent, how }: &Parted) -> String {
@@ -233,13 +236,36 @@ fn ordinal(number: usize) -> String {
 pub struct Wait {
     /// The cause.
     pub cause: WaitCause,
-    /// The address it is about, or what the constraints came to; empty where the cause says all.
-    pub about: String,
+    /// What it is about.
+    pub about: About,
+}
+
+/// What a wait is about.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum About {
+    /// The cause says all.
+    #[default]
+    Cause,
+    /// This address.
+    Address(String),
+    /// What a batch asks of agents, and why none gets its tasks.
+    Constraints(Constraints, Nobody),
+}
+
+impl About {
+    /// In words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Cause => String::new(),
+            Self::Address(address) => address.clone(),
+            Self::Constraints(asked, why) => nobody(asked, why),
+        }
+    }
 }
 
 impl From<WaitCause> for Wait {
     fn from(cause: WaitCause) -> Self {
-        Self { cause, about: String::new() }
+        Self { cause, about: About::Cause }
     }
 }
 
@@ -257,16 +283,78 @@ pub fn waits(Wait { cause, about }: &Wait) -> String {
         WaitCause::NobodyBelieved => "every agent that could measure is quarantined: see `landfall landmarks list`",
         WaitCause::NoMap => "waiting for the embedding",
         WaitCause::Confirming => "the agents that may be nearest measure it",
-        WaitCause::Address if about.is_empty() => "its turn at its address has not come",
-        WaitCause::Address => return format!("its turn at {about} has not come"),
+        WaitCause::Address => match about {
+            About::Address(address) => return format!("its turn at {address} has not come"),
+            _ => "its turn at its address has not come",
+        },
         WaitCause::Pause => "its site asked to be left alone",
         WaitCause::Breaker => {
             "requests to its site failed without end: `landfall sites reopen` lets it be crawled again"
         }
-        WaitCause::Unmet if about.is_empty() => "no agent meets the constraints",
-        WaitCause::Unmet => return about.clone(),
+        WaitCause::Unmet => match about {
+            About::Constraints(asked, why) => return nobody(asked, why),
+            _ => "no agent meets the constraints",
+        },
     };
     why.to_owned()
+}
+
+/// Why one agent is excluded, in the words that follow its name.
+pub fn exclusion(asked: &Constraints, exclusion: &Exclusion) -> String {
+    excluded(asked, exclusion, true)
+}
+
+fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
+    let (is, has) = if one { ("is", "has") } else { ("are", "have") };
+    match exclusion {
+        Exclusion::Country => format!("{is} not in {}", either(&asked.countries)),
+        Exclusion::Carrier => format!("{is} not with {}", either(&asked.carriers)),
+        Exclusion::Tag(tag) => format!("{} the tag '{tag}'", if one { "lacks" } else { "lack" }),
+        Exclusion::Quota => {
+            let quota = asked.bytes_per_day.unwrap_or_default();
+            format!("{has} used up {} a day, or will with what is under way", bytes(quota))
+        }
+    }
+}
+
+/// Why nobody gets a batch's tasks, though some agent takes work.
+pub fn nobody(asked: &Constraints, Nobody { cause, excluded: out }: &Nobody) -> String {
+    let Excluded { fleet, by } = out;
+    match cause {
+        UnmetCause::TakeNoWork => {
+            let meet = out.meet();
+            let (agents, take) = if meet == 1 { ("agent that meets", "takes") } else { ("agents that meet", "take") };
+            format!("the {meet} {agents} the constraints {take} no work now: see `landfall agents list`")
+        }
+        UnmetCause::Excluded => {
+            let mut parts = Vec::new();
+            for (exclusion, count) in by {
+                let of = if parts.is_empty() { format!("{count} of {fleet}") } else { count.to_string() };
+                parts.push(format!("{of} {}", excluded(asked, exclusion, *count == 1)));
+            }
+            format!("no agent meets the constraints: {}", parts.join(", "))
+        }
+    }
+}
+
+/// "CN", "CN or JP", "CN, JP or KR".
+fn either(values: &[String]) -> String {
+    match values {
+        [] => String::new(),
+        [one] => one.clone(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// "1.5 MB", "999 B".
+fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    let scaled = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
+    scaled.map_or_else(
+        || format!("{bytes} B"),
+        |(unit, name)| format!("{}.{} {name}", bytes / unit, bytes % unit / (unit / 10)),
+    )
 }
 
 /// "12 sites: no agent is connected".
@@ -436,10 +524,42 @@ mod tests {
 
     #[test]
     fn a_wait_names_what_it_is_about() {
-        let about = |cause, about: &str| waits(&Wait { cause, about: about.to_owned() });
-        assert_eq!(about(WaitCause::Address, "10.0.0.1"), "its turn at 10.0.0.1 has not come");
-        assert_eq!(about(WaitCause::Unmet, "2 of 2 are not in JP"), "2 of 2 are not in JP");
-        assert_eq!(about(WaitCause::NoAgent, ""), "no agent is connected");
+        let about = |cause, about| waits(&Wait { cause, about });
+        let asked = Constraints { countries: vec!["JP".into()], ..Constraints::default() };
+        let unmet = About::Constraints(asked, Nobody::of(1, &[Exclusion::Country]));
+        assert_eq!(about(WaitCause::Address, About::Address("10.0.0.1".into())), "its turn at 10.0.0.1 has not come");
+        assert_eq!(about(WaitCause::Unmet, unmet), "no agent meets the constraints: 1 of 1 is not in JP");
+        assert_eq!(about(WaitCause::NoAgent, About::Cause), "no agent is connected");
+    }
+
+    #[test]
+    fn nobody_is_explained_by_what_excluded_how_many() {
+        let asked = Constraints {
+            countries: vec!["CN".into(), "JP".into()],
+            bytes_per_day: Some(1_500_000),
+            ..Constraints::default()
+        };
+        let fast = Exclusion::Tag("fast".into());
+        let said = |fleet, by: &[(&Exclusion, usize)]| {
+            let each = by.iter().flat_map(|(exclusion, count)| std::iter::repeat_n(*exclusion, *count));
+            nobody(&asked, &Nobody::of(fleet, each))
+        };
+        assert_eq!(
+            said(30, &[(&Exclusion::Country, 12), (&fast, 17), (&Exclusion::Quota, 1)]),
+            "no agent meets the constraints: 12 of 30 are not in CN or JP, 17 lack the tag 'fast', \
+             1 has used up 1.5 MB a day, or will with what is under way"
+        );
+        assert_eq!(said(1, &[(&fast, 1)]), "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+        assert_eq!(
+            said(2, &[(&fast, 1)]),
+            "the 1 agent that meets the constraints takes no work now: see `landfall agents list`"
+        );
+        assert_eq!(exclusion(&asked, &Exclusion::Country), "is not in CN or JP");
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        assert_eq!([0, 999, 1_000, 1_950_000, 64 << 30].map(bytes), ["0 B", "999 B", "1.0 kB", "1.9 MB", "68.7 GB"]);
     }
 
     #[test]

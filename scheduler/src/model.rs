@@ -8,7 +8,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use cause::{
-    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Stage, Unmeasured, UnmeasuredCause, WaitCause, Why,
+    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Stage, Unmeasured, UnmeasuredCause, UnmetCause,
+    WaitCause, Why,
 };
 pub use policy::{CrawlPolicy, Difference, OutOfBounds, PolicyRequest};
 pub use task::{ReasonKind, TaskState};

@@ -60,6 +60,16 @@ impl WaitCause {
 }
 
 words!(
+    /// Why nobody gets the tasks of a batch, though some agent takes work.
+    UnmetCause {
+        /// No agent meets the batch's constraints.
+        Excluded = "excluded",
+        /// The agents that meet them take no work.
+        TakeNoWork = "take-no-work",
+    }
+);
+
+words!(
     /// Why no distance of a site could be had.
     UnmeasuredCause {
         /// Every prober tried, and failed.

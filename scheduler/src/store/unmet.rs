@@ -2,13 +2,16 @@
 //!
 //! An unmet task is held until it is recalled. Why is said once, of its batch.
 
+use std::collections::HashMap;
+
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, TaskId};
+use crate::constraints::{Constraints, Nobody};
+use crate::model::{BatchId, TaskId, UnmetCause};
 
-use super::Error;
 use super::holds::{self, Cause, Which};
 use super::measurements::raw_sites;
+use super::{Error, constraints};
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
@@ -28,22 +31,54 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
 }
 
 /// Holds tasks that nobody may crawl now. They are located, and locked by the caller.
-pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
+pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], why: &Nobody) -> Result<(), Error> {
     let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
     holds::hold(conn, &unmet).await?;
-    explain(conn, batch, reason).await
+    explain(conn, batch, why).await
 }
 
 /// Takes down why a batch's unmet tasks wait.
-pub async fn explain(conn: &mut PgConnection, batch: BatchId, reason: &str) -> Result<(), Error> {
+pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> Result<(), Error> {
     sqlx::query!(
-        "update batch_constraints set reason = $2, reason_since = now() where batch_id = $1 and reason is distinct from $2",
+        r#"
+        update batch_constraints set unmet_cause = $2::text::unmet_cause, unmet_detail = $3::text::jsonb
+        where batch_id = $1 and (unmet_cause, unmet_detail) is distinct from ($2::text::unmet_cause, $3::text::jsonb)
+        "#,
         batch.get(),
-        reason,
+        why.cause.name(),
+        super::json(&why.excluded),
     )
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are absent.
+pub async fn why(
+    conn: &mut PgConnection,
+    batches: &[BatchId],
+) -> Result<HashMap<BatchId, (Constraints, Nobody)>, Error> {
+    let mut asked = constraints::of_batches(conn, batches).await?;
+    let batches: Vec<i64> = batches.iter().map(|batch| batch.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select batch_id, unmet_cause::text as "cause!", unmet_detail::text as "detail!"
+        from batch_constraints where batch_id = any($1) and unmet_cause is not null
+        "#,
+        &batches,
+    )
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let batch = BatchId::new(row.batch_id);
+            let cause = UnmetCause::named(&row.cause)
+                .ok_or_else(|| Error::inconsistent("batch_constraints", "unmet_cause", &row.cause))?;
+            let excluded = serde_json::from_str(&row.detail)
+                .map_err(|error| Error::inconsistent("batch_constraints", "unmet_detail", &error))?;
+            Ok((batch, (asked.remove(&batch).unwrap_or_default(), Nobody { cause, excluded })))
+        })
+        .collect()
 }
 
 /// Batches that have unmet tasks.

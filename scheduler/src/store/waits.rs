@@ -3,14 +3,15 @@
 //! A stage that is closed to the whole fleet has one row, written by the pass that finds it so and only when that changes. What holds a
 //! single task comes before its stage. Nothing here is a sentence.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::explain::Wait;
+use crate::constraints::{Constraints, Nobody};
+use crate::explain::{About, Wait};
 use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
 
-use super::{Error, unsigned};
+use super::{Error, unmet, unsigned};
 
 /// Says why a stage is closed to the whole fleet, or that it is not.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
@@ -56,13 +57,11 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id, t.state::text as "state!", b.strategy,
-               h.cause::text as "held?", case h.cause when 'address' then abbrev(h.address) when 'unmet' then c.reason end as about,
-               exists (select from confirmations r where r.site_id = t.site_id and r.ended_at is null) as "confirming!"
+        select t.id, t.batch_id, t.state::text as "state!", b.strategy,
+               h.cause::text as "held?", abbrev(h.address) as address
         from tasks t
         join batches b on b.id = t.batch_id
         left join task_holds h on h.task_id = t.id and not h.admitted
-        left join batch_constraints c on c.batch_id = t.batch_id
         where t.id = any($1) and t.state in ('submitted', 'measuring', 'located')
         "#,
         &tasks,
@@ -72,11 +71,20 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     if rows.is_empty() {
         return Ok(HashMap::new());
     }
-    let closed = Closed::read(conn).await?;
+    let closed = Closed::read(&mut *conn).await?;
+    let is_unmet = |held: Option<&str>| held == Some(WaitCause::Unmet.name());
+    let unmet: HashSet<BatchId> =
+        rows.iter().filter(|row| is_unmet(row.held.as_deref())).map(|row| BatchId::new(row.batch_id)).collect();
+    let why = unmet::why(conn, &unmet.into_iter().collect::<Vec<_>>()).await?;
     rows.into_iter()
         .map(|row| {
-            let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref(), row.confirming)?;
-            Ok((TaskId::new(row.id), Wait { cause: standing.waits_for(&closed), about: row.about.unwrap_or_default() }))
+            let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref())?;
+            let cause = standing.waits_for(&closed);
+            let about = match row.address {
+                Some(address) => About::Address(address),
+                None => about(cause, why.get(&BatchId::new(row.batch_id))),
+            };
+            Ok((TaskId::new(row.id), Wait { cause, about }))
         })
         .collect()
 }
@@ -86,25 +94,24 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     let rows = sqlx::query!(
         r#"
         select t.state::text as "state!", b.strategy,
-               h.cause::text as "held?", case h.cause when 'unmet' then c.reason end as about,
-               r.site_id is not null as "confirming!", count(*) as "count!"
+               h.cause::text as "held?", count(*) as "count!"
         from tasks t
         join batches b on b.id = t.batch_id
         left join task_holds h on h.task_id = t.id and not h.admitted
-        left join batch_constraints c on c.batch_id = t.batch_id
-        left join confirmations r on r.site_id = t.site_id and r.ended_at is null
         where t.batch_id = $1 and t.state in ('submitted', 'measuring', 'located')
-        group by 1, 2, 3, 4, 5
+        group by 1, 2, 3
         "#,
         batch.get(),
     )
     .fetch_all(&mut *conn)
     .await?;
-    let closed = Closed::read(conn).await?;
+    let closed = Closed::read(&mut *conn).await?;
+    let why = unmet::why(conn, &[batch]).await?.remove(&batch);
     let mut counted: Vec<(Wait, u64)> = Vec::new();
     for row in rows {
-        let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref(), row.confirming)?;
-        let wait = Wait { cause: standing.waits_for(&closed), about: row.about.unwrap_or_default() };
+        let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref())?;
+        let cause = standing.waits_for(&closed);
+        let wait = Wait { cause, about: about(cause, why.as_ref()) };
         let tasks: u64 = unsigned("tasks", "count", row.count)?;
         match counted.iter_mut().find(|(one, _)| *one == wait) {
             Some((_, count)) => *count += tasks,
@@ -113,6 +120,12 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     }
     counted.retain(|(wait, _)| wait.cause.needs_saying());
     Ok(counted.into_iter().max_by_key(|(wait, count)| (*count, wait.cause.name())))
+}
+
+/// What a wait is about, of a batch of which this is known.
+fn about(cause: WaitCause, why: Option<&(Constraints, Nobody)>) -> About {
+    let why = why.filter(|_| cause == WaitCause::Unmet);
+    why.cloned().map_or(About::Cause, |(asked, nobody)| About::Constraints(asked, nobody))
 }
 
 /// The stages that are closed to the whole fleet.
@@ -149,18 +162,16 @@ struct Standing {
     state: TaskState,
     strategy: Strategy,
     held: Option<WaitCause>,
-    confirming: bool,
 }
 
 impl Standing {
-    fn try_new(state: &str, strategy: &str, held: Option<&str>, confirming: bool) -> Result<Self, Error> {
+    fn try_new(state: &str, strategy: &str, held: Option<&str>) -> Result<Self, Error> {
         let cause =
             |word: &str| WaitCause::named(word).ok_or_else(|| Error::inconsistent("task_holds", "cause", &word));
         Ok(Self {
             state: TaskState::named(state).ok_or_else(|| Error::inconsistent("tasks", "state", &state))?,
             strategy: strategy.parse().map_err(|_| Error::inconsistent("batches", "strategy", &strategy))?,
             held: held.map(cause).transpose()?,
-            confirming,
         })
     }
 
@@ -169,13 +180,11 @@ impl Standing {
             return held;
         }
         let stage = if self.state == TaskState::Located { Stage::Choosing } else { Stage::Measuring };
-        let confirms = self.strategy == Strategy::GnpConfirmed || self.strategy.confirms_the_unsure();
         match closed.cause(stage) {
             Some(cause) => cause,
             None if !closed.connected => WaitCause::NoAgent,
             None => match self.state {
                 TaskState::Measuring => closed.cause(Stage::Locating).unwrap_or(WaitCause::Measurements),
-                TaskState::Located if self.confirming && confirms => WaitCause::Confirming,
                 TaskState::Located if self.strategy == Strategy::EarliestFinish => WaitCause::Planned,
                 TaskState::Located => WaitCause::Choice,
                 _ => WaitCause::Turn,

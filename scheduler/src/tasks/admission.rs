@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::constraints::{Constraints, Exclusion, Spending, Traits, Unmet};
+use crate::constraints::{Constraints, Exclusion, Nobody, Spending, Traits, Unmet};
+use crate::explain;
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::{constraints, unmet};
 
@@ -27,13 +28,13 @@ pub(super) struct Admission {
     stored: HashMap<BatchId, i64>,
 }
 
-/// Why a batch's tasks are given to nobody.
+/// What becomes of a batch's tasks that nobody gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Nobody {
-    /// For people.
-    pub(super) reason: String,
-    /// Whether they fail by it.
-    pub(super) fails: bool,
+pub(super) enum Fate {
+    /// They wait, because of this.
+    Wait(Nobody),
+    /// They fail, with this reason for people.
+    Fail(String),
 }
 
 impl Admission {
@@ -133,18 +134,15 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// Why nobody gets a batch's tasks, when nobody that takes work is admitted.
+    /// What becomes of a batch's tasks when nobody that takes work is admitted.
     ///
     /// A quota fails no task: it is there again within a day. Nor does it when those who meet the constraints are away.
-    pub(super) fn nobody(&self, batch: BatchId) -> Option<Nobody> {
+    pub(super) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
-        let mut counts: BTreeMap<Exclusion, usize> = BTreeMap::new();
-        for exclusion in self.excluded.get(&batch)?.values() {
-            *counts.entry(exclusion.clone()).or_default() += 1;
-        }
+        let nobody = Nobody::of(self.fleet.len(), self.excluded.get(&batch)?.values());
         let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
-        let reason = asked.nobody(self.fleet.len(), &counts);
-        Some(Nobody { reason, fails: for_good && asked.unmet == Unmet::Fail })
+        let fails = for_good && asked.unmet == Unmet::Fail;
+        Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
     /// The agents that may not begin what waits at them of a batch.
@@ -168,13 +166,9 @@ impl Admission {
         tasks: &BTreeMap<BatchId, Vec<TaskId>>,
     ) -> anyhow::Result<()> {
         for (batch, tasks) in tasks {
-            match self.nobody(*batch) {
-                Some(Nobody { reason, fails: true }) => {
-                    unmet::fail(conn, tasks, &reason).await.context("fail tasks")?;
-                }
-                Some(Nobody { reason, fails: false }) => {
-                    unmet::hold(conn, *batch, tasks, &reason).await.context("hold unmet tasks")?;
-                }
+            match self.fate(*batch) {
+                Some(Fate::Fail(reason)) => unmet::fail(conn, tasks, &reason).await.context("fail tasks")?,
+                Some(Fate::Wait(why)) => unmet::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?,
                 None => {}
             }
         }
@@ -252,7 +246,7 @@ mod tests {
             let state = self.trial.state(task).await.0;
             let wait = self.trial.wait(task).await.expect("it waits");
             assert_eq!((state.as_str(), self.at(task).await, wait.cause), ("located", None, WaitCause::Unmet));
-            wait.about
+            wait.about.text()
         }
 
         /// Leases granted to the agent in this place.

@@ -23,7 +23,7 @@ use crate::store::loads::Available;
 use crate::store::{addresses, alarms, confirmations, loads, quarantines, unmet, waits};
 use crate::strategy::{self, Candidate, Choice, confidence};
 
-use super::admission::{Admission, Nobody};
+use super::admission::{Admission, Fate};
 use super::duty::OnDuty;
 use super::known::Known;
 use super::plan;
@@ -104,13 +104,14 @@ impl Assign {
                 any |= recalled > 0;
                 continue;
             }
-            let Some(Nobody { reason, fails }) = admission.nobody(batch).filter(|_| !agents.is_empty()) else {
-                continue;
-            };
-            if fails {
-                unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
-            } else {
-                unmet::explain(&mut tx, batch, &reason).await.context("explain unmet tasks")?;
+            match admission.fate(batch).filter(|_| !agents.is_empty()) {
+                Some(Fate::Fail(reason)) => {
+                    unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
+                }
+                Some(Fate::Wait(why)) => {
+                    unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
+                }
+                None => {}
             }
         }
         tx.commit().await.context("commit recalled tasks")?;

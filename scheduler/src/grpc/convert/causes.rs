@@ -5,8 +5,8 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use super::duration;
-use crate::explain::Wait;
-use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, WaitCause, Why};
+use crate::explain::{About, Wait};
+use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, UnmetCause, WaitCause, Why};
 
 /// Says that an enum of the wire has the values of one of the core, and none that the core does not know.
 macro_rules! same {
@@ -50,6 +50,7 @@ same!(WaitCause {
     Breaker,
     Unmet
 });
+same!(UnmetCause { Excluded, TakeNoWork });
 same!(FallbackCause {
     NoDistance,
     NoAddress,
@@ -84,7 +85,17 @@ same!(Gain { BeginsAtOnce, EndsSooner, Nearer });
 
 impl From<&Wait> for v1::Wait {
     fn from(wait: &Wait) -> Self {
-        Self { cause: v1::WaitCause::from(wait.cause).into(), about: wait.about.clone() }
+        let cause = v1::WaitCause::from(wait.cause).into();
+        let mut message = Self { cause, about: wait.about.text(), ..Self::default() };
+        if let About::Constraints(_, nobody) = &wait.about {
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            message.unmet = v1::UnmetCause::from(nobody.cause).into();
+            message.fleet = count(nobody.excluded.fleet);
+            let by = nobody.excluded.by.iter();
+            let by = by.map(|(one, agents)| v1::ExcludedCount { constraint: one.to_string(), agents: count(*agents) });
+            message.excluded = by.collect();
+        }
+        message
     }
 }
 
@@ -163,6 +174,7 @@ impl TryFrom<v1::Why> for Why {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constraints::{Constraints, Exclusion, Nobody};
 
     #[test]
     fn every_cause_is_the_same_after_it_was_sent() {
@@ -185,6 +197,11 @@ mod tests {
             let wait = v1::Wait::from(&Wait::from(*cause));
             assert_eq!(WaitCause::try_from(wait.cause()), Ok(*cause));
         }
+        let asked = Constraints { countries: vec!["JP".into()], ..Constraints::default() };
+        let nobody = Nobody::of(3, &[Exclusion::Country, Exclusion::Country]);
+        let unmet = v1::Wait::from(&Wait { cause: WaitCause::Unmet, about: About::Constraints(asked, nobody) });
+        assert_eq!((unmet.unmet(), unmet.fleet), (v1::UnmetCause::TakeNoWork, 3));
+        assert_eq!(unmet.excluded, [v1::ExcludedCount { constraint: "country".to_owned(), agents: 2 }]);
         for how in Parting::ALL {
             assert_eq!(Parting::try_from(v1::Parting::from(*how)), Ok(*how));
         }

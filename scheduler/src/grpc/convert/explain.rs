@@ -47,7 +47,7 @@ fn explained(choice: &Choice, constraints: &Constraints) -> v1::ExplainedChoice 
     });
     let excluded = choice.excluded.iter().map(|(exclusion, agents)| v1::ExcludedAgents {
         constraint: exclusion.to_string(),
-        why: constraints.sentence(exclusion),
+        why: explain::exclusion(constraints, exclusion),
         agents: agents.clone(),
     });
     v1::ExplainedChoice {

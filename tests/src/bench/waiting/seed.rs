@@ -84,19 +84,16 @@ impl Standing {
                 [connected(slots, false), waiting.text(), busy(tasks, ADDRESSES * AT_ADDRESS), held("address")].concat()
             }
             Self::Unmet => {
-                let reason = "no agent meets the constraints: 9 of 9 are not in AQ";
                 let waiting = Waiting { log: located, held: true, ..waiting };
-                [connected(1, false), waiting.text(), constrained(r#"{"countries": ["AQ"]}"#, reason)].concat()
+                [connected(1, false), waiting.text(), constrained(r#"{"countries": ["AQ"]}"#, "country")].concat()
             }
             Self::Quota => {
-                let reason =
-                    "no agent meets the constraints: 9 of 9 have used up 1.0 kB a day, or will with what is under way";
                 let waiting = Waiting { log: located, held: true, ..waiting };
                 let done = "update tasks set state = 'done', held = false, token = 1, assignment_id = id
                     where id % 10 = 0;"
                     .to_owned();
                 let crawled = crawled("now() - interval '1 hour'");
-                let constrained = constrained(r#"{"bytes_per_day": 1000}"#, reason);
+                let constrained = constrained(r#"{"bytes_per_day": 1000}"#, "quota");
                 [connected(1, false), waiting.text(), done, crawled, SPENT.to_owned(), constrained].concat()
             }
             Self::Done => [connected(1, false), rounds(self.sites(tasks)), crawled("t.state_since")].concat(),
@@ -261,12 +258,12 @@ fn held(cause: &str) -> String {
     )
 }
 
-/// The batch asks this of its agents, and nobody meets it.
-fn constrained(constraints: &str, reason: &str) -> String {
+/// The batch asks this of its agents, which excludes each of them for this.
+fn constrained(constraints: &str, exclusion: &str) -> String {
     let held = held("unmet");
     format!(
-        "insert into batch_constraints (batch_id, constraints, reason, reason_since)
-         values (1, '{constraints}', '{reason}', now() - interval '1 hour');
+        "insert into batch_constraints (batch_id, constraints, unmet_cause, unmet_detail)
+         values (1, '{constraints}', 'excluded', '{{\"fleet\": {AGENTS}, \"by\": {{\"{exclusion}\": {AGENTS}}}}}');
          {held}"
     )
 }
