@@ -273,7 +273,7 @@ async fn near(
     let unknown = || PlanError::UnknownNear(near.to_owned());
     let name: SiteName = near.parse().map_err(|_| unknown())?;
     let site = sites::find(conn, &name).await?.ok_or_else(unknown)?;
-    let ids: Vec<SiteId> = site.ids().into_iter().map(SiteId::new).collect();
+    let ids: Vec<SiteId> = site.ids().into_iter().collect();
     if let Some(placement) = placements::sites(conn, &ids, located.epoch).await?.into_values().next() {
         return Ok(whatif::beside(&placement.coordinate, agents));
     }

@@ -57,6 +57,7 @@ pub mod submissions;
 pub mod tasks;
 pub mod terms;
 pub mod throughput;
+pub mod types;
 pub mod unmet;
 pub mod verdicts;
 pub mod waits;

@@ -110,7 +110,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         "#,
         address,
         task.get(),
-        site,
+        site.get(),
         most_counted(cap),
     )
     .fetch_one(&mut *conn)
@@ -124,7 +124,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;
         return Ok(Claimed::Full { crawls });
     }
-    holds::end(conn, &[task.get()]).await?;
+    holds::end(conn, &[task]).await?;
     sqlx::query!(
         "update leases set address = $3::text::inet where task_id = $1 and token = $2",
         task.get(),

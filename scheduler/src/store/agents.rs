@@ -12,7 +12,8 @@ use crate::strategy::LoadLevel;
 
 use super::loads::Said;
 use super::refusals::Refusal;
-use super::{Error, position, unsigned};
+use super::types::Unsigned;
+use super::{Error, position};
 
 /// One agent and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,15 +103,15 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
         select a.id, a.name, a.city, a.carrier, a.country, a.capacity, a.version, a.beacon_url,
                a.latitude, a.longitude, a.tags, a.draining_since, a.removed_at,
                (select q.reason from quarantines q where q.agent_id = a.id and q.released_at is null) as quarantined,
-               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
-               (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!",
+               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!: Unsigned<u32>",
+               (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!: Unsigned<u32>",
                s.free_slots as "free_slots?", s.crawls as "crawls?", s.outcomes_waiting as "outcomes_waiting?",
                s.id is not null as "connected!",
                case when s.hung_up_at is null then s.paused else 'hung up: it has until its session expires to come back' end
                    as "paused?",
                s.hung_up_at is not null as "hung_up!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
-               coalesce(reached.times, 0) as "reached_by!",
+               coalesce(reached.times, 0) as "reached_by!: Unsigned<u32>",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
                -- It asks again every few seconds.
                (select r.last_at from refusals r
@@ -132,18 +133,18 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
     rows.into_iter()
         .map(|row| {
             Ok(Agent {
-                id: AgentId::new(row.id),
+                id: row.id,
                 name: row.name,
                 city: row.city,
                 carrier: row.carrier,
                 country: row.country,
-                capacity: unsigned("agents", "capacity", row.capacity)?,
-                leased: unsigned("leases", "count", row.leased)?,
-                waiting: unsigned("tasks", "count", row.waiting)?,
-                said: said(row.free_slots, row.crawls, row.outcomes_waiting)?,
+                capacity: row.capacity.0,
+                leased: row.leased.0,
+                waiting: row.waiting.0,
+                said: said(row.free_slots, row.crawls, row.outcomes_waiting),
                 connected: row.connected,
                 landmark: row.landmark,
-                reached_by: unsigned("mesh_measurements", "count", row.reached_by)?,
+                reached_by: row.reached_by.0,
                 seen_at: row.seen_at,
                 version: row.version,
                 beacon_url: row.beacon_url,
@@ -160,15 +161,12 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
         .collect()
 }
 
-fn said(free_slots: Option<i32>, crawls: Option<i32>, outcomes_waiting: Option<i32>) -> Result<Option<Said>, Error> {
-    let (Some(free_slots), Some(crawls), Some(outcomes_waiting)) = (free_slots, crawls, outcomes_waiting) else {
-        return Ok(None);
-    };
-    Ok(Some(Said {
-        free_slots: unsigned("sessions", "free_slots", free_slots)?,
-        crawls: unsigned("sessions", "crawls", crawls)?,
-        outcomes_waiting: unsigned("sessions", "outcomes_waiting", outcomes_waiting)?,
-    }))
+fn said(
+    free_slots: Option<Unsigned<u32>>,
+    crawls: Option<Unsigned<u32>>,
+    outcomes_waiting: Option<Unsigned<u32>>,
+) -> Option<Said> {
+    Some(Said { free_slots: free_slots?.0, crawls: crawls?.0, outcomes_waiting: outcomes_waiting?.0 })
 }
 
 impl Agent {
@@ -211,7 +209,7 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
     let rows = sqlx::query!("select id, name, latitude, longitude from agents").fetch_all(conn).await?;
     let located = rows.into_iter().map(|row| {
         let position = position("agents", row.latitude, row.longitude)?;
-        Ok(Located { agent: AgentId::new(row.id), name: row.name, position })
+        Ok(Located { agent: row.id, name: row.name, position })
     });
     located.collect()
 }
@@ -219,7 +217,7 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
 /// What every agent is called.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
     let rows = sqlx::query!("select id, name from agents").fetch_all(conn).await?;
-    Ok(rows.into_iter().map(|row| (AgentId::new(row.id), row.name)).collect())
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }
 
 /// The agent of this name that was not removed.
@@ -227,7 +225,7 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Agent
     let id = sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name)
         .fetch_optional(conn)
         .await?;
-    Ok(id.map(AgentId::new))
+    Ok(id)
 }
 
 /// The holder of a credential.
@@ -255,7 +253,7 @@ pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> 
     .fetch_optional(conn)
     .await?;
     Ok(row.map(|row| Holder {
-        agent: AgentId::new(row.id),
+        agent: row.id,
         name: row.name,
         removed_at: row.removed_at,
         replaced_at: row.replaced_at,

@@ -98,7 +98,7 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     )
     .fetch_all(&mut *conn)
     .await?;
-    let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (TaskId::new(task), Cause::Breaker)).collect();
+    let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (task, Cause::Breaker)).collect();
     holds::hold(conn, &broken).await
 }
 
@@ -111,7 +111,7 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),
     );
-    let open: Vec<SiteId> = open.fetch_all(&mut *conn).await?.into_iter().map(SiteId::new).collect();
+    let open: Vec<SiteId> = open.fetch_all(&mut *conn).await?.into_iter().collect();
     let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
     let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &raw_sites(&open));
     let closed = closed.execute(&mut *conn).await?.rows_affected();

@@ -70,8 +70,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
                extract(epoch from now() - t.state_since)::float8 as "waited_s!",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
                c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.detail::text,
-               c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<i64>>",
-               c.measured_us as "measured_us?: Vec<Option<i64>>",
+               c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<Rtt>>",
+               c.measured_us as "measured_us?: Vec<Option<Rtt>>",
                had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
                a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.hung_up as "hung_up?"
         from tasks t
@@ -97,7 +97,7 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         where t.id = any($1)
         order by t.token = 0, t.id
         "#,
-        &next,
+        &next as _,
     )
     .fetch_all(conn)
     .await?;
@@ -106,16 +106,15 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
 
 /// Those of these tasks that still wait for a choice, locked for the transaction; another scheduler's are skipped.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
-    let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
-        &ids,
+        tasks as _,
     );
-    Ok(locked.fetch_all(conn).await?.into_iter().map(TaskId::new).collect())
+    Ok(locked.fetch_all(conn).await?.into_iter().collect())
 }
 
 /// By index, however many wait.
-async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, Error> {
+async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -130,7 +129,7 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<i64>, Err
 }
 
 /// From batch to batch by index: of one that is left out nothing is read, and of each other no more than the limit.
-async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<i64>, Error> {
+async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let without: Vec<i64> = without.iter().map(|batch| batch.get()).collect();
     let next = sqlx::query_scalar!(
         r#"

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, LeaseToken, TaskId};
+use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 use crate::site_list::SiteName;
 
 use super::leases::{self, Ending};
@@ -101,7 +101,7 @@ pub async fn cancel(
     name: &str,
     extent: &Extent,
 ) -> Result<Cancelled, ChangeError> {
-    let sites: Option<Vec<i64>> = match extent {
+    let sites: Option<Vec<SiteId>> = match extent {
         Extent::All => None,
         Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
@@ -116,7 +116,7 @@ pub async fn cancel(
         for update
         "#,
         batch.get(),
-        sites.as_deref(),
+        sites.as_ref() as _,
     )
     .fetch_all(&mut *conn)
     .await?;
@@ -127,13 +127,12 @@ pub async fn cancel(
         where id = any($1)
         returning id, token
         "#,
-        &open,
+        &open as _,
         CANCELLED,
     )
     .fetch_all(&mut *conn)
     .await?;
-    let cancelled: Vec<(TaskId, LeaseToken)> =
-        cancelled.into_iter().map(|row| (TaskId::new(row.id), LeaseToken::new(row.token))).collect();
+    let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
     // And once more: of what was open a moment ago an outcome may have come first.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
@@ -143,7 +142,7 @@ pub async fn cancel(
         where batch_id = $1 and retried_at is null and ($2::bigint[] is null or site_id = any($2))
         "#,
         batch.get(),
-        sites.as_deref(),
+        sites.as_ref() as _,
     )
     .fetch_one(conn)
     .await?;
@@ -173,12 +172,11 @@ pub async fn retry(
         Extent::All => (failed(conn, batch).await?, 0),
         Extent::Sites(names) => named(conn, batch, name, names).await?,
     };
-    let again: Vec<TaskId> = again.into_iter().map(TaskId::new).collect();
     Ok(Retried { tasks: rounds::next(conn, &again).await?, open })
 }
 
 /// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
-async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<i64>, Error> {
+async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     let tasks = sqlx::query_scalar!(
         r#"
         select t.id
@@ -206,9 +204,9 @@ async fn named(
     batch: BatchId,
     name: &str,
     names: &[SiteName],
-) -> Result<(Vec<i64>, u64), ChangeError> {
+) -> Result<(Vec<TaskId>, u64), ChangeError> {
     let sites = of_batch(conn, batch, name, names).await?;
-    let all: Vec<i64> = sites.iter().flatten().copied().collect();
+    let all: Vec<SiteId> = sites.iter().flatten().copied().collect();
     let tasks = sqlx::query!(
         r#"
         select id, site_id, state = 'done' as "done!", state in ('failed', 'cancelled') as "again!"
@@ -218,11 +216,11 @@ async fn named(
         for update
         "#,
         batch.get(),
-        &all,
+        &all as _,
     )
     .fetch_all(conn)
     .await?;
-    let mut of_site: HashMap<i64, Vec<_>> = HashMap::new();
+    let mut of_site: HashMap<SiteId, Vec<_>> = HashMap::new();
     for task in tasks {
         of_site.entry(task.site_id).or_default().push(task);
     }
@@ -247,17 +245,17 @@ async fn of_batch(
     batch: BatchId,
     batch_name: &str,
     names: &[SiteName],
-) -> Result<Vec<Vec<i64>>, ChangeError> {
+) -> Result<Vec<Vec<SiteId>>, ChangeError> {
     let found = sites::find_all(conn, names).await?;
-    let ids: Vec<Vec<i64>> = found.into_iter().map(|site| site.map(|site| site.ids()).unwrap_or_default()).collect();
+    let ids: Vec<Vec<SiteId>> = found.into_iter().map(|site| site.map(|site| site.ids()).unwrap_or_default()).collect();
     let there = sqlx::query_scalar!(
         "select distinct site_id from tasks where batch_id = $1 and site_id = any($2)",
         batch.get(),
-        &ids.concat(),
+        &ids.concat() as _,
     )
     .fetch_all(conn)
     .await?;
-    let there: HashSet<i64> = there.into_iter().collect();
+    let there: HashSet<SiteId> = there.into_iter().collect();
     let missing = names.iter().zip(&ids).filter(|(_, ids)| !ids.iter().any(|id| there.contains(id)));
     let missing: Vec<String> = missing.map(|(name, _)| name.to_string()).collect();
     if missing.is_empty() {

@@ -117,7 +117,7 @@ pub(super) fn policy(text: &str) -> Result<CrawlPolicy, Error> {
 }
 
 struct Row {
-    id: i64,
+    id: BatchId,
     name: String,
     strategy: String,
     policy: String,
@@ -129,13 +129,7 @@ impl TryFrom<Row> for Batch {
 
     fn try_from(row: Row) -> Result<Self, Error> {
         let strategy = row.strategy.parse().map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?;
-        Ok(Self {
-            id: BatchId::new(row.id),
-            name: row.name,
-            strategy,
-            removing: row.removing,
-            policy: policy(&row.policy)?,
-        })
+        Ok(Self { id: row.id, name: row.name, strategy, removing: row.removing, policy: policy(&row.policy)? })
     }
 }
 

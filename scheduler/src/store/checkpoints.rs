@@ -99,7 +99,7 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", &tasks);
     let rows = rows.fetch_all(conn).await?;
-    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), row.state)).collect())
+    Ok(rows.into_iter().map(|row| (row.task_id, row.state)).collect())
 }
 
 /// Removes those whose tasks have ended otherwise than by an outcome; returns how many.

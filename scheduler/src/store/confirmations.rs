@@ -11,10 +11,10 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
+use super::Error;
 use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
 use super::measurements::raw_sites;
-use super::{Error, round_trip};
 
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);
@@ -53,7 +53,7 @@ pub async fn standing(
         .map(|row| {
             let since = Duration::try_from_secs_f64(row.since_s)
                 .map_err(|_| Error::inconsistent("confirmations", "began_at", &row.since_s))?;
-            Ok((SiteId::new(row.site_id), if row.open { Standing::Open { since } } else { Standing::Ended }))
+            Ok((row.site_id, if row.open { Standing::Open { since } } else { Standing::Ended }))
         })
         .collect()
 }
@@ -133,15 +133,15 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
         where r.site_id = any($1)
           and not exists (select from task_holds h where h.site_id = r.site_id and h.cause = 'confirming' offset 0)
         "#,
-        &wanted,
+        &wanted as _,
     )
     .execute(&mut *conn)
     .await?;
     let sites =
-        sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted)
+        sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
             .fetch_all(conn)
             .await?;
-    Ok(Next { sites: sites.into_iter().map(SiteId::new).collect(), looked_at: wanted.len() })
+    Ok(Next { sites: sites.into_iter().collect(), looked_at: wanted.len() })
 }
 
 /// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
@@ -163,8 +163,7 @@ pub async fn tried(
     .await?;
     let mut tried: HashMap<SiteId, Vec<Tried>> = HashMap::new();
     for row in rows {
-        let rtt = round_trip("site_measurements", "rtt_us", row.rtt_us)?;
-        tried.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
+        tried.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
     Ok(tried)
 }
@@ -174,7 +173,7 @@ pub async fn tried(
 pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
-    let begun: Vec<i64> = sqlx::query_scalar!(
+    let begun: Vec<SiteId> = sqlx::query_scalar!(
         r#"
         update confirmations r set began_at = now(), ended_at = case when begun.empty then now() end
         from unnest($1::bigint[], $2::boolean[]) as begun (site_id, empty)
@@ -186,8 +185,8 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     )
     .fetch_all(&mut *conn)
     .await?;
-    sqlx::query!("delete from confirmers where site_id = any($1)", &begun).execute(&mut *conn).await?;
-    let asked = confirmations.iter().filter(|(site, _)| begun.contains(&site.get()));
+    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).execute(&mut *conn).await?;
+    let asked = confirmations.iter().filter(|(site, _)| begun.contains(site));
     let (sites, agents): (Vec<i64>, Vec<i64>) =
         asked.flat_map(|(site, confirmers)| confirmers.iter().map(|confirmer| (site.get(), confirmer.get()))).unzip();
     sqlx::query!(
@@ -197,7 +196,7 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     )
     .execute(&mut *conn)
     .await?;
-    let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(&site.get()));
+    let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(site));
     let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
     holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
@@ -232,7 +231,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Due { site: SiteId::new(row.site_id), turns: Turn::listed(row.confirmers, row.addresses) })
+        .map(|row| Due { site: row.site_id, turns: Turn::listed(row.confirmers, row.addresses) })
         .collect())
 }
 
@@ -265,7 +264,7 @@ pub async fn ask(
     .fetch_all(&mut *tx)
     .await?;
     tx.commit().await?;
-    Ok(asked.into_iter().map(AgentId::new).collect())
+    Ok(asked.into_iter().collect())
 }
 
 /// Notes which confirmers have answered. A round trip counts when it was not older than `max_age` as the confirmation
@@ -306,7 +305,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .fetch_all(&mut *conn)
     .await?;
-    let ended: Vec<SiteId> = ended.into_iter().map(SiteId::new).collect();
+    let ended: Vec<SiteId> = ended.into_iter().collect();
     // A statement of its own: it sees whoever wanted one a moment ago.
     holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))

@@ -45,7 +45,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
         .map(|row| {
             let constraints = serde_json::from_str(&row.constraints)
                 .map_err(|error| Error::inconsistent("batch_constraints", "constraints", &error))?;
-            Ok((BatchId::new(row.batch_id), constraints))
+            Ok((row.batch_id, constraints))
         })
         .collect()
 }
@@ -58,9 +58,8 @@ fn raw(batches: &[BatchId]) -> Vec<i64> {
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
     let rows =
         sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").fetch_all(conn).await?;
-    let traits = rows
-        .into_iter()
-        .map(|row| (AgentId::new(row.id), Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
+    let traits =
+        rows.into_iter().map(|row| (row.id, Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
     Ok(traits.collect())
 }
 
@@ -76,7 +75,7 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
         sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
             .fetch_optional(conn)
             .await?;
-    Ok(row.map(|row| (AgentId::new(row.id), row.tags)))
+    Ok(row.map(|row| (row.id, row.tags)))
 }
 
 /// What agents have fetched for these batches in the last 24 hours and are about to, and what a site of each is expected to cost: the mean
@@ -120,11 +119,11 @@ pub async fn spending(
         let (bytes, crawls) =
             of_batch.fold((0_i128, 0_i128), |all, sum| (all.0 + i128::from(sum.bytes), all.1 + i128::from(sum.crawls)));
         let mean = bytes.checked_div(crawls).and_then(|mean| u64::try_from(mean).ok());
-        expected.insert(BatchId::new(row.id), mean.unwrap_or(unsigned("batches", "max_bytes", row.max_bytes)?));
+        expected.insert(row.id, mean.unwrap_or(row.max_bytes.0));
     }
     let mut spending: HashMap<(BatchId, AgentId), Spending> = HashMap::new();
     for row in fetched {
-        let one = spending.entry((BatchId::new(row.batch_id), AgentId::new(row.agent_id))).or_default();
+        let one = spending.entry((row.batch_id, row.agent_id)).or_default();
         one.fetched = unsigned("outcomes", "bytes", row.bytes)?;
     }
     for row in under_way {
@@ -157,7 +156,7 @@ pub async fn to_be_confirmed(
     .fetch_all(conn)
     .await?;
     let batches = |raw: Vec<i64>| raw.into_iter().map(BatchId::new).collect();
-    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), batches(row.batches))).collect())
+    Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
 }
 
 /// Stores who is excluded from a batch, and returns under which number; what is as it was last keeps its number.

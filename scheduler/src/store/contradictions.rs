@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use crate::contradiction::{ENOUGH, PAUSE, weigh};
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
-use super::{Error, round_trip};
+use super::Error;
 
 /// What a crawl saw of its site.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<Sit
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
     let rows = sqlx::query!(
         r#"
-        select t.id, coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as known_us
+        select t.id, coalesce(c.measured_us[listed.rank], c.predicted_us[listed.rank]) as "known: Rtt"
         from unnest($1::bigint[], $2::bigint[]) as crawled (task_id, agent_id)
         join tasks t on t.id = crawled.task_id
         join assignments c on c.id = t.assignment_id and c.agent_id = crawled.agent_id
@@ -40,12 +40,11 @@ pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<Sit
     )
     .fetch_all(&mut *conn)
     .await?;
-    let known: HashMap<i64, Option<i64>> = rows.into_iter().map(|row| (row.id, row.known_us)).collect();
+    let known: HashMap<TaskId, Rtt> = rows.into_iter().filter_map(|row| Some((row.id, row.known?))).collect();
     let (mut agreeing, mut doubted) = (Vec::new(), Vec::new());
     for crawled in crawls {
-        let known = known.get(&crawled.task.get()).copied().flatten();
-        let Some(known) = round_trip("assignments", "measured_us", known)? else { continue };
-        match weigh(known, crawled.rtt) {
+        let Some(known) = known.get(&crawled.task) else { continue };
+        match weigh(*known, crawled.rtt) {
             0 => agreeing.push(crawled.site.get()),
             weight if add(conn, crawled.site, weight).await? => doubted.push(crawled.site),
             _ => {}

@@ -128,7 +128,7 @@ async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainErro
         let open = enrolments::is_open(conn, &name).await?;
         return Err(if open { DrainError::NotYet(name) } else { DrainError::Unknown(name) });
     };
-    Ok(Locked { id: AgentId::new(row.id), draining: row.draining_since.is_some(), removed_at: row.removed_at })
+    Ok(Locked { id: row.id, draining: row.draining_since.is_some(), removed_at: row.removed_at })
 }
 
 async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {

@@ -13,8 +13,8 @@ use sqlx::PgConnection;
 use crate::gnp::{Embedding, Placement};
 use crate::model::{AgentId, EmbeddingEpoch};
 
-use super::measurements::raw_agents;
-use super::{Error, unsigned};
+use super::Error;
+use super::types::{Micros, whole};
 
 /// Epochs the history keeps: a month and a half of hourly fits.
 const HISTORY: i64 = 1000;
@@ -50,7 +50,7 @@ pub struct Newest {
 /// The epoch of the newest embedding; `None` before the first.
 pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
     let epoch = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1");
-    Ok(epoch.fetch_optional(conn).await?.map(EmbeddingEpoch::new))
+    Ok(epoch.fetch_optional(conn).await?)
 }
 
 /// The newest embedding; `None` before the first.
@@ -62,10 +62,10 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
     else {
         return Ok(None);
     };
-    let epoch = EmbeddingEpoch::new(row.epoch);
+    let epoch = row.epoch;
     let placed = sqlx::query!(
         "select agent_id, coordinate, fit_error from agent_placements where epoch = $1 order by agent_id",
-        row.epoch,
+        epoch.get(),
     )
     .fetch_all(conn)
     .await?;
@@ -73,13 +73,10 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
         .into_iter()
         .map(|agent| {
             let placement = Placement { epoch, coordinate: agent.coordinate, fit_error: agent.fit_error };
-            (AgentId::new(agent.agent_id), placement)
+            (agent.agent_id, placement)
         })
         .collect();
-    let dimensions = usize::try_from(row.dimensions)
-        .map_err(|_| Error::inconsistent("embeddings", "dimensions", &row.dimensions))?;
-    let landmarks = row.landmarks.into_iter().map(AgentId::new).collect();
-    Embedding::from_parts(epoch, dimensions, landmarks, placements, row.fit_error)
+    Embedding::from_parts(epoch, row.dimensions.into(), row.landmarks, placements, row.fit_error)
         .map(Some)
         .map_err(|error| Error::inconsistent("embeddings", "epoch", &format!("{epoch}, in which {error}")))
 }
@@ -115,9 +112,9 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     .fetch_optional(conn)
     .await?;
     Ok(row.map(|row| Newest {
-        epoch: EmbeddingEpoch::new(row.epoch),
-        landmarks: row.landmarks.into_iter().map(AgentId::new).collect(),
-        dimensions: usize::try_from(row.dimensions).unwrap_or(0),
+        epoch: row.epoch,
+        landmarks: row.landmarks,
+        dimensions: row.dimensions.into(),
         mesh_error: row.mesh_error.unwrap_or(UNKNOWN_ERROR),
         created_at: row.created_at,
         newcomers: row.newcomers,
@@ -135,22 +132,22 @@ pub async fn pairs_measured_since(
 ) -> Result<BTreeSet<(AgentId, AgentId)>, Error> {
     let rows = sqlx::query!(
         r#"
-        select distinct least(prober_id, agent_id) as "from!", greatest(prober_id, agent_id) as "to!"
+        select distinct least(prober_id, agent_id) as "from!: AgentId", greatest(prober_id, agent_id) as "to!: AgentId"
         from mesh_measurements where rtt_us is not null and measured_at > $1
         "#,
         since,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (AgentId::new(row.from), AgentId::new(row.to))).collect())
+    Ok(rows.into_iter().map(|row| (row.from, row.to)).collect())
 }
 
 /// Draws the number of the next embedding. Numbers may be skipped.
 pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error> {
-    let epoch = sqlx::query_scalar!(r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!""#)
-        .fetch_one(conn)
-        .await?;
-    Ok(EmbeddingEpoch::new(epoch))
+    let epoch = sqlx::query_scalar!(
+        r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!: EmbeddingEpoch""#
+    );
+    Ok(epoch.fetch_one(conn).await?)
 }
 
 /// The database's clock: as of when what is read next is known.
@@ -184,8 +181,10 @@ pub async fn take_over(
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))")
         .fetch_one(&mut *conn)
         .await?;
-    let newest = sqlx::query_scalar!("select max(epoch) from embeddings").fetch_one(&mut *conn).await?;
-    if newest != former.map(EmbeddingEpoch::get) {
+    let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1")
+        .fetch_optional(&mut *conn)
+        .await?;
+    if newest != former {
         return Ok(false);
     }
     let embedding = fitted.embedding;
@@ -195,8 +194,8 @@ pub async fn take_over(
         overriding system value values ($1, $2, $3, $4, $5, $6)
         "#,
         embedding.epoch().get(),
-        count(embedding.dimensions()),
-        &raw_agents(embedding.landmarks()),
+        whole::<i32, _>(embedding.dimensions()),
+        embedding.landmarks() as _,
         embedding.fit_error(),
         fitted.mesh_error,
         fitted.as_of,
@@ -220,12 +219,12 @@ async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Er
         embedding.epoch().get(),
         fitted.as_of,
         fitted.reason,
-        count(embedding.agents().len()),
-        count(embedding.landmarks().len()),
-        count(embedding.dimensions()),
+        whole::<i32, _>(embedding.agents().len()),
+        whole::<i32, _>(embedding.landmarks().len()),
+        whole::<i32, _>(embedding.dimensions()),
         embedding.fit_error(),
         fitted.mesh_error,
-        fitted.median_move.map(|moved| i64::try_from(moved.as_micros()).unwrap_or(i64::MAX)),
+        fitted.median_move.map(Micros) as _,
     )
     .execute(&mut *conn)
     .await?;
@@ -258,38 +257,20 @@ pub struct Epoch {
     /// The median error over its mesh.
     pub mesh_error: Option<f64>,
     /// How far the median agent lies from where the former epoch had it.
-    pub median_move: Option<Duration>,
+    pub median_move: Option<Micros>,
 }
 
 /// The newest epochs, newest first, at most `limit`.
 pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, Error> {
-    const TABLE: &str = "embedding_history";
-    let rows = sqlx::query!(
+    let epochs = sqlx::query_as!(
+        Epoch,
         r#"
-        select epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error, mesh_error, median_move_us
+        select epoch, fitted_at, reason, agents, landmarks, dimensions, fit_error, mesh_error, median_move_us as median_move
         from embedding_history order by epoch desc limit $1
         "#,
         i64::from(limit),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let moved: Option<u64> =
-                row.median_move_us.map(|micros| unsigned(TABLE, "median_move_us", micros)).transpose()?;
-            Ok(Epoch {
-                epoch: EmbeddingEpoch::new(row.epoch),
-                fitted_at: row.fitted_at,
-                reason: row.reason,
-                agents: unsigned(TABLE, "agents", row.agents)?,
-                landmarks: unsigned(TABLE, "landmarks", row.landmarks)?,
-                dimensions: unsigned(TABLE, "dimensions", row.dimensions)?,
-                fit_error: row.fit_error,
-                mesh_error: row.mesh_error,
-                median_move: moved.map(Duration::from_micros),
-            })
-        })
-        .collect()
+    );
+    Ok(epochs.fetch_all(conn).await?)
 }
 
 /// Forgets embeddings beyond the newest `keep` in which no site lies any more, after forgetting in them the placements of
@@ -314,7 +295,7 @@ pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64
             limit $2
         )
         "#,
-        &surplus,
+        &surplus as _,
         limit,
     )
     .execute(&mut *conn)
@@ -325,18 +306,13 @@ pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64
         where epoch = any($1) and not exists (select from site_placements where site_placements.epoch = embeddings.epoch)
         order by epoch limit 10
         "#,
-        &surplus,
+        &surplus as _,
     )
     .fetch_all(&mut *conn)
     .await?;
-    sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed).execute(&mut *conn).await?;
-    let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed).execute(conn).await?;
+    sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed as _).execute(&mut *conn).await?;
+    let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed as _).execute(conn).await?;
     Ok(placements.rows_affected() + embeddings.rows_affected())
-}
-
-/// A count as the database has it.
-fn count(of: usize) -> i32 {
-    i32::try_from(of).unwrap_or(i32::MAX)
 }
 
 async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result<(), Error> {
@@ -344,11 +320,11 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     let mut fit_errors = Vec::new();
     let mut flat = Vec::new();
     for (agent, placement) in embedding.agents() {
-        agents.push(agent.get());
+        agents.push(*agent);
         fit_errors.push(placement.fit_error);
         flat.extend_from_slice(&placement.coordinate);
     }
-    let width = i64::try_from(flat.len() / agents.len().max(1)).unwrap_or(i64::MAX);
+    let width: i64 = whole(flat.len() / agents.len().max(1));
     sqlx::query!(
         r#"
         insert into agent_placements (epoch, agent_id, coordinate, fit_error)
@@ -357,7 +333,7 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
         from unnest($2::bigint[], $3::double precision[]) with ordinality as placed (agent_id, fit_error, place)
         "#,
         embedding.epoch().get(),
-        &agents,
+        &agents as _,
         &fit_errors,
         &flat,
         width,

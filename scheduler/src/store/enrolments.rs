@@ -308,7 +308,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
     sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes())
         .execute(&mut *conn)
         .await?;
-    let id = AgentId::new(agent.id);
+    let id = agent.id;
     if agent.replaced {
         sessions::close_active(conn, id, EndCause::Replaced).await?;
         leases::release_of_ended_sessions(conn, max_crashes).await?;

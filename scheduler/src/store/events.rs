@@ -9,9 +9,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId};
+use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::Error;
+use super::types::Unsigned;
 
 /// Events a page has at most.
 pub const PAGE: i64 = 500;
@@ -32,13 +33,13 @@ pub struct Event {
     /// The task's batch and site, and its round.
     pub task: Option<TaskOf>,
     /// The lease's token.
-    pub token: Option<i64>,
+    pub token: Option<LeaseToken>,
     /// The agent's name.
     pub agent: Option<String>,
     /// The session.
-    pub session: Option<i64>,
+    pub session: Option<SessionId>,
     /// The session's number among its agent's.
-    pub incarnation: Option<i64>,
+    pub incarnation: Option<Incarnation>,
     /// Why, for people.
     pub cause: Option<String>,
 }
@@ -47,13 +48,13 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOf {
     /// Its identifier.
-    pub id: i64,
+    pub id: TaskId,
     /// Its batch's name.
     pub batch: String,
     /// Its site's name.
     pub site: String,
     /// Its round.
-    pub round: i32,
+    pub round: u32,
 }
 
 /// A place in the log.
@@ -76,7 +77,7 @@ pub struct Filter {
     /// Of tasks of this batch, and their leases.
     pub batch: Option<BatchId>,
     /// Of tasks of these sites, and their leases.
-    pub sites: Option<Vec<i64>>,
+    pub sites: Option<Vec<SiteId>>,
     /// Of this agent.
     pub agent: Option<AgentId>,
     /// Of these kinds: a noun, or a noun and what happened with a '-' between them.
@@ -149,21 +150,21 @@ struct Row {
     at: DateTime<Utc>,
     noun: String,
     what: String,
-    task_id: Option<i64>,
+    task_id: Option<TaskId>,
     batch: Option<String>,
     site: Option<String>,
-    round: Option<i32>,
-    token: Option<i64>,
+    round: Option<Unsigned<u32>>,
+    token: Option<LeaseToken>,
     agent: Option<String>,
-    session_id: Option<i64>,
-    incarnation: Option<i64>,
+    session_id: Option<SessionId>,
+    incarnation: Option<Incarnation>,
     cause: Option<String>,
 }
 
 impl From<Row> for Event {
     fn from(row: Row) -> Self {
         let task = match (row.task_id, row.batch, row.site, row.round) {
-            (Some(id), Some(batch), Some(site), Some(round)) => Some(TaskOf { id, batch, site, round }),
+            (Some(id), Some(batch), Some(site), Some(round)) => Some(TaskOf { id, batch, site, round: round.0 }),
             _ => None,
         };
         Self {
@@ -205,7 +206,7 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
         "#,
         horizon,
         filter.batch.map(BatchId::get),
-        filter.sites.as_deref(),
+        filter.sites.as_ref() as _,
         filter.agent.map(AgentId::get),
         limit,
         filter.kinds.as_deref(),
@@ -239,7 +240,7 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
         "#,
         from.horizon,
         filter.batch.map(BatchId::get),
-        filter.sites.as_deref(),
+        filter.sites.as_ref() as _,
         filter.agent.map(AgentId::get),
         PAGE,
         from.at,
@@ -278,7 +279,7 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
         "#,
         horizon,
         filter.batch.map(BatchId::get),
-        filter.sites.as_deref(),
+        filter.sites.as_ref() as _,
         filter.agent.map(AgentId::get),
         PAGE,
         after.xact,
@@ -410,7 +411,10 @@ mod tests {
         let path = ["located", "assigned", "leased", "assigned", "leased", "assigned", "cancelled"];
         assert_eq!(tasks.collect::<Vec<_>>(), path);
         let lost = of_task.events.iter().find(|event| event.what == "expired").expect("it was lost");
-        assert_eq!((lost.agent.as_deref(), lost.session, lost.incarnation), (Some("a"), Some(session.get()), Some(1)));
+        assert_eq!(
+            (lost.agent.as_deref(), lost.session, lost.incarnation),
+            (Some("a"), Some(session), Some(Incarnation::new(1)))
+        );
 
         let of_agent = newest(&mut conn, &Filter { agent: Some(agent), ..Filter::default() }, 100).await.expect("read");
         let own: Vec<String> = said(&of_agent).into_iter().filter(|said| !said.contains('#')).collect();
@@ -454,7 +458,7 @@ mod tests {
         }
         settle(&mut conn).await;
         assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 2);
-        let of_one = Filter { sites: Some(vec![sites[1].get()]), ..Filter::default() };
+        let of_one = Filter { sites: Some(vec![sites[1]]), ..Filter::default() };
         assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
 
         sqlx::query("update events set at = now() - interval '2 days' where id = (select min(id) from events)")

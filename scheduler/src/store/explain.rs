@@ -7,11 +7,12 @@ use sqlx::PgConnection;
 
 use crate::constraints::Exclusion;
 use crate::explain::{Considered, Recorded, Wait};
-use crate::model::{AssignmentId, BatchId, Strategy, TaskId};
+use crate::model::{AssignmentId, BatchId, Rtt, Strategy, TaskId};
 
 use super::assignments::why;
 use super::sites::Site;
-use super::{Error, round_trip, unsigned, waits};
+use super::types::Unsigned;
+use super::{Error, waits};
 
 /// Tasks and choices of one site that are explained at once, the newest.
 const MOST: i64 = 100;
@@ -69,33 +70,30 @@ pub async fn tasks(
         order by t.id desc
         limit $4
         "#,
-        &site.ids(),
+        &site.ids() as _,
         batch.map(BatchId::get),
         at.map(AssignmentId::get),
         MOST,
     )
     .fetch_all(&mut *conn)
     .await?;
-    let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
     let mut waits = waits::of(conn, &ids).await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Task {
-                waits: waits.remove(&TaskId::new(row.id)),
-                id: TaskId::new(row.id),
-                batch: BatchId::new(row.batch_id),
-                batch_name: row.name,
-                round: unsigned("tasks", "round", row.round)?,
-                state: row.state,
-                reason: row.reason,
-            })
-        })
-        .collect()
+    let tasks = rows.into_iter().map(|row| Task {
+        waits: waits.remove(&row.id),
+        id: row.id,
+        batch: row.batch_id,
+        batch_name: row.name,
+        round: row.round.0,
+        state: row.state,
+        reason: row.reason,
+    });
+    Ok(tasks.collect())
 }
 
 /// The choices for these tasks, newest first, or the one asked about.
 pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
-    let ids: Vec<i64> = tasks.iter().map(|task| task.id.get()).collect();
+    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
     let rows = sqlx::query_as!(
         Row,
         r#"
@@ -103,7 +101,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
                b.strategy as asked, c.seed, c.detail::text, c.available,
                (select coalesce(array_agg(n.name order by l.place), '{}')
                 from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
-               c.predicted_us as "predicted_us!: Vec<Option<i64>>", c.measured_us as "measured_us!: Vec<Option<i64>>",
+               c.predicted_us as "predicted_us!: Vec<Option<Rtt>>", c.measured_us as "measured_us!: Vec<Option<Rtt>>",
                coalesce(c.levels, '{}') as "levels!: Vec<Option<i64>>",
                (select coalesce(array_agg(n.name order by l.place), '{}')
                 from unnest(x.agents) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "excluded!",
@@ -117,7 +115,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
         order by c.id desc
         limit $3
         "#,
-        &ids,
+        &ids as _,
         at.map(AssignmentId::get),
         MOST,
     )
@@ -127,8 +125,8 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
 }
 
 struct Row {
-    id: i64,
-    task_id: i64,
+    id: AssignmentId,
+    task_id: TaskId,
     created_at: DateTime<Utc>,
     newest: bool,
     agent: String,
@@ -136,10 +134,10 @@ struct Row {
     asked: String,
     seed: i64,
     detail: Option<String>,
-    available: Option<i32>,
+    available: Option<Unsigned<u32>>,
     candidates: Vec<String>,
-    predicted_us: Vec<Option<i64>>,
-    measured_us: Vec<Option<i64>>,
+    predicted_us: Vec<Option<Rtt>>,
+    measured_us: Vec<Option<Rtt>>,
     levels: Vec<Option<i64>>,
     excluded: Vec<String>,
     causes: Vec<String>,
@@ -152,14 +150,12 @@ impl TryFrom<Row> for Choice {
         let strategy = |table, stored: &str| -> Result<Strategy, Error> {
             stored.parse().map_err(|_| Error::inconsistent(table, "strategy", &stored))
         };
-        let at = |numbers: &[Option<i64>], place: usize| numbers.get(place).copied().flatten();
-        let considered = |(place, agent)| {
-            Ok(Considered {
-                agent,
-                predicted: round_trip("assignments", "predicted_us", at(&row.predicted_us, place))?,
-                measured: round_trip("assignments", "measured_us", at(&row.measured_us, place))?,
-                level: at(&row.levels, place),
-            })
+        let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
+        let considered = |(place, agent)| Considered {
+            agent,
+            predicted: at(&row.predicted_us, place),
+            measured: at(&row.measured_us, place),
+            level: row.levels.get(place).copied().flatten(),
         };
         let mut excluded: BTreeMap<Exclusion, Vec<String>> = BTreeMap::new();
         for (agent, cause) in row.excluded.iter().zip(&row.causes) {
@@ -167,8 +163,8 @@ impl TryFrom<Row> for Choice {
             excluded.entry(cause).or_default().push(agent.clone());
         }
         Ok(Self {
-            id: AssignmentId::new(row.id),
-            task: TaskId::new(row.task_id),
+            id: row.id,
+            task: row.task_id,
             at: row.created_at,
             newest: row.newest,
             recorded: Recorded {
@@ -176,8 +172,8 @@ impl TryFrom<Row> for Choice {
                 asked: strategy("batches", &row.asked)?,
                 agent: row.agent,
                 seed: row.seed.cast_unsigned(),
-                candidates: row.candidates.into_iter().enumerate().map(considered).collect::<Result<_, Error>>()?,
-                available: row.available.map(|count| unsigned("assignments", "available", count)).transpose()?,
+                candidates: row.candidates.into_iter().enumerate().map(considered).collect(),
+                available: row.available.map(u32::from),
                 excluded: row.excluded.len(),
                 why: why(row.detail.as_deref())?,
             },

@@ -7,13 +7,12 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::gnp::Position;
-use crate::model::{AgentId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
 use crate::site_list::SiteName;
 use crate::strategy::learned::{Crawled, Lesson, Network, weight};
 use crate::strategy::{Crawl, Site, Work};
 
-use super::measurements::raw_sites;
-use super::{Error, known_round_trip, position, unsigned};
+use super::{Error, position};
 
 /// Newest crawls of an agent that teach how fast it is.
 const CRAWLS_LEARNED: i64 = 40;
@@ -60,10 +59,9 @@ impl SiteFacts {
 
 /// What is known of the sites of these tasks.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id as "id!", coalesce(s.origin, s.name) as "name!", host(s.address) as address, s.latitude, s.longitude,
+        select t.id as "id!", coalesce(s.origin, s.name) as "name!", s.address, s.latitude, s.longitude,
                b.request_interval_ms as "request_interval_ms!",
                last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
         from tasks t
@@ -78,7 +76,7 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
         ) last on true
         where t.id = any($1)
         "#,
-        &tasks,
+        tasks as _,
     )
     .fetch_all(conn)
     .await?;
@@ -89,16 +87,12 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
                 Err(_) => row.name,
             };
             let size = match (row.pages, row.bytes) {
-                (Some(pages), Some(bytes)) => {
-                    Some((unsigned("outcomes", "pages", pages)?, unsigned("outcomes", "bytes", bytes)?))
-                }
+                (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
                 _ => None,
             };
-            let interval = Duration::from_millis(unsigned("batches", "request_interval_ms", row.request_interval_ms)?);
-            let address = row.address.and_then(|address| address.parse().ok());
             let position = position("sites", row.latitude, row.longitude)?;
-            let fetched = unsigned("checkpoints", "pages", row.fetched.unwrap_or_default())?;
-            Ok((TaskId::new(row.id), SiteFacts { host, address, position, size, fetched, interval }))
+            let (fetched, interval) = (row.fetched.map_or(0, u32::from), row.request_interval_ms.0);
+            Ok((row.id, SiteFacts { host, address: row.address, position, size, fetched, interval }))
         })
         .collect()
 }
@@ -106,7 +100,6 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
 /// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
 /// round trip or fetched nothing are left out, and so are those that were taken over: what they took is not their last agent's alone.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
-    let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
         r#"
         select newest.agent_id as "agent_id!", newest.pages as "pages!", newest.bytes as "bytes!", newest.duration_ms as "duration_ms!",
@@ -122,25 +115,20 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
           and not exists (select from recalls r where r.task_id = newest.task_id and r.token < newest.token)
         order by newest.agent_id, newest.accepted_at desc
         "#,
-        &agents,
+        agents as _,
         CRAWLS_LEARNED,
     )
     .fetch_all(conn)
     .await?;
     let mut crawls: HashMap<AgentId, Vec<Crawl>> = HashMap::new();
     for row in rows {
-        let interval = unsigned("batches", "request_interval_ms", row.request_interval_ms)?;
         let crawl = Crawl {
-            work: Work {
-                pages: unsigned("outcomes", "pages", row.pages)?,
-                bytes: unsigned("outcomes", "bytes", row.bytes)?,
-                interval: Duration::from_millis(interval),
-            },
-            rtt: known_round_trip("outcomes", "rtt_us", row.rtt_us)?,
-            took: Duration::from_millis(unsigned("outcomes", "duration_ms", row.duration_ms)?),
+            work: Work { pages: row.pages.0, bytes: row.bytes.0, interval: row.request_interval_ms.0 },
+            rtt: row.rtt_us,
+            took: row.duration_ms.0,
             weight: 0.5_f64.powf(row.age_s / HALF_LIFE.as_secs_f64()),
         };
-        crawls.entry(AgentId::new(row.agent_id)).or_default().push(crawl);
+        crawls.entry(row.agent_id).or_default().push(crawl);
     }
     Ok(crawls)
 }
@@ -158,7 +146,7 @@ pub struct CrawledSite {
 pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, CrawledSite>, Error> {
     let rows = sqlx::query!(
         r#"
-        select s.id, host(s.address) as address, newest.agent_id as "agent_id?", newest.rtt_us,
+        select s.id, s.address, newest.agent_id as "agent_id?", newest.rtt_us,
                greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as age_s
         from sites s
         left join lateral (
@@ -171,18 +159,17 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
         where s.id = any($1)
         order by s.id, newest.accepted_at desc
         "#,
-        &raw_sites(sites),
+        sites as _,
         CRAWLS_OF_A_SITE,
     )
     .fetch_all(conn)
     .await?;
     let mut crawled: HashMap<SiteId, CrawledSite> = HashMap::new();
     for row in rows {
-        let of_it = crawled.entry(SiteId::new(row.id)).or_default();
-        of_it.network = network(row.address);
+        let of_it = crawled.entry(row.id).or_default();
+        of_it.network = row.address.map(Network::from);
         if let (Some(agent), Some(rtt), Some(age_s)) = (row.agent_id, row.rtt_us, row.age_s) {
-            let rtt = known_round_trip("outcomes", "rtt_us", rtt)?;
-            of_it.crawls.push(Crawled { agent: AgentId::new(agent), rtt, weight: weight(age(age_s)) });
+            of_it.crawls.push(Crawled { agent, rtt, weight: weight(age(age_s)) });
         }
     }
     Ok(crawled)
@@ -194,9 +181,9 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
         r#"
-        select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", host(s.address) as address,
-               c.predicted_us[array_position(c.candidates, c.agent_id)] as predicted_us,
-               (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as probed_us,
+        select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", s.address,
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us: Rtt",
+               (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as "probed_us: Rtt",
                c.strategy = any($4) and c.cause <> 'explores' as "preferred!",
                greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
         from sessions here
@@ -223,21 +210,17 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     for row in rows {
         let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
         lessons.push(Lesson {
-            agent: AgentId::new(row.agent_id),
-            site: SiteId::new(row.site_id),
-            network: network(row.address),
-            known: known_round_trip("assignments", "predicted_us", known)?,
+            agent: row.agent_id,
+            site: row.site_id,
+            network: row.address.map(Network::from),
+            known,
             probed: row.probed_us.is_some(),
             preferred: row.preferred,
-            crawled: known_round_trip("outcomes", "rtt_us", row.rtt_us)?,
+            crawled: row.rtt_us,
             weight: weight(age(row.age_s)),
         });
     }
     Ok(lessons)
-}
-
-fn network(address: Option<String>) -> Option<Network> {
-    address?.parse::<IpAddr>().ok().map(Network::from)
 }
 
 fn age(seconds: f64) -> Duration {

@@ -90,7 +90,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
     )
     .fetch_all(conn)
     .await?;
-    Ok(held.into_iter().map(TaskId::new).collect())
+    Ok(held.into_iter().collect())
 }
 
 /// Which tasks are let go.
@@ -128,7 +128,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
         Which::Breaker(sites) => {
             let broken = sqlx::query_scalar!(
                 "select task_id from task_holds where cause = 'breaker' and site_id = any($1) limit $2",
-                &raw(sites),
+                sites as _,
                 limit,
             );
             broken.fetch_all(&mut *conn).await?
@@ -136,7 +136,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
         Which::Confirming(sites) => {
             let confirmed = sqlx::query_scalar!(
                 "select task_id from task_holds where cause = 'confirming' and site_id = any($1) limit $2",
-                &raw(sites),
+                sites as _,
                 limit,
             );
             confirmed.fetch_all(&mut *conn).await?
@@ -146,11 +146,11 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
         return Ok(Vec::new());
     }
     let locked = if matches!(which, Which::Due | Which::Unmet(_)) {
-        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next)
+        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
             .fetch_all(&mut *conn)
             .await?
     } else {
-        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update", &next)
+        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update", &next as _)
             .fetch_all(&mut *conn)
             .await?
     };
@@ -165,7 +165,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
         update tasks t set held = false from over where t.id = over.task_id
         returning t.id, t.site_id
         "#,
-        &locked,
+        &locked as _,
         match which {
             Which::Due => None,
             Which::Unmet(_) => Some("unmet"),
@@ -175,11 +175,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
     )
     .fetch_all(conn)
     .await?;
-    Ok(released.into_iter().map(|row| (TaskId::new(row.id), SiteId::new(row.site_id))).collect())
-}
-
-fn raw(sites: &[SiteId]) -> Vec<i64> {
-    sites.iter().map(|site| site.get()).collect()
+    Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
 /// Lets those go on that have waited longest at each address, as many as it has places for, at most `limit`; they keep their place
@@ -217,13 +213,13 @@ pub(super) async fn admit(conn: &mut PgConnection, places: &[(String, i64)], lim
 }
 
 /// Ends whatever holds these tasks, as they move on: out of `located`, or to their crawl. They are locked by the caller.
-pub(super) async fn end(conn: &mut PgConnection, tasks: &[i64]) -> Result<(), Error> {
+pub(super) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error> {
     sqlx::query!(
         r#"
         with over as (delete from task_holds where task_id = any($1) returning task_id)
         update tasks t set held = false from over where t.id = over.task_id and t.held
         "#,
-        tasks,
+        tasks as _,
     )
     .execute(conn)
     .await?;

@@ -120,7 +120,7 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     )
     .fetch_optional(conn)
     .await?;
-    Ok(row.map(|row| Lost { agent: AgentId::new(row.id), name: row.name, away_for: seconds(row.away_secs) }))
+    Ok(row.map(|row| Lost { agent: row.id, name: row.name, away_for: seconds(row.away_secs) }))
 }
 
 /// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
@@ -186,7 +186,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
     Ok(rows
         .into_iter()
         .map(|row| Landmark {
-            agent: AgentId::new(row.id),
+            agent: row.id,
             name: row.name,
             city: row.city,
             carrier: row.carrier,
@@ -209,5 +209,5 @@ pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error>
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Connected { agent: AgentId::new(row.id), has_beacon: row.has_beacon }).collect())
+    Ok(rows.into_iter().map(|row| Connected { agent: row.id, has_beacon: row.has_beacon }).collect())
 }

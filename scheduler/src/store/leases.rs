@@ -65,12 +65,7 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Held {
-            site: row.site,
-            batch: row.batch,
-            token: LeaseToken::new(row.token),
-            granted_at: row.granted_at,
-        })
+        .map(|row| Held { site: row.site, batch: row.batch, token: row.token, granted_at: row.granted_at })
         .collect())
 }
 
@@ -113,7 +108,7 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
 /// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
 /// without those whose session has ended, or that drain or have paused. Of rows that one transaction locks, these come before those of
 /// tasks.
-pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, i32>, Error> {
+pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, u32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
     }
@@ -134,7 +129,7 @@ pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<Ag
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (AgentId::new(row.id), row.capacity)).collect())
+    Ok(rows.into_iter().map(|row| (row.id, row.capacity.0)).collect())
 }
 
 async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, Grant)>, Error> {
@@ -189,14 +184,14 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
     rows.into_iter()
         .map(|row| {
             let grant = Grant {
-                task: TaskId::new(row.id),
-                token: LeaseToken::new(row.token),
-                site: SiteId::new(row.site_id),
+                task: row.id,
+                token: row.token,
+                site: row.site_id,
                 name: row.name,
                 origin: row.origin,
                 policy: batches::policy(&row.policy)?,
             };
-            Ok((AgentId::new(row.agent_id), grant))
+            Ok((row.agent_id, grant))
         })
         .collect()
 }
@@ -225,7 +220,7 @@ pub async fn rebind(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
+    Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
 /// Takes back one lease that its agent hands back, or whose crawl crashed: then `crash` says with what, and a task that
@@ -264,7 +259,7 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
             .fetch_optional(conn)
             .await?;
-    Ok(agent.map(AgentId::new))
+    Ok(agent)
 }
 
 /// The leases of this session that were revoked and whose agent has not been told; from now on it has. The caller commits
@@ -280,7 +275,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect())
+    Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
 /// Takes back the active leases of every session that has ended. Where the agent was lost, or came back without them, that
@@ -306,8 +301,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
     )
     .fetch_all(&mut *conn)
     .await?;
-    let lost: Vec<(TaskId, LeaseToken)> =
-        rows.into_iter().map(|row| (TaskId::new(row.task_id), LeaseToken::new(row.token))).collect();
+    let lost: Vec<(TaskId, LeaseToken)> = rows.into_iter().map(|row| (row.task_id, row.token)).collect();
     let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

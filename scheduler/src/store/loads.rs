@@ -10,11 +10,12 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Direction;
-use crate::model::{AgentId, AssignmentId, BatchId, SessionId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, Strategy, TaskId};
 use crate::strategy::{Former, Home, Listed};
 
 use super::assignments::why;
-use super::{Error, position, round_trip, unsigned};
+use super::types::Millis;
+use super::{Error, position, unsigned};
 
 /// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
 const MOST_COUNTED: i64 = 1000;
@@ -89,7 +90,7 @@ pub struct Held {
 pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     let rows = sqlx::query!(
         r#"
-        select l.agent_id as "agent_id!", c.crawl_ms, greatest(extract(epoch from now() - l.granted_at), 0)::float8 as under_way_s
+        select l.agent_id as "agent_id!: AgentId", c.crawl_ms as "crawl_ms: Millis", greatest(extract(epoch from now() - l.granted_at), 0)::float8 as under_way_s
         from leases l
         join tasks t on t.id = l.task_id
         left join assignments c on c.id = t.assignment_id
@@ -107,13 +108,12 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let takes = row.crawl_ms.map(|ms| unsigned("assignments", "crawl_ms", ms)).transpose()?;
-            let under_way = row.under_way_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
-            Ok(Held { agent: AgentId::new(row.agent_id), takes: takes.map(Duration::from_millis), under_way })
-        })
-        .collect()
+    let held = rows.into_iter().map(|row| Held {
+        agent: row.agent_id,
+        takes: row.crawl_ms.map(Duration::from),
+        under_way: row.under_way_s.and_then(|s| Duration::try_from_secs_f64(s).ok()),
+    });
+    Ok(held.collect())
 }
 
 /// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
@@ -154,8 +154,8 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
             let leased: u32 = unsigned("leases", "count", row.leased)?;
             let withheld: u32 = unsigned("sessions", "free_slots", row.withheld)?;
             Ok(Available {
-                agent: AgentId::new(row.id),
-                capacity: unsigned("agents", "capacity", row.capacity)?,
+                agent: row.id,
+                capacity: row.capacity.0,
                 load: waiting.saturating_add(leased).saturating_add(withheld),
                 waiting,
                 pace: pace(row.took_ms, row.crawls, fleet),
@@ -207,12 +207,11 @@ pub struct Waiting {
 /// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that,
 /// and are left out.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
-    let agents: Vec<i64> = agents.iter().map(|agent| agent.get()).collect();
     let rows = sqlx::query!(
         r#"
         select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail::text,
-               c.candidates, c.predicted_us as "predicted_us!: Vec<Option<i64>>",
-               c.measured_us as "measured_us!: Vec<Option<i64>>"
+               c.candidates, c.predicted_us as "predicted_us!: Vec<Option<Rtt>>",
+               c.measured_us as "measured_us!: Vec<Option<Rtt>>"
         from unnest($1::bigint[]) as queue (agent_id)
         cross join lateral (
             select t.id, t.site_id, t.batch_id, t.assignment_id from tasks t
@@ -225,7 +224,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
         ) t
         join assignments c on c.id = t.assignment_id
         "#,
-        &agents,
+        agents as _,
         each,
     )
     .fetch_all(conn)
@@ -233,17 +232,17 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     rows.into_iter()
         .map(|row| {
             Ok(Waiting {
-                task: TaskId::new(row.task_id),
-                site: SiteId::new(row.site_id),
-                batch: BatchId::new(row.batch_id),
-                assignment: AssignmentId::new(row.id),
+                task: row.task_id,
+                site: row.site_id,
+                batch: row.batch_id,
+                assignment: row.id,
                 chosen_at: row.created_at,
                 seed: row.seed.cast_unsigned(),
                 former: Former {
-                    agent: AgentId::new(row.agent_id),
+                    agent: row.agent_id,
                     strategy: strategy(&row.strategy)?,
                     fallback: why(row.detail.as_deref())?.fallback,
-                    listed: listed(&row.candidates, &row.predicted_us, &row.measured_us)?,
+                    listed: listed(&row.candidates, &row.predicted_us, &row.measured_us),
                 },
             })
         })
@@ -255,19 +254,9 @@ pub(super) fn strategy(stored: &str) -> Result<Strategy, Error> {
 }
 
 /// The candidates of a stored assignment.
-pub(super) fn listed(
-    candidates: &[i64],
-    predicted_us: &[Option<i64>],
-    measured_us: &[Option<i64>],
-) -> Result<Vec<Listed>, Error> {
-    let at = |micros: &[Option<i64>], place: usize| micros.get(place).copied().flatten();
-    let one = |(place, &agent)| {
-        Ok(Listed {
-            agent: AgentId::new(agent),
-            predicted: round_trip("assignments", "predicted_us", at(predicted_us, place))?,
-            measured: round_trip("assignments", "measured_us", at(measured_us, place))?,
-        })
-    };
+pub(super) fn listed(candidates: &[AgentId], predicted: &[Option<Rtt>], measured: &[Option<Rtt>]) -> Vec<Listed> {
+    let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
+    let one = |(place, &agent)| Listed { agent, predicted: at(predicted, place), measured: at(measured, place) };
     candidates.iter().enumerate().map(one).collect()
 }
 
@@ -289,7 +278,7 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BT
     )
     .fetch_all(conn)
     .await?;
-    Ok(held.into_iter().map(TaskId::new).collect())
+    Ok(held.into_iter().collect())
 }
 
 #[cfg(test)]

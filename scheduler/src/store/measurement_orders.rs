@@ -147,13 +147,13 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         let target = match (row.site_id, row.name, row.agent_id, row.url) {
             (Some(site), Some(name), _, _) => {
                 let turn = row.turn.and_then(|address| address.parse().ok());
-                OrderTarget::Site { id: SiteId::new(site), name, origin: row.origin, turn, may_share: row.may_share }
+                OrderTarget::Site { id: site, name, origin: row.origin, turn, may_share: row.may_share }
             }
-            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: AgentId::new(agent), url },
+            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: agent, url },
             // The agent came back without a beacon; its order runs out.
             _ => return None,
         };
-        Some(Order { id: OrderId::new(row.id), target, confirming: row.confirming })
+        Some(Order { id: row.id, target, confirming: row.confirming })
     });
     Ok(orders.collect())
 }
@@ -254,7 +254,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
     )
     .fetch_all(conn)
     .await?;
-    Ok(probers.into_iter().map(AgentId::new).collect())
+    Ok(probers.into_iter().collect())
 }
 
 /// How many site orders each of these probers holds.
@@ -270,7 +270,7 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     .fetch_all(conn)
     .await?;
     let mut open: HashMap<AgentId, u32> = probers.iter().map(|prober| (*prober, 0)).collect();
-    open.extend(rows.into_iter().map(|row| (AgentId::new(row.prober_id), u32::try_from(row.open).unwrap_or(u32::MAX))));
+    open.extend(rows.into_iter().map(|row| (row.prober_id, u32::try_from(row.open).unwrap_or(u32::MAX))));
     Ok(open)
 }
 
@@ -318,10 +318,7 @@ pub async fn due_sites(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Due { site: SiteId::new(row.site_id), turns: Turn::listed(row.probers, row.addresses) })
-        .collect())
+    Ok(rows.into_iter().map(|row| Due { site: row.site_id, turns: Turn::listed(row.probers, row.addresses) }).collect())
 }
 
 /// Orders these sites measured. A site that got an order meanwhile, or whose address did, gets none. Returns the probers that
@@ -351,7 +348,7 @@ pub async fn order_sites(
     )
     .fetch_all(conn)
     .await?;
-    Ok(ordered.into_iter().map(AgentId::new).collect())
+    Ok(ordered.into_iter().collect())
 }
 
 /// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
@@ -369,7 +366,7 @@ pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awai
         order by o.site_id = any($1) desc, o.id
         limit 1
         "#,
-        &site.ids(),
+        &site.ids() as _,
     )
     .fetch_optional(conn)
     .await?;

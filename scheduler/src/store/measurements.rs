@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
 use super::failures::Failure;
-use super::{Error, known_round_trip, site_measurements, sites_origin, unsigned};
+use super::{Error, site_measurements, sites_origin, unsigned};
 
 /// One target's samples from one prober, summed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,7 @@ pub async fn record(
     .fetch_optional(&mut *tx)
     .await?;
     let had_turn = answered.as_ref().is_some_and(|row| row.had_turn);
-    let target = answered.map(|row| (row.site_id.map(SiteId::new), row.agent_id.map(AgentId::new)));
+    let target = answered.map(|row| (row.site_id, row.agent_id));
     let recorded = match target {
         Some((Some(site), _)) => {
             site_measurements::upsert(&mut tx, site, agent, had_turn, report).await?;
@@ -232,23 +232,17 @@ enum Reporters {
 }
 
 async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<MeshMeasurement>, Error> {
-    let rows = sqlx::query!(
+    let mesh = sqlx::query_as!(
+        MeshMeasurement,
         r#"
-        select prober_id, agent_id, rtt_us as "rtt_us!" from mesh_measurements
+        select prober_id as prober, agent_id as target, rtt_us as "rtt!" from mesh_measurements
         where rtt_us is not null
           and ($1 or prober_id not in (select q.agent_id from quarantines q where q.released_at is null))
         order by prober_id, agent_id
         "#,
         reporters == Reporters::All,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let rtt = known_round_trip("mesh_measurements", "rtt_us", row.rtt_us)?;
-            Ok(MeshMeasurement { prober: AgentId::new(row.prober_id), target: AgentId::new(row.agent_id), rtt })
-        })
-        .collect()
+    );
+    Ok(mesh.fetch_all(conn).await?)
 }
 
 /// Which of these probers has never tried which of these connected targets' beacons: (prober, target), at most `limit`.
@@ -260,7 +254,7 @@ pub async fn mesh_gaps(
 ) -> Result<Vec<(AgentId, AgentId)>, Error> {
     let rows = sqlx::query!(
         r#"
-        select prober.id as "prober!", target.id as "target!"
+        select prober.id as "prober!: AgentId", target.id as "target!: AgentId"
         from unnest($1::bigint[]) as prober (id)
         cross join unnest($2::bigint[]) as target (id)
         where prober.id <> target.id
@@ -270,13 +264,13 @@ pub async fn mesh_gaps(
         order by prober.id, target.id
         limit $3
         "#,
-        &raw_agents(probers),
-        &raw_agents(targets),
+        probers as _,
+        targets as _,
         limit,
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (AgentId::new(row.prober), AgentId::new(row.target))).collect())
+    Ok(rows.into_iter().map(|row| (row.prober, row.target)).collect())
 }
 
 /// How much of the mesh among these agents is measured, when each measures at most `peers` others.
@@ -316,14 +310,13 @@ pub async fn of_sites(
           and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         order by site_id, prober_id
         "#,
-        &raw_sites(sites),
+        sites as _,
     )
     .fetch_all(conn)
     .await?;
     let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
     for row in rows {
-        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
-        measured.entry(SiteId::new(row.site_id)).or_default().push((AgentId::new(row.prober_id), rtt));
+        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
     Ok(measured)
 }

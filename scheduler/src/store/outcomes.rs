@@ -13,7 +13,8 @@ use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
-use super::{Error, alarms, holds, restores, spending, unsigned};
+use super::types::whole;
+use super::{Error, alarms, holds, restores, spending};
 pub use ending::{Blocker, Budget, Ending};
 
 mod ending;
@@ -107,8 +108,8 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     .fetch_all(conn)
     .await?;
     let locked = rows.into_iter().map(|row| {
-        let (site, token) = (SiteId::new(row.site_id), LeaseToken::new(row.token));
-        (TaskId::new(row.id), Locked { site, token, open: row.open, limited: row.limited })
+        let (site, token) = (row.site_id, row.token);
+        (row.id, Locked { site, token, open: row.open, limited: row.limited })
     });
     Ok(locked.collect())
 }
@@ -174,7 +175,7 @@ async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, Locked>,
     reports: &[(AgentId, &Report)],
-) -> Result<(Vec<Answer>, Vec<i64>), Error> {
+) -> Result<(Vec<Answer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
     // A statement of its own: whoever held a row until it was locked may have granted, or recorded, meanwhile.
@@ -183,8 +184,8 @@ async fn judge(
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
                exists (select from task_holds h where h.cause = 'address' and not h.admitted and h.address = l.address) as "waited_for!",
                exists (select from task_holds h where h.task_id = l.task_id) as "on_hold!",
-               o.token as "accepted?", o.kind::text as "kind?", o.budget::text, o.pages as "pages?", o.bytes as "bytes?",
-               o.errors as "errors?", o.duration_ms as "duration_ms?", o.rtt_us
+               o.token as "accepted?", o.kind::text as "kind?", o.budget::text, o.pages as "pages?: i32", o.bytes as "bytes?: i64",
+               o.errors as "errors?: i32", o.duration_ms as "duration_ms?: i64", o.rtt_us as "rtt_us?: i64"
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
         join leases l on l.task_id = asked.task_id and l.token = asked.token
         left join outcomes o on o.task_id = l.task_id
@@ -194,18 +195,18 @@ async fn judge(
     )
     .fetch_all(&mut *conn)
     .await?;
-    let leases: HashMap<i64, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
+    let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
     let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
     let odd = |number, otherwise| Answer::Refused(restores::blame(number, floor, otherwise));
     let verdict = |(agent, report): &(AgentId, &Report)| {
         let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
-        let Some(known) = leases.get(&report.task.get()) else { return odd(report.token.get(), Refusal::ForgedToken) };
-        if known.agent_id != agent.get() {
+        let Some(known) = leases.get(&report.task) else { return odd(report.token.get(), Refusal::ForgedToken) };
+        if known.agent_id != *agent {
             return Answer::Refused(Refusal::ForeignLease);
         }
         let stored = Stored::from(*report);
         match known.accepted {
-            Some(token) if token == report.token.get() => {
+            Some(token) if token == report.token => {
                 let same = known.kind.as_deref() == Some(stored.kind)
                     && known.budget.as_deref() == stored.budget
                     && known.pages == Some(stored.pages)
@@ -222,8 +223,8 @@ async fn judge(
     };
     let verdicts: Vec<Answer> = reports.iter().map(verdict).collect();
     let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }));
-    let on_hold = |task: &TaskId| leases.get(&task.get()).is_some_and(|lease| lease.on_hold);
-    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).map(TaskId::get).collect();
+    let on_hold = |task: &TaskId| leases.get(task).is_some_and(|lease| lease.on_hold);
+    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).collect();
     Ok((verdicts, on_hold))
 }
 
@@ -243,10 +244,10 @@ impl From<&Report> for Stored {
         Self {
             kind: report.ending.kind(),
             budget: report.ending.budget(),
-            pages: i32::try_from(report.pages).unwrap_or(i32::MAX),
-            bytes: i64::try_from(report.bytes).unwrap_or(i64::MAX),
-            errors: i32::try_from(report.errors).unwrap_or(i32::MAX),
-            duration_ms: i64::try_from(report.duration.as_millis()).unwrap_or(i64::MAX),
+            pages: whole(report.pages),
+            bytes: whole(report.bytes),
+            errors: whole(report.errors),
+            duration_ms: whole(report.duration.as_millis()),
             rtt_us: report.rtt.map(Rtt::as_micros),
         }
     }
@@ -267,7 +268,6 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     let durations: Vec<i64> = stored.iter().map(|stored| stored.duration_ms).collect();
     let rtts: Vec<Option<i64>> = stored.iter().map(|stored| stored.rtt_us).collect();
     let messages: Vec<&str> = reports.iter().map(|report| report.message.as_str()).collect();
-    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     let refetched: Vec<i32> = reports.iter().map(|report| whole(report.refetched)).collect();
     let trapped: Vec<i32> = reports.iter().map(|report| whole(report.trapped)).collect();
     sqlx::query!(
@@ -315,7 +315,6 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
 
 /// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
 pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
         select t.id, last.pages
@@ -328,11 +327,11 @@ pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Has
         ) last
         where t.id = any($1)
         "#,
-        &tasks,
+        tasks as _,
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter().map(|row| Ok((TaskId::new(row.id), unsigned("outcomes", "pages", row.pages)?))).collect()
+    Ok(rows.into_iter().map(|row| (row.id, row.pages.0)).collect())
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub async fn sites(
         .into_iter()
         .map(|row| {
             let placement = Placement { epoch, coordinate: row.coordinate, fit_error: row.fit_error };
-            (SiteId::new(row.site_id), placement)
+            (row.site_id, placement)
         })
         .collect())
 }
@@ -106,7 +106,7 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Outdated { site: SiteId::new(row.site_id), open: row.open }).collect())
+    Ok(rows.into_iter().map(|row| Outdated { site: row.site_id, open: row.open }).collect())
 }
 
 /// Sets placements in embeddings before `epoch` aside, as no task needs them: they stay in their embedding until their sites are located anew.

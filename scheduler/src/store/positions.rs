@@ -85,7 +85,7 @@ pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(
         .map(|row| {
             let address =
                 row.address.parse().map_err(|_| Error::inconsistent("site_measurements", "address", &row.address))?;
-            Ok((SiteId::new(row.site_id), address))
+            Ok((row.site_id, address))
         })
         .collect()
 }
@@ -134,7 +134,7 @@ pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashM
     for row in rows {
         let source = if row.listed { Source::List } else { Source::Geoip };
         if let Some(position) = position("sites", row.latitude, row.longitude)? {
-            found.insert(SiteId::new(row.id), (position, source));
+            found.insert(row.id, (position, source));
         }
     }
     Ok(found)

@@ -11,8 +11,7 @@ use sqlx::{Connection, PgConnection};
 use crate::gnp::trust::Kind;
 use crate::model::{AgentId, Rtt, SiteId};
 
-use super::measurements::raw_sites;
-use super::{Error, known_round_trip};
+use super::Error;
 
 /// One open quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +59,7 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     rows.into_iter()
         .map(|row| {
             let evidence = evidence_of(&row.evidence)?;
-            Ok(Quarantine { agent: AgentId::new(row.agent_id), name: row.name, evidence, reason: row.reason })
+            Ok(Quarantine { agent: row.agent_id, name: row.name, evidence, reason: row.reason })
         })
         .collect()
 }
@@ -171,7 +170,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
     )
     .fetch_all(conn)
     .await?;
-    Ok(sites.into_iter().map(SiteId::new).collect())
+    Ok(sites.into_iter().collect())
 }
 
 /// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said
@@ -189,20 +188,19 @@ pub async fn sites_of_all(
         where m.site_id = any($1) and m.rtt_us is not null
         order by m.site_id, m.prober_id
         "#,
-        &raw_sites(sites),
+        sites as _,
         evidence_name(Kind::Sites),
     )
     .fetch_all(conn)
     .await?;
-    let mut since: BTreeMap<i64, usize> = BTreeMap::new();
+    let mut since: BTreeMap<AgentId, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.since) {
         *since.entry(row.prober_id).or_default() += 1;
     }
-    let anew = |prober: i64| since.get(&prober).is_some_and(|count| *count >= enough);
-    let mut measured: BTreeMap<i64, Vec<(AgentId, Rtt)>> = BTreeMap::new();
+    let anew = |prober: AgentId| since.get(&prober).is_some_and(|count| *count >= enough);
+    let mut measured: BTreeMap<SiteId, Vec<(AgentId, Rtt)>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.since || !anew(row.prober_id)) {
-        let rtt = known_round_trip("site_measurements", "rtt_us", row.rtt_us)?;
-        measured.entry(row.site_id).or_default().push((AgentId::new(row.prober_id), rtt));
+        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
     Ok(measured.into_values().collect())
 }
@@ -231,14 +229,14 @@ pub async fn on_probation(
           and coalesce(measured_at <= since or measured_at < now() - make_interval(secs => $4), true)
         order by agent_id, site_id
         "#,
-        &raw_sites(sites),
+        sites as _,
         evidence_name(Kind::Sites),
         most,
         max_age.as_secs_f64(),
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), AgentId::new(row.agent_id))).collect())
+    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), row.agent_id)).collect())
 }
 
 #[cfg(test)]

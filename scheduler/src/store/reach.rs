@@ -5,8 +5,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use super::Error;
 use super::failures::{Cause, Failure};
-use super::{Error, known_round_trip};
 use crate::model::{AgentId, Rtt};
 
 /// After this a beacon that could not be measured is tried again, unless one of the two connects anew before.
@@ -130,7 +130,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
         let reached = row.measured_at.map(|_| row.reached);
         let standing = Standing::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
         let reached = match (row.reached_us, row.reached_at) {
-            (Some(rtt), Some(at)) => Some((known_round_trip("mesh_measurements", "reached_us", rtt)?, at)),
+            (Some(rtt), Some(at)) => Some((rtt, at)),
             _ => None,
         };
         let failed = match (row.cause, row.failed_at) {

@@ -11,6 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId};
 
 use super::leases::{self, Ending};
+use super::types::{Millis, Unsigned};
 use super::{Error, unsigned};
 
 /// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
@@ -54,12 +55,12 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         r#"
         select l.task_id, l.token, l.site_id, t.batch_id, l.agent_id, c.crawl_ms, b.max_duration_ms, b.max_pages,
                extract(epoch from now() - l.granted_at)::float8 as "took_s!",
-               case when p.token = 1 and l.token = 1 and p.pages > 0 then p.pages end as own_pages,
+               case when p.token = 1 and l.token = 1 and p.pages > 0 then p.pages end as "own_pages: Unsigned<u32>",
                extract(epoch from p.saved_at - l.granted_at)::float8 as saved_s, p.interval_ms as "interval_ms?",
                array(
                    select f.agent_id from leases f
                    where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
-               ) as "crashed_at!"
+               ) as "crashed_at!: Vec<AgentId>"
         from batches b
         -- `offset 0`: batch by batch, and looked up by index. Else all leased tasks and all leases are read, whatever their strategy.
         cross join lateral (
@@ -90,29 +91,26 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
+    Ok(rows
+        .into_iter()
         .map(|row| {
             let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
-            let pages = row.own_pages.map(|pages| unsigned("checkpoints", "pages", pages)).transpose()?;
-            let takes = row.crawl_ms.map(|ms| unsigned("assignments", "crawl_ms", ms)).transpose()?;
-            let interval = row.interval_ms.map(|ms| unsigned("checkpoints", "interval_ms", ms)).transpose()?;
-            let at_most = unsigned("batches", "max_duration_ms", row.max_duration_ms)?;
-            Ok(UnderWay {
-                task: TaskId::new(row.task_id),
-                token: LeaseToken::new(row.token),
-                site: SiteId::new(row.site_id),
-                batch: BatchId::new(row.batch_id),
-                agent: AgentId::new(row.agent_id),
+            UnderWay {
+                task: row.task_id,
+                token: row.token,
+                site: row.site_id,
+                batch: row.batch_id,
+                agent: row.agent_id,
                 took: seconds(row.took_s),
-                takes: takes.map(Duration::from_millis),
-                at_most: Duration::from_millis(at_most),
-                most_pages: unsigned("batches", "max_pages", row.max_pages)?,
-                fetched: pages.zip(row.saved_s.map(seconds)),
-                interval: interval.map(Duration::from_millis),
-                crashed_at: row.crashed_at.into_iter().map(AgentId::new).collect(),
-            })
+                takes: row.crawl_ms.map(Duration::from),
+                at_most: row.max_duration_ms.0,
+                most_pages: row.max_pages.0,
+                fetched: row.own_pages.map(u32::from).zip(row.saved_s.map(seconds)),
+                interval: row.interval_ms.map(Duration::from),
+                crashed_at: row.crashed_at,
+            }
         })
-        .collect()
+        .collect())
 }
 
 /// How many crawls each agent is about to get, because they were asked for on its behalf.
@@ -128,7 +126,7 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter().map(|row| Ok((AgentId::new(row.to_agent_id), unsigned("recalls", "count", row.count)?))).collect()
+    rows.into_iter().map(|row| Ok((row.to_agent_id, unsigned("recalls", "count", row.count)?))).collect()
 }
 
 /// Asks for a lease. `false`: it has ended, somebody is at its task, or it was asked for before.
@@ -139,7 +137,6 @@ pub async fn ask(
     here: Duration,
     there: Duration,
 ) -> Result<bool, Error> {
-    let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     let asked = sqlx::query!(
         r#"
         insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
@@ -152,8 +149,8 @@ pub async fn ask(
         crawl.task.get(),
         crawl.token.get(),
         to.get(),
-        millis(here),
-        millis(there),
+        Millis(here) as _,
+        Millis(there) as _,
     )
     .execute(conn)
     .await?;
@@ -177,13 +174,14 @@ pub struct Order {
 
 /// The recalls that this session has not been told; from now on it has. The caller commits before it sends.
 pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
-    let rows = sqlx::query!(
+    let orders = sqlx::query_as!(
+        Order,
         r#"
         with asked as (
             update recalls set sent_at = now() where agent_id = $1 and sent_at is null
             returning task_id, token, to_agent_id, here_ms, there_ms
         )
-        select asked.task_id, asked.token, asked.here_ms, asked.there_ms, a.name
+        select asked.task_id as "task: TaskId", asked.token as "token: LeaseToken", a.name as to, asked.here_ms as "here: Millis", asked.there_ms as "there: Millis"
         from asked
         join leases l on l.task_id = asked.task_id and l.token = asked.token
         join agents a on a.id = asked.to_agent_id
@@ -192,20 +190,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         "#,
         agent.get(),
         session.get(),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Order {
-                task: TaskId::new(row.task_id),
-                token: LeaseToken::new(row.token),
-                to: row.name,
-                here: Duration::from_millis(unsigned("recalls", "here_ms", row.here_ms)?),
-                there: Duration::from_millis(unsigned("recalls", "there_ms", row.there_ms)?),
-            })
-        })
-        .collect()
+    );
+    Ok(orders.fetch_all(conn).await?)
 }
 
 /// Tells an agent anew what it was asked for, as it is on a new session.
@@ -248,22 +234,21 @@ pub struct Recalled {
 
 /// Of these tasks, those whose last lease was asked for.
 pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Recalled>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
         select r.task_id, r.token, r.agent_id, a.name, r.here_ms
         from recalls r join tasks t on t.id = r.task_id and t.token = r.token join agents a on a.id = r.agent_id
         where r.task_id = any($1)
         "#,
-        &tasks,
+        tasks as _,
     )
     .fetch_all(conn)
     .await?;
-    rows.into_iter()
+    Ok(rows
+        .into_iter()
         .map(|row| {
-            let here = Duration::from_millis(unsigned("recalls", "here_ms", row.here_ms)?);
-            let (token, from) = (LeaseToken::new(row.token), AgentId::new(row.agent_id));
-            Ok((TaskId::new(row.task_id), Recalled { token, from, name: row.name, here }))
+            let (token, from, here) = (row.token, row.agent_id, row.here_ms.0);
+            (row.task_id, Recalled { token, from, name: row.name, here })
         })
-        .collect()
+        .collect())
 }

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use crate::model::AgentId;
 
-use super::{Error, unsigned};
+use super::Error;
 
 /// Why something an agent said is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +90,7 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
     )
     .fetch_one(conn)
     .await?;
-    let (name, times) = (counted.name, counted.times);
+    let (name, times) = (counted.name, counted.times.0);
     tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused what an agent said");
     Ok(())
 }
@@ -110,7 +110,7 @@ pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Cou
         .map(|row| {
             Ok(Count {
                 kind: row.kind,
-                times: unsigned("refusals", "times", row.times)?,
+                times: row.times.0,
                 first_at: row.first_at,
                 last_at: row.last_at,
                 detail: row.detail,

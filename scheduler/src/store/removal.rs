@@ -7,7 +7,8 @@
 
 use sqlx::PgConnection;
 
-use crate::model::BatchId;
+use crate::model::{BatchId, TaskId};
+use crate::store::types::whole;
 
 use super::batch_changes::{self, ChangeError, Extent};
 use super::{Error, unsigned};
@@ -56,7 +57,7 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     site: i64,
-    round: i32,
+    round: u32,
 }
 
 /// Begins to remove a batch, or goes on; returns how many tasks it has. From here on nothing is added to it. Run in a transaction.
@@ -100,7 +101,7 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
         "#,
         batch.get(),
         from.site,
-        from.round,
+        whole::<i32, _>(from.round),
         STEP,
     )
     .fetch_all(&mut *conn)
@@ -112,17 +113,17 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
             Ok(Step::Removed(0, Place::default()))
         };
     };
-    let place = Place { site: last.site_id, round: last.round };
-    let tasks: Vec<i64> = going.iter().map(|task| task.id).collect();
+    let place = Place { site: last.site_id.get(), round: last.round.0 };
+    let tasks: Vec<TaskId> = going.iter().map(|task| task.id).collect();
     remove_tasks(conn, &tasks).await?;
     Ok(Step::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
 /// Removes ended tasks, which the caller has locked, with all that hangs on them. Returns the exclusions that their choices named.
-pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[i64]) -> Result<Vec<Option<i64>>, Error> {
-    sqlx::query!("delete from events where task_id = any($1)", tasks).execute(&mut *conn).await?;
-    sqlx::query!("delete from outcomes where task_id = any($1)", tasks).execute(&mut *conn).await?;
-    sqlx::query!("delete from leases where task_id = any($1)", tasks).execute(&mut *conn).await?;
+pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<Option<i64>>, Error> {
+    sqlx::query!("delete from events where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
+    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
+    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
     // Tasks and their choices name each other.
     let exclusions = sqlx::query_scalar!(
         r#"
@@ -130,7 +131,7 @@ pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[i64]) -> Resu
         removed as (delete from tasks where id = any($1))
         select distinct exclusions_id from choices
         "#,
-        tasks,
+        tasks as _,
     );
     Ok(exclusions.fetch_all(conn).await?)
 }
@@ -158,6 +159,7 @@ mod tests {
 
     use super::*;
     use crate::model::LeaseToken;
+
     use crate::store::{batches, fixtures, leases, rounds};
 
     /// Steps until nothing is left, or something is waited for.

@@ -9,10 +9,11 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
 use crate::explain::Wait;
-use crate::model::{AgentId, BatchId, ReasonKind, Rtt, TaskId, TaskState, Why};
+use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, TaskId, TaskState, Why};
 
 use super::assignments::why;
-use super::{Error, planner, round_trip, unsigned, waits};
+use super::types::{Millis, Unsigned, whole};
+use super::{Error, planner, unsigned, waits};
 pub use fleet::{AgentRow, agents};
 
 mod fleet;
@@ -127,7 +128,7 @@ pub struct Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Key {
     site: i64,
-    round: i32,
+    round: u32,
 }
 
 /// The next rows behind `after`, at most `limit`.
@@ -161,20 +162,20 @@ pub async fn assignments(
                case when t.state in ('failed', 'cancelled') then coalesce(t.reason_kind::text, 'other') end as "reason_kind?",
                a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.detail::text as "detail?",
                (select confidence from site_verdicts where site_id = t.site_id and suspect) as "anycast?",
-               array_position(c.candidates, c.agent_id) as "rank?",
-               c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?",
-               c.measured_us[array_position(c.candidates, c.agent_id)] as "measured_us?",
-               (select count(*) from assignments n where n.task_id = t.id) as "assignments!",
+               array_position(c.candidates, c.agent_id) as "rank?: Unsigned<u32>",
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?: Rtt",
+               c.measured_us[array_position(c.candidates, c.agent_id)] as "measured_us?: Rtt",
+               (select count(*) from assignments n where n.task_id = t.id) as "assignments!: Unsigned<u32>",
                o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
-               measured.probes as "probes!",
+               measured.probes as "probes!: Unsigned<u64>",
                measured.requests
-               + (select coalesce(sum(p.requests), 0)::bigint from site_sightings p where p.site_id = t.site_id) as "requests!",
+               + (select coalesce(sum(p.requests), 0)::bigint from site_sightings p where p.site_id = t.site_id) as "requests!: Unsigned<u64>",
                case when exists (select from confirmers where site_id = t.site_id) then
                    (select coalesce(sum(m.answered + m.lost), 0)
                     from confirming_measurements join site_measurements m using (site_id, prober_id)
                     where m.site_id = t.site_id and m.shared_from is null)
-               else 0 end as "confirming_probes!"
+               else 0 end as "confirming_probes!: Unsigned<u64>"
         from page t
         cross join lateral (select name, origin from sites where id = t.site_id limit 1) s
         left join lateral (select * from assignments where id = t.assignment_id limit 1) c on true
@@ -188,7 +189,7 @@ pub async fn assignments(
         "#,
         wanted.batch.get(),
         after.site,
-        after.round,
+        whole::<i32, _>(after.round),
         states.as_deref(),
         reasons.as_deref(),
         wanted.agent.map(AgentId::get),
@@ -220,7 +221,7 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
         "#,
         wanted.batch.get(),
         after.site,
-        after.round,
+        whole::<i32, _>(after.round),
         states.as_deref(),
         reasons.as_deref(),
         wanted.agent.map(AgentId::get),
@@ -232,9 +233,9 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
 
 /// A row as stored; what hangs on an assignment or an outcome is absent together with it.
 struct Stored {
-    id: i64,
-    site_id: i64,
-    round: i32,
+    id: TaskId,
+    site_id: SiteId,
+    round: u32,
     site: String,
     origin: Option<String>,
     state: String,
@@ -248,20 +249,20 @@ struct Stored {
     strategy: Option<String>,
     detail: Option<String>,
     anycast: Option<f64>,
-    rank: Option<i32>,
-    predicted_us: Option<i64>,
-    measured_us: Option<i64>,
-    assignments: i64,
+    rank: Option<Unsigned<u32>>,
+    predicted_us: Option<Rtt>,
+    measured_us: Option<Rtt>,
+    assignments: Unsigned<u32>,
     kind: Option<String>,
-    pages: Option<i32>,
-    bytes: Option<i64>,
-    errors: Option<i32>,
+    pages: Option<Unsigned<u32>>,
+    bytes: Option<Unsigned<u64>>,
+    errors: Option<Unsigned<u32>>,
     started_at: Option<DateTime<Utc>>,
-    duration_ms: Option<i64>,
-    rtt_us: Option<i64>,
-    probes: i64,
-    requests: i64,
-    confirming_probes: i64,
+    duration_ms: Option<Millis>,
+    rtt_us: Option<Rtt>,
+    probes: Unsigned<u64>,
+    requests: Unsigned<u64>,
+    confirming_probes: Unsigned<u64>,
 }
 
 impl Stored {
@@ -277,28 +278,27 @@ impl Stored {
             carrier,
             strategy,
             why: why(self.detail.as_deref())?,
-            rank: self.rank.map(|rank| unsigned("assignments", "candidates", rank)).transpose()?,
-            predicted: round_trip("assignments", "predicted_us", self.predicted_us)?,
-            measured: round_trip("assignments", "measured_us", self.measured_us)?,
+            rank: self.rank.map(u32::from),
+            predicted: self.predicted_us,
+            measured: self.measured_us,
         }))
     }
 
-    fn outcome(&mut self) -> Result<Option<Outcome>, Error> {
-        const TABLE: &str = "outcomes";
-        let (Some(kind), Some(pages), Some(bytes), Some(errors), Some(started_at), Some(millis)) =
+    fn outcome(&mut self) -> Option<Outcome> {
+        let (Some(kind), Some(pages), Some(bytes), Some(errors), Some(started_at), Some(duration)) =
             (self.kind.take(), self.pages, self.bytes, self.errors, self.started_at, self.duration_ms)
         else {
-            return Ok(None);
+            return None;
         };
-        Ok(Some(Outcome {
+        Some(Outcome {
             kind,
-            pages: unsigned(TABLE, "pages", pages)?,
-            bytes: unsigned(TABLE, "bytes", bytes)?,
-            errors: unsigned(TABLE, "errors", errors)?,
+            pages: pages.0,
+            bytes: bytes.0,
+            errors: errors.0,
             started_at,
-            duration: Duration::from_millis(unsigned(TABLE, "duration_ms", millis)?),
-            rtt: round_trip(TABLE, "rtt_us", self.rtt_us)?,
-        }))
+            duration: duration.0,
+            rtt: self.rtt_us,
+        })
     }
 }
 
@@ -306,13 +306,13 @@ impl TryFrom<Stored> for AssignmentRow {
     type Error = Error;
 
     fn try_from(mut row: Stored) -> Result<Self, Error> {
-        let (choice, outcome) = (row.choice()?, row.outcome()?);
+        let (choice, outcome) = (row.choice()?, row.outcome());
         let named =
             |word: &String| ReasonKind::named(word).ok_or_else(|| Error::inconsistent("tasks", "reason_kind", word));
         Ok(Self {
-            task: TaskId::new(row.id),
-            key: Key { site: row.site_id, round: row.round },
-            round: unsigned("tasks", "round", row.round)?,
+            task: row.id,
+            key: Key { site: row.site_id.get(), round: row.round },
+            round: row.round,
             site: row.site,
             origin: row.origin,
             state: row.state,
@@ -323,11 +323,11 @@ impl TryFrom<Stored> for AssignmentRow {
             reason_kind: row.reason_kind.as_ref().map(named).transpose()?,
             anycast: row.anycast,
             choice,
-            assignments: unsigned("assignments", "count", row.assignments)?,
+            assignments: row.assignments.0,
             outcome,
-            probes: unsigned("site_measurements", "answered", row.probes)?,
-            requests: unsigned("site_measurements", "requests", row.requests)?,
-            confirming_probes: unsigned("site_measurements", "answered", row.confirming_probes)?,
+            probes: row.probes.0,
+            requests: row.requests.0,
+            confirming_probes: row.confirming_probes.0,
         })
     }
 }

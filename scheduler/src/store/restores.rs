@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::refusals::Refusal;
-use super::{Error, leases, minute, sessions::EndCause, unsigned};
+use super::{Error, leases, minute, sessions::EndCause};
 
 /// Floors are multiples of this: more than is given out between a backup and its restore (a million a second for eleven days),
 /// readable, and so little that a double holds the floors of nine thousand restores.
@@ -180,9 +180,9 @@ pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Er
                 at: row.restored_at,
                 backed_up_at: row.backed_up_at,
                 backup_version: row.backup_version,
-                sessions: unsigned("restores", "sessions", row.sessions)?,
-                leases: unsigned("restores", "leases", row.leases)?,
-                tokens: unsigned("restores", "tokens", row.tokens)?,
+                sessions: row.sessions.0,
+                leases: row.leases.0,
+                tokens: row.tokens.0,
             })
         })
         .transpose()

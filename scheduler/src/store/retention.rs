@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
+use crate::model::{AssignmentId, TaskId};
+
 use super::{Error, enrolments, removal};
 
 /// Rows that one piece deletes at most, each with some ten that hang on it: some tens of milliseconds.
@@ -101,7 +103,7 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     // To the first that is not old enough: numbers and times of transactions at once need not rise together.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
-    let (ids, tasks): (Vec<i64>, Vec<i64>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
+    let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
     let made: Vec<_> = next.iter().map(|row| row.created_at).collect();
     sqlx::query!(
         r#"
@@ -110,7 +112,7 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
           and l.token < (select t.token from tasks t where t.id = l.task_id)
           and not exists (select from outcomes o where o.task_id = l.task_id and o.token = l.token)
         "#,
-        &tasks,
+        &tasks as _,
         &made,
     )
     .execute(&mut *conn)
@@ -121,13 +123,13 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
         where a.task_id = later.task_id and a.id < later.id
         returning a.exclusions_id
         "#,
-        &ids,
-        &tasks,
+        &ids as _,
+        &tasks as _,
     )
     .fetch_all(&mut *conn)
     .await?;
     unused_exclusions(conn, exclusions).await?;
-    sqlx::query!("update retention_progress set assignment_id = $1", last.id).execute(conn).await?;
+    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).execute(conn).await?;
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 

@@ -6,7 +6,7 @@
 
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, TaskId};
+use crate::model::{BatchId, SiteId, TaskId};
 
 use super::Error;
 
@@ -53,11 +53,11 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
           )
         returning t.id
         "#,
-        &due,
+        &due as _,
     )
     .fetch_all(&mut *conn)
     .await?;
-    let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().map(TaskId::new).collect();
+    let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
     let rounds = next(conn, &again).await?;
     Ok(Recrawled { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
@@ -102,7 +102,7 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
 }
 
 /// Ends the recrawls of a batch, or of some of its sites, under whichever name; returns of how many tasks.
-pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[i64]>) -> Result<u64, Error> {
+pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
     let ended = sqlx::query!(
         r#"
         with waiting as (
@@ -115,7 +115,7 @@ pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option
         update tasks t set recrawl_at = null from waiting where t.id = waiting.id and t.recrawl_at is not null
         "#,
         batch.get(),
-        sites,
+        sites as _,
     )
     .execute(conn)
     .await?;

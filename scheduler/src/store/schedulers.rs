@@ -21,7 +21,7 @@ pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<
     )
     .fetch_one(conn)
     .await?;
-    Ok(SchedulerId::new(id))
+    Ok(id)
 }
 
 /// Renews it. `false`: it has expired, or is not there any more.

@@ -106,7 +106,7 @@ pub enum OpenError {
     Removed,
     /// It yields, and another process of the same agent is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
-    Taken(i64),
+    Taken(Incarnation),
     /// Its sessions supersede each other all the time.
     #[error(
         "flapping: {times} sessions of this agent were superseded within a minute (less than {most} are allowed): do two processes use one credential? Whoever is connected stays"
@@ -168,18 +168,17 @@ pub async fn open(
         returning id
         "#,
         agent.get(),
-        incarnation,
+        incarnation.get(),
         micros(terms.lifetime),
         registration.address.map(|address| address.to_canonical().to_string()),
         registration.process,
     )
     .fetch_one(&mut *conn)
     .await?;
-    let session = SessionId::new(session);
     let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
     super::recalls::tell_again(conn, agent, session).await?;
     super::leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
-    Ok(Opened { session, incarnation: Incarnation::new(incarnation), kept })
+    Ok(Opened { session, incarnation, kept })
 }
 
 /// Why the agent's active session ends, if a new one may take its place. The agent's row is locked by now.
@@ -242,8 +241,8 @@ pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<St
     .fetch_optional(conn)
     .await?;
     Ok(row.map(|row| Standing {
-        session: SessionId::new(row.id),
-        incarnation: Incarnation::new(row.incarnation),
+        session: row.id,
+        incarnation: row.incarnation,
         state: row.state,
         opened_at: row.opened_at,
         renewed_at: row.renewed_at,
@@ -322,7 +321,7 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
     )
     .fetch_all(conn)
     .await?;
-    Ok(agents.into_iter().map(AgentId::new).collect())
+    Ok(agents.into_iter().collect())
 }
 
 /// Ends the agent's active session, if there is one.

@@ -9,6 +9,7 @@ use crate::secret::SecretHash;
 
 use super::Error;
 use super::sessions::micros;
+use super::types::whole;
 
 /// The contact URL that every request carries; none until the operator sets one.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
@@ -30,18 +31,12 @@ pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
 /// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").fetch_one(conn).await?;
-    stored
-        .map(|dimensions| {
-            u32::try_from(dimensions).map_err(|_| Error::inconsistent("settings", "dimensions", &dimensions))
-        })
-        .transpose()
+    Ok(stored.map(u32::from))
 }
 
 /// Sets the dimensions asked of the embedding.
 pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
-    // More landmarks than an i32 counts cannot exist, so neither can more dimensions.
-    let dimensions = dimensions.map(|dimensions| i32::try_from(dimensions).unwrap_or(i32::MAX));
-    sqlx::query!("update settings set dimensions = $1", dimensions).execute(conn).await?;
+    sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).execute(conn).await?;
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
+use super::Error;
 use super::sites::Site;
-use super::{Error, unsigned};
 
 /// Where a prober sees a site, as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) struct Seen {
 }
 
 /// Notes where a prober saw a site that it measured; returns the requests it sent before that no measurement counts yet.
-pub(super) async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<i64, Error> {
+pub(super) async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<u64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
     keep(conn, seen, 0, 0).await?;
@@ -46,7 +46,7 @@ pub(super) async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<i64,
 }
 
 /// Forgets where a prober saw a site, and returns the requests as [`measured`] does.
-pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<i64, Error> {
+pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
     let former = sqlx::query_scalar!(
         "delete from site_sightings where site_id = $1 and prober_id = $2 returning requests",
         site.get(),
@@ -54,7 +54,7 @@ pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentI
     )
     .fetch_optional(conn)
     .await?;
-    Ok(former.unwrap_or(0))
+    Ok(former.map_or(0, u64::from))
 }
 
 /// Notes where a prober saw a site that it did not measure. `had_turn`: its order held the turn at an address, so that it
@@ -64,7 +64,7 @@ pub(super) async fn postponed(
     seen: Seen,
     had_turn: bool,
     requests: u32,
-) -> Result<i32, Error> {
+) -> Result<u32, Error> {
     move_site(conn, seen).await?;
     keep(conn, seen, i32::from(had_turn), requests).await
 }
@@ -93,7 +93,7 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
 }
 
 /// Keeps what the site's own address does not say.
-async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32) -> Result<i32, Error> {
+async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
         insert into site_sightings (site_id, prober_id, address, postponed, requests)
@@ -112,12 +112,11 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
     )
     .fetch_optional(conn)
     .await?;
-    Ok(postponed.unwrap_or(0))
+    Ok(postponed.map_or(0, u32::from))
 }
 
 /// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sighting>, Error> {
-    const TABLE: &str = "site_sightings";
     let rows = sqlx::query!(
         r#"
         select a.name, host(p.address) as "address!", p.postponed, p.requests
@@ -125,7 +124,7 @@ pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sightin
         where p.site_id = any($1)
         order by a.name
         "#,
-        &site.ids(),
+        &site.ids() as _,
     )
     .fetch_all(conn)
     .await?;
@@ -134,8 +133,8 @@ pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sightin
             Ok(Sighting {
                 prober: row.name,
                 address: row.address,
-                postponed: unsigned(TABLE, "postponed", row.postponed)?,
-                requests: unsigned(TABLE, "requests", row.requests)?,
+                postponed: row.postponed.0,
+                requests: row.requests.0,
             })
         })
         .collect()

@@ -9,11 +9,12 @@ use crate::model::{AgentId, SiteId};
 
 use super::measurements::{Columns, Finding, MeasurementResult, Report};
 use super::sightings::Seen;
+use super::types::whole;
 use super::{Error, disagreements, sightings};
 
 /// After so many orders in a row that were postponed although they held a turn, that is a failure to measure. A name needs one
 /// for every address it goes through: where others see it, where this prober does, where it settles.
-const MOST_POSTPONED: i32 = 5;
+const MOST_POSTPONED: u32 = 5;
 /// What a site's measurement says then.
 const POSTPONED_AGAIN: &str = "the name leads to another address each time";
 /// What a site's measurement says when a prober postponed it and did not say where it stands.
@@ -34,11 +35,11 @@ pub(super) async fn upsert(
             if let (Some(false), Some(address)) = (agreed, report.address) {
                 disagreements::note(conn, address, prober).await?;
             }
-            let requests = not_counted(conn, site, prober, seen).await? + i64::from(report.requests);
+            let requests = not_counted(conn, site, prober, seen).await? + u64::from(report.requests);
             upsert_result(conn, site, prober, result, None, report.address, requests).await
         }
         Finding::Shared { measured, from, age } => {
-            let requests = not_counted(conn, site, prober, seen).await? + i64::from(report.requests);
+            let requests = not_counted(conn, site, prober, seen).await? + u64::from(report.requests);
             let shared = Some((from.as_str(), *age));
             upsert_result(conn, site, prober, &Ok(measured.clone()), shared, report.address, requests).await
         }
@@ -59,7 +60,7 @@ pub(super) async fn upsert(
 }
 
 /// Notes where a site was seen that was measured or failed; returns the requests of reports that measured nothing.
-async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, seen: Option<Seen>) -> Result<i64, Error> {
+async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, seen: Option<Seen>) -> Result<u64, Error> {
     match seen {
         Some(seen) => sightings::measured(conn, seen).await,
         None => sightings::forget(conn, site, prober).await,
@@ -73,7 +74,7 @@ async fn upsert_result(
     result: &MeasurementResult,
     shared: Option<(&str, Duration)>,
     address: Option<IpAddr>,
-    requests: i64,
+    requests: u64,
 ) -> Result<(), Error> {
     let columns = Columns::from(result);
     sqlx::query!(
@@ -99,7 +100,7 @@ async fn upsert_result(
         address.map(|address| address.to_string()),
         shared.map(|(from, _)| from),
         shared.map_or(0.0, |(_, age)| age.as_secs_f64()),
-        requests,
+        whole::<i64, _>(requests),
     )
     .execute(conn)
     .await?;

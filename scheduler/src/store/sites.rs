@@ -12,7 +12,8 @@ use crate::site_list::SiteName;
 
 use super::assignments::why;
 use super::checkpoints::Manners;
-use super::{Error, round_trip, unsigned, waits};
+use super::types::{Micros, Unsigned};
+use super::{Error, waits};
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;
@@ -42,7 +43,7 @@ pub struct SiteMeasurement {
     /// The median sample.
     pub median: Option<Rtt>,
     /// The spread of the samples.
-    pub spread: Option<Duration>,
+    pub spread: Option<Micros>,
     /// Samples answered.
     pub answered: u32,
     /// Samples lost.
@@ -177,8 +178,8 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
     .fetch_all(conn)
     .await?;
     let found = rows.into_iter().map(|row| {
-        let alias_of = row.alias_of.map(SiteId::new).zip(row.keeper);
-        (row.place, Site { id: SiteId::new(row.id), name: row.name, origin: row.origin, alias_of })
+        let alias_of = row.alias_of.zip(row.keeper);
+        (row.place, Site { id: row.id, name: row.name, origin: row.origin, alias_of })
     });
     let mut found: HashMap<i64, Site> = found.collect();
     Ok((0_i64..).take(names.len()).map(|place| found.remove(&place)).collect())
@@ -186,63 +187,37 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 
 impl Site {
     /// Its own identifier, and that of the site it proved to be: what is known of one holds for the other.
-    pub fn ids(&self) -> Vec<i64> {
-        std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).map(SiteId::get).collect()
+    pub fn ids(&self) -> Vec<SiteId> {
+        std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }
 }
 
 /// The newest measurement from each prober, by the prober's name.
 pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteMeasurement>, Error> {
-    const TABLE: &str = "site_measurements";
-    let rows = sqlx::query!(
+    let measurements = sqlx::query_as!(
+        SiteMeasurement,
         r#"
-        select distinct on (a.name) a.name, m.rtt_us, m.min_us, m.median_us, m.spread_us, m.answered, m.lost,
-               host(m.address) as address, m.failure, m.shared_from, m.requests, m.measured_at,
+        select distinct on (a.name) a.name as prober, m.rtt_us as rtt, m.min_us as min, m.median_us as median, m.spread_us as spread,
+               m.answered, m.lost, host(m.address) as address, m.failure, m.shared_from, m.requests, m.measured_at,
                c.site_id is not null as "confirming!"
         from site_measurements m join agents a on a.id = m.prober_id
         left join confirming_measurements c on c.site_id = m.site_id and c.prober_id = m.prober_id
         where m.site_id = any($1)
         order by a.name, m.measured_at desc
         "#,
-        &site.ids(),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let spread = row.spread_us.map(|micros| unsigned(TABLE, "spread_us", micros)).transpose()?;
-            Ok(SiteMeasurement {
-                prober: row.name,
-                rtt: round_trip(TABLE, "rtt_us", row.rtt_us)?,
-                min: round_trip(TABLE, "min_us", row.min_us)?,
-                median: round_trip(TABLE, "median_us", row.median_us)?,
-                spread: spread.map(Duration::from_micros),
-                answered: unsigned(TABLE, "answered", row.answered)?,
-                lost: unsigned(TABLE, "lost", row.lost)?,
-                address: row.address,
-                failure: row.failure,
-                shared_from: row.shared_from,
-                requests: unsigned(TABLE, "requests", row.requests)?,
-                measured_at: row.measured_at,
-                confirming: row.confirming,
-            })
-        })
-        .collect()
+        &site.ids() as _,
+    );
+    Ok(measurements.fetch_all(conn).await?)
 }
 
 /// The site's place in the newest embedding it was located in.
 pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<SitePlacement>, Error> {
-    let row = sqlx::query!(
+    let placement = sqlx::query_as!(
+        SitePlacement,
         "select epoch, coordinate, fit_error from site_placements where site_id = any($1) order by epoch desc limit 1",
-        &site.ids(),
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(row.map(|row| SitePlacement {
-        epoch: EmbeddingEpoch::new(row.epoch),
-        coordinate: row.coordinate,
-        fit_error: row.fit_error,
-    }))
+        &site.ids() as _,
+    );
+    Ok(placement.fetch_optional(conn).await?)
 }
 
 /// The site's newest tasks, newest first.
@@ -254,7 +229,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
                a.name as "agent?", c.strategy as "strategy?", c.detail::text as "detail?", o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
-               k.pages as "kept_pages?", octet_length(k.state) as kept_bytes, k.saved_at as "saved_at?",
+               k.pages as "kept_pages?", octet_length(k.state) as "kept_bytes?: Unsigned<u64>", k.saved_at as "saved_at?",
                k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
                k.recent_requests as "recent_requests?", k.recent_errors as "recent_errors?", k.last_error as "last_error?"
         from tasks t
@@ -267,42 +242,35 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         order by t.id desc
         limit $2
         "#,
-        &site.ids(),
+        &site.ids() as _,
         NEWEST_TASKS,
     )
     .fetch_all(&mut *conn)
     .await?;
-    let ids: Vec<TaskId> = rows.iter().map(|row| TaskId::new(row.id)).collect();
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
     let mut waits = waits::of(conn, &ids).await?;
-    let count = |column, value: Option<i32>| unsigned("checkpoints", column, value.unwrap_or_default());
+    let count = |stored: Option<Unsigned<u32>>| stored.map_or(0, u32::from);
     rows.into_iter()
         .map(|row| {
             let outcome = match (row.kind, row.pages, row.bytes, row.refetched, row.trapped) {
-                (Some(kind), Some(pages), Some(bytes), Some(refetched), Some(trapped)) => Some(Outcome {
-                    kind,
-                    pages: unsigned("outcomes", "pages", pages)?,
-                    bytes: unsigned("outcomes", "bytes", bytes)?,
-                    refetched: unsigned("outcomes", "refetched", refetched)?,
-                    trapped: unsigned("outcomes", "trapped", trapped)?,
-                }),
+                (Some(kind), Some(pages), Some(bytes), Some(refetched), Some(trapped)) => {
+                    Some(Outcome { kind, pages: pages.0, bytes: bytes.0, refetched: refetched.0, trapped: trapped.0 })
+                }
                 _ => None,
             };
             let progress = match (row.kept_pages, row.kept_bytes, row.saved_at) {
                 (Some(pages), Some(bytes), Some(saved_at)) => Some(Progress {
-                    pages: unsigned("checkpoints", "pages", pages)?,
-                    state_bytes: unsigned("checkpoints", "state", bytes)?,
+                    pages: pages.0,
+                    state_bytes: bytes.0,
                     saved_at,
                     paused_until: row.paused_until,
                     manners: Manners {
-                        interval: row
-                            .interval_ms
-                            .map(|interval| unsigned("checkpoints", "interval_ms", interval).map(Duration::from_millis))
-                            .transpose()?,
+                        interval: row.interval_ms.map(Duration::from),
                         pause: None,
-                        turned_away: count("turned_away", row.turned_away)?,
-                        failed_in_a_row: count("failed_in_a_row", row.failed_in_a_row)?,
-                        recent_requests: count("recent_requests", row.recent_requests)?,
-                        recent_errors: count("recent_errors", row.recent_errors)?,
+                        turned_away: count(row.turned_away),
+                        failed_in_a_row: count(row.failed_in_a_row),
+                        recent_requests: count(row.recent_requests),
+                        recent_errors: count(row.recent_errors),
                         last_error: row.last_error.unwrap_or_default(),
                     },
                 }),
@@ -310,11 +278,11 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
             };
             Ok(SiteTask {
                 batch: row.batch,
-                round: unsigned("tasks", "round", row.round)?,
+                round: row.round.0,
                 state: row.state,
                 reason: row.reason,
                 message: row.message,
-                waits: waits.remove(&TaskId::new(row.id)),
+                waits: waits.remove(&row.id),
                 agent: row.agent,
                 strategy: row.strategy,
                 why: why(row.detail.as_deref())?,
@@ -328,10 +296,10 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
 }
 
 /// The candidates of each task's newest assignment, best first.
-async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<i64, Vec<Candidate>>, Error> {
+async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<TaskId, Vec<Candidate>>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id, a.name, listed.predicted as "predicted?", listed.measured as "measured?"
+        select t.id, a.name, listed.predicted as "predicted?: Rtt", listed.measured as "measured?: Rtt"
         from tasks t
         join assignments c on c.id = t.assignment_id
         cross join unnest(c.candidates, c.predicted_us, c.measured_us)
@@ -340,17 +308,17 @@ async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<i64,
         where t.id in (select n.id from tasks n where n.site_id = any($1) order by n.id desc limit $2)
         order by t.id, listed.position
         "#,
-        &site.ids(),
+        &site.ids() as _,
         NEWEST_TASKS,
     )
     .fetch_all(conn)
     .await?;
-    let mut candidates: HashMap<i64, Vec<Candidate>> = HashMap::new();
+    let mut candidates: HashMap<TaskId, Vec<Candidate>> = HashMap::new();
     for row in rows {
         candidates.entry(row.id).or_default().push(Candidate {
             agent: row.name,
-            predicted: round_trip("assignments", "predicted_us", row.predicted)?,
-            measured: round_trip("assignments", "measured_us", row.measured)?,
+            predicted: row.predicted,
+            measured: row.measured,
         });
     }
     Ok(candidates)

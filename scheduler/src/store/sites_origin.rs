@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use sqlx::{Connection, PgConnection};
 
-use crate::model::SiteId;
+use crate::model::{SiteId, TaskId};
 use crate::site_list::SiteName;
 
 use super::{Error, holds, tasks};
@@ -36,7 +36,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
         .await?;
     let stands = match known {
         None => site,
-        Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.map_or(site, SiteId::new),
+        Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.unwrap_or(site),
         // An agent's word is not enough to make one site another: everything of the one would be cancelled.
         Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
@@ -55,17 +55,22 @@ pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
         sqlx::query_scalar!("select id from sites where id = any($1) and origin is null and alias_of is null", &sites,)
             .fetch_all(conn)
             .await?;
-    Ok(ids.into_iter().map(SiteId::new).collect())
+    Ok(ids.into_iter().collect())
 }
 
 async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let keeper = sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin)
         .fetch_optional(&mut *conn)
         .await?;
-    sqlx::query!("update sites set origin = $2, alias_of = $3 where id = $1", site.get(), origin, keeper)
-        .execute(&mut *conn)
-        .await?;
-    let Some(keeper) = keeper.map(SiteId::new) else { return Ok(site) };
+    sqlx::query!(
+        "update sites set origin = $2, alias_of = $3 where id = $1",
+        site.get(),
+        origin,
+        keeper.map(SiteId::get)
+    )
+    .execute(&mut *conn)
+    .await?;
+    let Some(keeper) = keeper else { return Ok(site) };
     share_measurements(conn, site, keeper).await?;
     for attempt in 1..=MOVE_TRIES {
         let mut savepoint = conn.begin().await?;
@@ -143,7 +148,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     .await?;
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
-    let moved: Vec<i64> = moved.into_iter().map(|row| row.id).collect();
+    let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
     // What it waited for, it waited for as another site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
@@ -154,7 +159,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         from batches b
         where b.id = tasks.batch_id and tasks.id = any($1)
         "#,
-        &moved,
+        &moved as _,
         keeper.get(),
         &tasks::distanced(),
     )
@@ -164,7 +169,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
 }
 
 /// Cancels tasks, which are locked, that another name's of the same origin cover.
-async fn cancel(conn: &mut PgConnection, tasks: &[i64], of: SiteId) -> Result<(), Error> {
+async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
         r#"
@@ -173,7 +178,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[i64], of: SiteId) -> Result<()
             state_since = now()
         where id = any($1)
         "#,
-        tasks,
+        tasks as _,
         of.get(),
     )
     .execute(conn)

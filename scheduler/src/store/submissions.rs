@@ -15,7 +15,7 @@ use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
-use super::{Error, batches, constraints, planner, positions, settings, tasks, unsigned};
+use super::{Error, batches, constraints, planner, positions, settings, tasks};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
 /// stay in a few megabytes.
@@ -162,10 +162,10 @@ async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result
         return Err(SubmitError::KeyOfOtherBatch { key: key.to_owned(), batch: row.name });
     }
     Ok(Some(Submitted {
-        added: unsigned("submissions", "added", row.added)?,
-        already_present: unsigned("submissions", "already_present", row.already_present)?,
-        duplicates: unsigned("submissions", "duplicates", row.duplicates)?,
-        batch_total: unsigned("submissions", "batch_total", row.batch_total)?,
+        added: row.added.0,
+        already_present: row.already_present.0,
+        duplicates: row.duplicates.0,
+        batch_total: row.batch_total.0,
     }))
 }
 

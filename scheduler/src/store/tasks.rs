@@ -53,14 +53,14 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
         r#"
         update tasks t set state = 'measuring', reason = null, state_since = now()
         where id = any($1)
-        returning t.site_id, (select s.alias_of from sites s where s.id = t.site_id) as alias_of
+        returning t.site_id, (select s.alias_of from sites s where s.id = t.site_id) as "alias_of: SiteId"
         "#,
-        &next,
+        &next as _,
     )
     .fetch_all(conn)
     .await?;
     let tasks = u64::try_from(begun.len()).unwrap_or(u64::MAX);
-    let aliases = begun.into_iter().filter_map(|row| Some((SiteId::new(row.site_id), SiteId::new(row.alias_of?))));
+    let aliases = begun.into_iter().filter_map(|row| Some((row.site_id, row.alias_of?)));
     let aliases: BTreeMap<SiteId, SiteId> = aliases.collect();
     Ok(Begun { tasks, aliases: aliases.into_iter().collect() })
 }
@@ -122,7 +122,7 @@ pub async fn heard(
                     Ok((AgentId::new(prober), known_round_trip("site_measurements", "rtt_us", rtt_us)?))
                 })
                 .collect::<Result<_, Error>>()?;
-            Ok(Heard { site: SiteId::new(row.site_id), measured, failure: row.failure, overdue: row.overdue })
+            Ok(Heard { site: row.site_id, measured, failure: row.failure, overdue: row.overdue })
         })
         .collect()
 }

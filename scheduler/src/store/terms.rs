@@ -97,7 +97,7 @@ pub async fn take(
         Duty::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
         Duty::Fit | Duty::Plan => 0,
     };
-    Ok(Some(Taken { number: TermNumber::new(number), extended }))
+    Ok(Some(Taken { number: number, extended }))
 }
 
 /// The term before.

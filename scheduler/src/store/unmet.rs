@@ -10,19 +10,17 @@ use crate::constraints::{Constraints, Nobody};
 use crate::model::{BatchId, TaskId, UnmetCause};
 
 use super::holds::{self, Cause, Which};
-use super::measurements::raw_sites;
 use super::{Error, constraints};
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
-    holds::end(conn, &tasks).await?;
+    holds::end(conn, tasks).await?;
     sqlx::query!(
         r#"
         update tasks set state = 'failed', reason = $2, reason_kind = 'no-agent', state_since = now()
         where id = any($1) and state::text = 'located'
         "#,
-        &tasks,
+        tasks as _,
         reason,
     )
     .execute(conn)
@@ -71,7 +69,7 @@ pub async fn why(
     .await?;
     rows.into_iter()
         .map(|row| {
-            let batch = BatchId::new(row.batch_id);
+            let batch = row.batch_id;
             let cause = UnmetCause::named(&row.cause)
                 .ok_or_else(|| Error::inconsistent("batch_constraints", "unmet_cause", &row.cause))?;
             let excluded = serde_json::from_str(&row.detail)
@@ -92,7 +90,7 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     )
     .fetch_all(conn)
     .await?;
-    Ok(batches.into_iter().map(BatchId::new).collect())
+    Ok(batches)
 }
 
 /// Lets unmet tasks of a batch be chosen for again, or fails them with a reason; at most `limit`. Returns how many it was. Sites that nobody
@@ -107,7 +105,7 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
         delete from confirmations r
         where r.site_id = any($1) and r.ended_at is not null and not exists (select from confirmers c where c.site_id = r.site_id)
         "#,
-        &raw_sites(&sites),
+        &sites as _,
     )
     .execute(conn)
     .await?;
@@ -125,5 +123,5 @@ pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     )
     .fetch_all(conn)
     .await?;
-    Ok(batches.into_iter().map(BatchId::new).collect())
+    Ok(batches)
 }

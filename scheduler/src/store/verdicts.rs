@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use crate::gnp::Sighting;
-use crate::model::{AgentId, SiteId};
+use crate::model::SiteId;
 
-use super::measurements::raw_sites;
+use super::Error;
 use super::sites::Site;
-use super::{Error, known_round_trip};
 
 /// A site that is suspected to stand in several places.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,24 +23,21 @@ pub struct Suspicion {
 pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Vec<Sighting>>, Error> {
     let rows = sqlx::query!(
         r#"
-        select site_id, prober_id, rtt_us as "rtt_us!", host(address) as address from site_measurements
+        select site_id, prober_id, rtt_us as "rtt_us!", address from site_measurements
         where site_id = any($1) and rtt_us is not null
           and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         order by site_id, prober_id
         "#,
-        &raw_sites(sites),
+        sites as _,
     )
     .fetch_all(conn)
     .await?;
     let mut sightings: HashMap<SiteId, Vec<Sighting>> = HashMap::new();
     for row in rows {
-        let address = row
-            .address
-            .map(|text| text.parse().map_err(|_| Error::inconsistent("site_measurements", "address", &text)));
-        sightings.entry(SiteId::new(row.site_id)).or_default().push(Sighting {
-            landmark: AgentId::new(row.prober_id),
-            rtt: known_round_trip("site_measurements", "rtt_us", row.rtt_us)?,
-            address: address.transpose()?,
+        sightings.entry(row.site_id).or_default().push(Sighting {
+            landmark: row.prober_id,
+            rtt: row.rtt_us,
+            address: row.address,
         });
     }
     Ok(sightings)
@@ -79,12 +75,12 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Suspicion>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
-        &raw_sites(sites),
+        sites as _,
     )
     .fetch_all(conn)
     .await?;
     let suspicion = |confidence, evidence| Suspicion { confidence, evidence };
-    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), suspicion(row.confidence, row.evidence))).collect())
+    Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
 /// The newest verdict on a site, or on the one it proved to be: `None` when it was not judged, `Some(None)` when it
@@ -95,7 +91,7 @@ pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Opti
         select suspect, confidence, evidence from site_verdicts where site_id = any($1)
         order by judged_at desc limit 1
         "#,
-        &site.ids(),
+        &site.ids() as _,
     )
     .fetch_optional(conn)
     .await?;

@@ -74,7 +74,7 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     let closed = Closed::read(&mut *conn).await?;
     let is_unmet = |held: Option<&str>| held == Some(WaitCause::Unmet.name());
     let unmet: HashSet<BatchId> =
-        rows.iter().filter(|row| is_unmet(row.held.as_deref())).map(|row| BatchId::new(row.batch_id)).collect();
+        rows.iter().filter(|row| is_unmet(row.held.as_deref())).map(|row| row.batch_id).collect();
     let why = unmet::why(conn, &unmet.into_iter().collect::<Vec<_>>()).await?;
     rows.into_iter()
         .map(|row| {
@@ -82,9 +82,9 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
             let cause = standing.waits_for(&closed);
             let about = match row.address {
                 Some(address) => About::Address(address),
-                None => about(cause, why.get(&BatchId::new(row.batch_id))),
+                None => about(cause, why.get(&row.batch_id)),
             };
-            Ok((TaskId::new(row.id), Wait { cause, about }))
+            Ok((row.id, Wait { cause, about }))
         })
         .collect()
 }

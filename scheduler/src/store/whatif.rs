@@ -10,7 +10,8 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::whatif::Sites;
 
-use super::{Error, unsigned};
+use super::Error;
+use super::types::Unsigned;
 
 /// Sites that a plan reads at most: with eight dimensions, of which a million take 110 MB, about a gigabyte.
 pub const MOST_SITES: u64 = 10_000_000;
@@ -51,7 +52,7 @@ pub struct Enrolled {
 pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> {
     let rows = sqlx::query!(
         r#"
-        select p.epoch, e.dimensions, p.sites as "sites!"
+        select p.epoch, e.dimensions, p.sites as "sites!: Unsigned<u64>"
         from (select epoch, count(*) as sites from site_placements group by epoch) p join embeddings e on e.epoch = p.epoch
         order by p.epoch desc
         "#,
@@ -60,12 +61,15 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
     .await?;
     let mut newest: Option<Located> = None;
     for row in rows {
-        let sites = unsigned("site_placements", "epoch", row.sites)?;
         match &mut newest {
-            Some(newest) => newest.elsewhere += sites,
+            Some(newest) => newest.elsewhere += row.sites.0,
             None => {
-                let dimensions = unsigned("embeddings", "dimensions", row.dimensions)?;
-                newest = Some(Located { epoch: EmbeddingEpoch::new(row.epoch), dimensions, sites, elsewhere: 0 });
+                newest = Some(Located {
+                    epoch: row.epoch,
+                    dimensions: row.dimensions.into(),
+                    sites: row.sites.0,
+                    elsewhere: 0,
+                })
             }
         }
     }
@@ -88,11 +92,11 @@ pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Ve
     rows.into_iter()
         .map(|row| {
             Ok(Enrolled {
-                agent: AgentId::new(row.id),
+                agent: row.id,
                 name: row.name,
                 city: row.city,
                 carrier: row.carrier,
-                slots: unsigned("agents", "capacity", row.capacity)?,
+                slots: row.capacity.0,
                 draining: row.draining,
                 coordinate: row.coordinate,
             })
@@ -129,15 +133,12 @@ pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Er
             continue;
         }
         let size = match (row.pages, row.bytes) {
-            (Some(pages), Some(bytes)) => {
-                Some((unsigned("outcomes", "pages", pages)?, unsigned("outcomes", "bytes", bytes)?))
-            }
+            (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
             _ => None,
         };
-        let interval = row.interval_ms.map(|millis| unsigned("batches", "request_interval_ms", millis)).transpose()?;
-        sites.push(SiteId::new(row.site_id), &row.coordinate, size, interval.map(Duration::from_millis)).map_err(
-            |error| Error::inconsistent("site_placements", "coordinate", &format!("of site {}: {error}", row.site_id)),
-        )?;
+        sites.push(row.site_id, &row.coordinate, size, row.interval_ms.map(Duration::from)).map_err(|error| {
+            Error::inconsistent("site_placements", "coordinate", &format!("of site {}: {error}", row.site_id))
+        })?;
     }
     Ok(suspects)
 }
@@ -147,8 +148,6 @@ pub async fn names(
     conn: &mut PgConnection,
     sites: &[SiteId],
 ) -> Result<std::collections::HashMap<SiteId, String>, Error> {
-    let rows = sqlx::query!("select id, name from sites where id = any($1)", &super::measurements::raw_sites(sites))
-        .fetch_all(conn)
-        .await?;
-    Ok(rows.into_iter().map(|row| (SiteId::new(row.id), row.name)).collect())
+    let rows = sqlx::query!("select id, name from sites where id = any($1)", sites as _).fetch_all(conn).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }

@@ -349,7 +349,7 @@ mod tests {
         assert!(second.epoch() > first.epoch());
         let newest = embeddings::history(&mut *trial.conn().await, 1).await.expect("read").remove(0);
         assert!(newest.reason.starts_with("drift "), "{}", newest.reason);
-        assert!(newest.median_move.expect("there was a former one") > Duration::from_millis(5));
+        assert!(newest.median_move.expect("there was a former one").0 > Duration::from_millis(5));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

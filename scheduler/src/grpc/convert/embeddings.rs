@@ -46,7 +46,7 @@ impl From<Epoch> for v1::Epoch {
             dimensions: epoch.dimensions,
             fit_error: epoch.fit_error,
             mesh_error: epoch.mesh_error,
-            median_move: epoch.median_move.map(duration),
+            median_move: epoch.median_move.map(|moved| duration(moved.0)),
         }
     }
 }

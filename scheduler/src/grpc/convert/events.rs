@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 
+use crate::model::{Incarnation, LeaseToken, SessionId};
 use crate::site_list::SiteName;
 use crate::store::events::{Event, KINDS};
 
@@ -50,7 +51,7 @@ pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, Inva
 impl From<Event> for v1::Event {
     fn from(event: Event) -> Self {
         let (task_id, batch, site, round) =
-            event.task.map(|task| (task.id, task.batch, task.site, task.round)).unwrap_or_default();
+            event.task.map(|task| (task.id.get(), task.batch, task.site, task.round)).unwrap_or_default();
         Self {
             id: event.cursor.id(),
             at: Some(timestamp(event.at)),
@@ -59,11 +60,11 @@ impl From<Event> for v1::Event {
             task_id,
             batch,
             site,
-            round: u32::try_from(round).unwrap_or_default(),
-            token: event.token.unwrap_or_default(),
+            round,
+            token: event.token.map_or(0, LeaseToken::get),
             agent: event.agent.unwrap_or_default(),
-            session_id: event.session.unwrap_or_default(),
-            incarnation: event.incarnation.unwrap_or_default(),
+            session_id: event.session.map_or(0, SessionId::get),
+            incarnation: event.incarnation.map_or(0, Incarnation::get),
             cause: event.cause.unwrap_or_default(),
         }
     }

@@ -297,7 +297,7 @@ impl From<SiteMeasurement> for v1::SiteMeasurement {
             rtt: rtt(measurement.rtt),
             min: rtt(measurement.min),
             median: rtt(measurement.median),
-            spread: measurement.spread.map(duration),
+            spread: measurement.spread.map(|spread| duration(spread.0)),
             count: measurement.answered,
             lost: measurement.lost,
             address: measurement.address.unwrap_or_default(),

@@ -88,7 +88,7 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
         let Some(room) = rooms.get_mut(&row.address).filter(|room| !room.alone) else { continue };
         let admitted = !room.waited_for && room.places > 0;
         room.places -= i64::from(admitted);
-        holds.push((TaskId::new(row.id), Cause::Address { address: row.address, admitted }));
+        holds.push((row.id, Cause::Address { address: row.address, admitted }));
     }
     Ok(holds::hold(conn, &holds).await?.into_iter().collect())
 }
@@ -173,8 +173,7 @@ mod tests {
         let address = "192.0.2.7".parse().expect("an address");
         let claim = addresses::Claim { agent, session, task: leased, token: grant.token, address };
         assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::Claimed::Granted);
-        let waiting: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
-        holds::end(&mut conn, &waiting).await.expect("forget");
+        holds::end(&mut conn, &tasks).await.expect("forget");
         assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 2, "it is full");
         let waits = sqlx::query_scalar::<_, i64>("select count(*) from task_holds where not admitted");
         assert_eq!(waits.fetch_one(&mut *conn).await.expect("count"), 2);

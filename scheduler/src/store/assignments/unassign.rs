@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId};
+use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::Error;
 
 /// Whose tasks are taken back.
@@ -30,14 +30,14 @@ pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Re
     }
     let unassigned = sqlx::query!(
         "update tasks set state = 'located', reason = null, state_since = now() where id = any($1)",
-        &locked,
+        &locked as _,
     )
     .execute(conn)
     .await?;
     Ok(unassigned.rows_affected())
 }
 
-async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<i64>, Error> {
+async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where state = 'assigned' and agent_id = $1 order by id limit $2 for update",
         agent.get(),
@@ -46,7 +46,7 @@ async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result
     Ok(locked.fetch_all(conn).await?)
 }
 
-async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<Vec<i64>, Error> {
+async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<Vec<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         r#"
         with there as (
@@ -61,7 +61,7 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
                   and exists (select from there where hung_up_at is null)
         )
         -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
-        select t.id as "id!"
+        select t.id as "id!: TaskId"
         from unavailable cross join lateral (
             select id from tasks
             where tasks.agent_id = unavailable.id and tasks.state = 'assigned'
@@ -76,11 +76,11 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
     Ok(locked.fetch_all(conn).await?)
 }
 
-async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<i64>, Error> {
+async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<TaskId>, Error> {
     let (batches, agents): (Vec<i64>, Vec<i64>) = from.iter().map(|(batch, agent)| (batch.get(), agent.get())).unzip();
     let locked = sqlx::query_scalar!(
         r#"
-        select t.id as "id!" from unnest($1::bigint[], $2::bigint[]) as not_for (batch_id, agent_id)
+        select t.id as "id!: TaskId" from unnest($1::bigint[], $2::bigint[]) as not_for (batch_id, agent_id)
         cross join lateral (
             select id from tasks
             where tasks.batch_id = not_for.batch_id and tasks.agent_id = not_for.agent_id and tasks.state = 'assigned'

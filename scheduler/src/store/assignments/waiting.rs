@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{AgentId, BatchId, Parted, Parting, SiteId, TaskId, Unmeasured, UnmeasuredCause};
+use crate::model::{AgentId, BatchId, Parted, Parting, Rtt, SiteId, TaskId, Unmeasured, UnmeasuredCause};
 use crate::store::{Error, loads};
 use crate::strategy::Former;
 
@@ -10,21 +10,21 @@ use super::{Waiting, why};
 
 /// A task, its newest choice, that choice's agent, and the lease that came of it.
 pub(super) struct Row {
-    pub(super) id: i64,
-    pub(super) site_id: i64,
-    pub(super) batch_id: i64,
+    pub(super) id: TaskId,
+    pub(super) site_id: SiteId,
+    pub(super) batch_id: BatchId,
     pub(super) unmeasured: Option<String>,
     pub(super) unmeasured_detail: Option<String>,
     pub(super) strategy: String,
     pub(super) waited_s: f64,
     pub(super) choices: i64,
-    pub(super) agent_id: Option<i64>,
+    pub(super) agent_id: Option<AgentId>,
     pub(super) agent: Option<String>,
     pub(super) chosen_by: Option<String>,
     pub(super) detail: Option<String>,
-    pub(super) candidates: Option<Vec<i64>>,
-    pub(super) predicted_us: Option<Vec<Option<i64>>>,
-    pub(super) measured_us: Option<Vec<Option<i64>>>,
+    pub(super) candidates: Option<Vec<AgentId>>,
+    pub(super) predicted_us: Option<Vec<Option<Rtt>>>,
+    pub(super) measured_us: Option<Vec<Option<Rtt>>>,
     pub(super) lease: Option<String>,
     pub(super) crashed: Option<bool>,
     pub(super) end_cause: Option<String>,
@@ -51,10 +51,10 @@ impl TryFrom<Row> for Waiting {
             (Some(agent), Some(chosen_by), Some(candidates)) => {
                 let (predicted, measured) = (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
                 Some(Former {
-                    agent: AgentId::new(agent),
+                    agent,
                     strategy: loads::strategy(&chosen_by)?,
                     fallback: why(row.detail.as_deref())?.fallback,
-                    listed: loads::listed(&candidates, &predicted, &measured)?,
+                    listed: loads::listed(&candidates, &predicted, &measured),
                 })
             }
             _ => None,
@@ -66,9 +66,9 @@ impl TryFrom<Row> for Waiting {
         });
         let strategy = row.strategy.parse();
         Ok(Self {
-            task: TaskId::new(row.id),
-            site: SiteId::new(row.site_id),
-            batch: BatchId::new(row.batch_id),
+            task: row.id,
+            site: row.site_id,
+            batch: row.batch_id,
             strategy: strategy.map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?,
             unmeasured: unmeasured.transpose()?,
             choices: row.choices,

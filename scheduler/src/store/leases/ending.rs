@@ -107,11 +107,11 @@ pub(in crate::store) async fn end(
     )
     .fetch_all(&mut *conn)
     .await?;
-    let given_up: Vec<i64> = ended.iter().filter(|row| row.given_up).map(|row| row.id).collect();
+    let given_up: Vec<TaskId> = ended.iter().filter(|row| row.given_up).map(|row| row.id).collect();
     if !given_up.is_empty() {
         holds::end(conn, &given_up).await?;
     }
-    Ok(ended.into_iter().map(|row| (TaskId::new(row.id), AgentId::new(row.agent_id))).collect())
+    Ok(ended.into_iter().map(|row| (row.id, row.agent_id)).collect())
 }
 
 async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Result<Vec<(TaskId, AgentId)>, Error> {
@@ -127,7 +127,7 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
     )
     .fetch_all(conn)
     .await?;
-    Ok(revoked.into_iter().map(|row| (TaskId::new(row.task_id), AgentId::new(row.agent_id))).collect())
+    Ok(revoked.into_iter().map(|row| (row.task_id, row.agent_id)).collect())
 }
 
 /// What a crawl came to.

@@ -81,7 +81,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
     .fetch_all(conn)
     .await?;
     rows.into_iter()
-        .filter_map(|row| Some((fleet.get(&AgentId::new(row.id))?, row)))
+        .filter_map(|row| Some((fleet.get(&row.id)?, row)))
         .map(|(agent, row)| {
             Ok(AgentRow {
                 agent: agent.name.clone(),
