@@ -1,6 +1,11 @@
-//! Compiles the contract without a system `protoc`.
+//! Compiles the contract without a system `protoc`. Messages that commands print get `serde::Serialize`, and enums their words.
 
 use std::error::Error;
+use std::fmt::Write;
+use std::path::Path;
+
+use prost_types::field_descriptor_proto::Type;
+use prost_types::{EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 const FILES: [&str; 6] = [
     "landfall/v1/agent.proto",
@@ -11,11 +16,148 @@ const FILES: [&str; 6] = [
     "landfall/v1/sites.proto",
 ];
 
+/// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a moment in RFC 3339, a duration in
+/// milliseconds as `NAME_ms`, an enum as its word.
+const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
+    Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
+    GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent PlacedAgent PlanResponse PlannedAgent PlannedLoad \
+    PlannedOutlook PlannedSuggestion Residual ShowEmbeddingResponse SiteMeasurement SiteOrder SitePlacement SiteSighting \
+    SiteVerdict StrategyThroughput ThroughputResponse UnreachedAgent Way";
+
+/// Fields that are printed under another name.
+const RENAMED: [(&str, &str); 13] = [
+    ("AgentThroughput.megabytes_per_minute", "mb_per_min"),
+    ("BatchProgress.wait", "wait_cause"),
+    ("ElectionExplanation.landmarks", "worth"),
+    ("Ending.tasks", "sites"),
+    ("GrowthSlice.megabytes_per_minute", "mb_per_min"),
+    ("GrowthSlice.sites_per_minute", "sites_per_min"),
+    ("LeftOutAgent.name", "agent"),
+    ("PlannedAgent.name", "agent"),
+    ("ShowEmbeddingResponse.landmarks", "landmark_names"),
+    ("SitePlacement.coordinate", "coordinate_ms"),
+    ("StrategyThroughput.megabytes_per_minute", "mb_per_min"),
+    ("ThroughputResponse.megabytes_per_minute", "mb_per_min"),
+    ("ThroughputResponse.sites_per_minute", "sites_per_min"),
+];
+
+/// Fields that a function of `src/json.rs` prints.
+const PRINTED_BY: [(&str, &str); 24] = [
+    ("Agent.capacity", "some"),
+    ("Agent.tags", "joined"),
+    ("AgentSession.end_cause", "some"),
+    ("AgentThroughput.busy", "length"),
+    ("AgentThroughput.crawling", "length"),
+    ("BatchProgress.wait", "wait"),
+    ("Ending.kind", "kind"),
+    ("Event.agent", "some"),
+    ("Event.batch", "some"),
+    ("Event.cause", "some"),
+    ("Event.incarnation", "some"),
+    ("Event.round", "some"),
+    ("Event.session_id", "some"),
+    ("Event.site", "some"),
+    ("Event.task_id", "some"),
+    ("Event.token", "some"),
+    ("GrowthSlice.until", "length"),
+    ("PlanResponse.after", "or_default"),
+    ("PlanResponse.before", "or_default"),
+    ("PlanResponse.suggestions", "ranked"),
+    ("SitePlacement.coordinate", "rounded"),
+    ("StrategyThroughput.crawling", "length"),
+    ("ElectionExplanation.carriers", "or_default"),
+    ("ElectionExplanation.cities", "or_default"),
+];
+
+/// Messages whose fields are printed among those of the message that has them, and fields that are not printed.
+const OTHERWISE: [(&str, &str); 5] = [
+    ("BatchProgress.waiting_for_it", "skip"),
+    ("ShowEmbeddingResponse.epoch", "flatten"),
+    ("ThroughputResponse.begun_at", "skip"),
+    ("ThroughputResponse.until", "skip"),
+    ("Way.failure", "flatten, serialize_with = \"crate::json::failure\""),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     for file in FILES {
         println!("cargo::rerun-if-changed={file}");
     }
     let descriptors = protox::compile(FILES, ["."])?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    let words = Path::new(&std::env::var("OUT_DIR")?).join("words.rs");
+    std::fs::write(words, words_of(&descriptors)?)?;
+    let mut build = tonic_prost_build::configure();
+    let printed: Vec<&str> = PRINTED.split_whitespace().collect();
+    for message in descriptors.file.iter().flat_map(|file| &file.message_type) {
+        if printed.contains(&message.name()) {
+            build = build.type_attribute(format!(".landfall.v1.{}", message.name()), "#[derive(serde::Serialize)]");
+            for field in &message.field {
+                let name = format!("{}.{}", message.name(), field.name());
+                let attribute = attribute(&name, field);
+                if !attribute.is_empty() {
+                    build = build.field_attribute(format!(".landfall.v1.{name}"), format!("#[serde({attribute})]"));
+                }
+            }
+        }
+    }
+    build.compile_fds(descriptors)?;
     Ok(())
+}
+
+fn find(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    table.iter().find(|(field, _)| *field == name).map(|(_, what)| *what)
+}
+
+/// What serde is told of a field.
+fn attribute(name: &str, field: &FieldDescriptorProto) -> String {
+    if let Some(otherwise) = find(&OTHERWISE, name) {
+        return otherwise.to_owned();
+    }
+    let duration = (field.type_name() == ".google.protobuf.Duration").then(|| format!("{}_ms", field.name()));
+    let renamed = find(&RENAMED, name).map(str::to_owned).or(duration).map(|name| format!("rename = \"{name}\""));
+    let by = match (find(&PRINTED_BY, name), field.r#type(), field.type_name()) {
+        (by, Type::Enum, path) => Some(format!("{}::<{}, _>", by.unwrap_or("word"), rust_path(path))),
+        (Some(by), ..) => Some(by.to_owned()),
+        (None, _, ".google.protobuf.Timestamp") => Some("time".to_owned()),
+        (None, _, ".google.protobuf.Duration") => Some("millis".to_owned()),
+        _ => None,
+    };
+    let by = by.map(|by| format!("serialize_with = \"crate::json::{by}\""));
+    renamed.into_iter().chain(by).collect::<Vec<_>>().join(", ")
+}
+
+/// A type of the contract in Rust: what is nested in a message lies in a module of its name.
+fn rust_path(path: &str) -> String {
+    let mut names: Vec<String> = path.trim_start_matches(".landfall.v1.").split('.').map(str::to_owned).collect();
+    let last = names.len() - 1;
+    for message in &mut names[..last] {
+        let snake = message.chars().map(|c| if c.is_uppercase() { format!("_{}", c.to_lowercase()) } else { c.into() });
+        *message = snake.collect::<String>().trim_start_matches('_').to_owned();
+    }
+    format!("crate::v1::{}", names.join("::"))
+}
+
+/// `Word` for each enum: its values without its name, as in `never-connected`.
+fn words_of(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    let mut write = |path: &str, item: &EnumDescriptorProto| {
+        writeln!(text, "impl Word for {} {{\n    fn word(self) -> &'static str {{", rust_path(path))?;
+        writeln!(text, "        match self as i32 {{")?;
+        let prefix = item.value.first().map_or("", |first| first.name().trim_end_matches("UNSPECIFIED"));
+        for value in &item.value[1..] {
+            let word = value.name().trim_start_matches(prefix).to_lowercase().replace('_', "-");
+            writeln!(text, "            {} => \"{word}\",", value.number())?;
+        }
+        writeln!(text, "            _ => \"\",\n        }}\n    }}\n}}")
+    };
+    for file in descriptors.file.iter().filter(|file| file.package() == "landfall.v1") {
+        for item in &file.enum_type {
+            write(item.name(), item)?;
+        }
+        for message in &file.message_type {
+            for item in &message.enum_type {
+                write(&format!("{}.{}", message.name(), item.name()), item)?;
+            }
+        }
+    }
+    Ok(text)
 }

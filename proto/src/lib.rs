@@ -1,6 +1,7 @@
 //! The wire contract of Landfall: the messages and services of `landfall.v1`, generated from
-//! `proto/landfall/v1/*.proto`; and who it is that does not speak it.
+//! `proto/landfall/v1/*.proto`; how they are printed; and who it is that does not speak it.
 
+pub mod json;
 pub mod peer;
 
 /// Package `landfall.v1`; the comments of the .proto files are its documentation.

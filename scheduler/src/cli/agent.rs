@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use landfall_proto::v1::{AgentLease, AgentRefusal, AgentSession, ShowAgentRequest, ShowAgentResponse};
+use landfall_proto::v1::{
+    Agent, AgentLease, AgentRefusal, AgentSession, Event, ShowAgentRequest, ShowAgentResponse, Way,
+};
 use serde::Serialize;
 use tonic::Code;
 
 use super::ConnectionArgs;
-use super::agents::AgentRow;
 use super::client::Client;
-use super::events::{self, EventRow};
-use super::output::{self, Row, ShowFormat, Time, View};
-use super::reach::{self, WayRow};
+use super::output::{self, Column, Row, ShowFormat, View};
+use super::{agents, events, reach};
 use crate::exit::print;
 
 /// Shows one agent.
@@ -29,9 +29,10 @@ pub(super) async fn show(
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
         asked => asked.map_err(|status| client.refusal(&status))?,
     };
+    let shown = Shown::new(shown, ways);
     match format {
-        ShowFormat::Table => print(&text(shown, ways, view)?),
-        ShowFormat::Json => output::print_json(&Shown { ways, ..Shown::from(shown) }),
+        ShowFormat::Table => print(&text(shown, view)?),
+        ShowFormat::Json => output::print_json(&shown),
     }
 }
 
@@ -39,115 +40,48 @@ pub(super) async fn show(
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     #[serde(flatten)]
-    agent: AgentRow,
-    session: Option<Session>,
-    leases: Vec<LeaseRow>,
-    refusals: Vec<RefusalRow>,
-    ways: Vec<WayRow>,
-    events: Vec<EventRow>,
+    agent: Agent,
+    session: Option<AgentSession>,
+    leases: Vec<AgentLease>,
+    refusals: Vec<AgentRefusal>,
+    ways: Vec<Way>,
+    events: Vec<Event>,
 }
 
-#[derive(Debug, Serialize)]
-struct Session {
-    session_id: i64,
-    incarnation: i64,
-    state: String,
-    end_cause: Option<String>,
-    opened_at: Option<Time>,
-    renewed_at: Option<Time>,
-    expires_at: Option<Time>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct LeaseRow {
-    site: String,
-    batch: String,
-    token: i64,
-    granted_at: Option<Time>,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct RefusalRow {
-    kind: String,
-    times: u64,
-    first_at: Option<Time>,
-    last_at: Option<Time>,
-    detail: String,
-}
-
-impl From<ShowAgentResponse> for Shown {
-    fn from(shown: ShowAgentResponse) -> Self {
-        Self {
-            agent: shown.agent.unwrap_or_default().into(),
-            session: shown.session.map(Session::from),
-            leases: shown.leases.into_iter().map(LeaseRow::from).collect(),
-            refusals: shown.refusals.into_iter().map(RefusalRow::from).collect(),
-            ways: Vec::new(),
-            events: shown.events.into_iter().map(EventRow::from).collect(),
-        }
+impl Shown {
+    pub(super) fn new(shown: ShowAgentResponse, ways: Vec<Way>) -> Self {
+        let ShowAgentResponse { agent, session, leases, refusals, events } = shown;
+        Self { agent: agents::known(agent.unwrap_or_default()), session, leases, refusals, ways, events }
     }
 }
 
-impl From<AgentSession> for Session {
-    fn from(session: AgentSession) -> Self {
-        Self {
-            session_id: session.session_id,
-            incarnation: session.incarnation,
-            state: session.state,
-            end_cause: Some(session.end_cause).filter(|cause| !cause.is_empty()),
-            opened_at: output::time(session.opened_at.as_ref()),
-            renewed_at: output::time(session.renewed_at.as_ref()),
-            expires_at: output::time(session.expires_at.as_ref()),
-        }
-    }
+impl Row for AgentLease {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("crawls", |row, _| row.site.clone()),
+        ("batch", |row, _| row.batch.clone()),
+        ("granted", |row, view| view.when(row.granted_at)),
+        ("+>token", |row, _| row.token.to_string()),
+    ];
 }
 
-impl From<AgentLease> for LeaseRow {
-    fn from(lease: AgentLease) -> Self {
-        Self {
-            site: lease.site,
-            batch: lease.batch,
-            token: lease.token,
-            granted_at: output::time(lease.granted_at.as_ref()),
-        }
-    }
+impl Row for AgentRefusal {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("refused", |row, _| row.kind.clone()),
+        (">times", |row, _| output::number(row.times)),
+        ("last", |row, view| view.when(row.last_at)),
+        ("~detail", |row, _| row.detail.clone()),
+    ];
 }
 
-impl From<AgentRefusal> for RefusalRow {
-    fn from(refusal: AgentRefusal) -> Self {
-        Self {
-            kind: refusal.kind,
-            times: refusal.times,
-            first_at: output::time(refusal.first_at.as_ref()),
-            last_at: output::time(refusal.last_at.as_ref()),
-            detail: refusal.detail,
-        }
-    }
-}
-
-impl Row for LeaseRow {
-    const COLUMNS: &'static [&'static str] = &["crawls", "batch", "granted", "+>token"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![self.site.clone(), self.batch.clone(), view.when(self.granted_at), self.token.to_string()]
-    }
-}
-
-impl Row for RefusalRow {
-    const COLUMNS: &'static [&'static str] = &["refused", ">times", "last", "~detail"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![self.kind.clone(), output::number(self.times), view.when(self.last_at), self.detail.clone()]
-    }
-}
-
-pub(super) fn text(shown: ShowAgentResponse, ways: Vec<WayRow>, view: &View) -> anyhow::Result<String> {
-    let history: Vec<String> = shown.events.iter().map(|event| events::line(event, view)).collect();
-    let Shown { agent, session, leases, refusals, .. } = Shown::from(shown);
-    let mut text = agent.lines()?;
+pub(super) fn text(shown: Shown, view: &View) -> anyhow::Result<String> {
+    let Shown { agent, session, leases, refusals, ways, events } = shown;
+    let mut text = agents::lines(&agent)?;
     match &session {
         Some(session) => {
-            let ended = session.end_cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let ended = match session.end_cause.as_str() {
+                "" => String::new(),
+                cause => format!(" ({cause})"),
+            };
             writeln!(
                 text,
                 "  session    {}{ended}, incarnation {}, opened {}, last heard {}",
@@ -162,7 +96,7 @@ pub(super) fn text(shown: ShowAgentResponse, ways: Vec<WayRow>, view: &View) -> 
     let unreached = if ways.is_empty() {
         String::new()
     } else {
-        let (counts, unreached) = reach::section(agent.name(), ways, view);
+        let (counts, unreached) = reach::section(&agent.name, ways, view);
         writeln!(text, "  beacon     {counts}")?;
         unreached
     };
@@ -175,7 +109,8 @@ pub(super) fn text(shown: ShowAgentResponse, ways: Vec<WayRow>, view: &View) -> 
     if !refusals.is_empty() {
         write!(text, "\n{}", output::table(&refusals, view))?;
     }
-    if !history.is_empty() {
+    if !events.is_empty() {
+        let history: Vec<String> = events.iter().map(|event| events::line(event, view)).collect();
         writeln!(text, "\n{}", history.join("\n"))?;
     }
     Ok(view.fold(&text))
@@ -183,8 +118,6 @@ pub(super) fn text(shown: ShowAgentResponse, ways: Vec<WayRow>, view: &View) -> 
 
 #[cfg(test)]
 mod tests {
-    use landfall_proto::v1::Agent;
-
     use super::*;
 
     #[test]
@@ -206,7 +139,7 @@ mod tests {
             refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
             ..ShowAgentResponse::default()
         };
-        let text = text(shown, Vec::new(), &View::plain()).unwrap();
+        let text = text(Shown::new(shown, Vec::new()), &View::plain()).unwrap();
         assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");

@@ -1,13 +1,13 @@
 //! `landfall agents list`: which agents are asked for.
 
 use clap::Args;
-use landfall_proto::v1::{ListAgentsRequest, ListAgentsResponse, ServiceState};
+use landfall_proto::v1::{Agent, ListAgentsRequest, ListAgentsResponse, ServiceState};
 
 use super::ConnectionArgs;
-use super::agents::{self, AgentRow};
+use super::agents;
 use super::client::Client;
 use super::output::{self, Format, FormatArgs};
-use super::service::Service;
+use super::service;
 use crate::exit::print;
 
 /// Which agents are listed: those that meet every flag.
@@ -29,25 +29,25 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Only those whose service stands like this; may be said again
-    #[arg(long, value_name = "STATE", value_parser = Service::parser())]
-    state: Vec<Service>,
+    #[arg(long, value_name = "STATE", value_parser = service::parser())]
+    state: Vec<ServiceState>,
     /// Agents at most, by name; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: u64,
     #[command(flatten)]
-    format: FormatArgs<AgentRow>,
+    format: FormatArgs<Agent>,
 }
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { removed, city, isp, country, tag, state, limit, format: FormatArgs { format, wide } } = self;
         let request = ListAgentsRequest {
-            removed: removed || state.contains(&Service::from(ServiceState::Removed)),
+            removed: removed || state.contains(&ServiceState::Removed),
             cities: city,
             carriers: isp,
             countries: country,
             tags: tag,
-            services: state.into_iter().map(|state| ServiceState::from(state).into()).collect(),
+            services: state.into_iter().map(Into::into).collect(),
             limit,
         };
         let any = request == ListAgentsRequest { removed, limit, ..ListAgentsRequest::default() };
@@ -55,7 +55,7 @@ impl ListArgs {
         let listed = client.fleet().list_agents(request).await;
         let ListAgentsResponse { agents, open_enrolments, more } =
             listed.map_err(|status| client.refusal(&status))?.into_inner();
-        let rows: Vec<AgentRow> = agents.into_iter().map(AgentRow::from).collect();
+        let rows: Vec<Agent> = agents.into_iter().map(agents::known).collect();
         let view = wide.view();
         match format {
             Format::Table if any => print(&(agents::text(&rows, open_enrolments, &view) + &output::more(more))),

@@ -3,17 +3,16 @@
 use std::fmt::Write;
 
 use clap::Subcommand;
-use landfall_proto::v1::Agent;
-use serde::Serialize;
+use landfall_proto::v1::{Agent, AgentLease, Way};
 
 use super::ConnectionArgs;
-use super::agent::{self, LeaseRow};
+use super::agent;
 use super::agent_list::ListArgs;
 use super::drain::{self, DrainArgs, RemoveArgs};
 use super::enrol::EnrolArgs;
-use super::output::{self, Row, ShowFormatArgs, Time, View};
-use super::reach::{self, WayRow};
-use super::service::Service;
+use super::output::{self, Column, Row, ShowFormatArgs, View, text_cell};
+use super::reach;
+use super::service;
 use super::tag::TagArgs;
 use super::tokens::{self, TokensArgs};
 
@@ -53,7 +52,7 @@ Examples:
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        format: ShowFormatArgs<LeaseRow>,
+        format: ShowFormatArgs<AgentLease>,
     },
     /// Tell which agents reach an agent's beacon and whose it reaches; of two, why not, and what to do about it
     #[command(after_help = "Example:\n  landfall agents reach harbin-cernet tokyo-iij")]
@@ -65,7 +64,7 @@ Examples:
         #[arg(value_name = "OTHER")]
         other: Option<String>,
         #[command(flatten)]
-        format: ShowFormatArgs<WayRow>,
+        format: ShowFormatArgs<Way>,
     },
     /// Give an agent no more work; it finishes what it has begun, the rest goes to others
     #[command(after_help = "\
@@ -107,7 +106,7 @@ impl AgentsCommand {
 }
 
 /// The agents for people, and how many are still to come.
-pub(super) fn text(rows: &[AgentRow], open: u64, view: &View) -> String {
+pub(super) fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
     match (rows.is_empty(), open) {
@@ -120,177 +119,89 @@ pub(super) fn text(rows: &[AgentRow], open: u64, view: &View) -> String {
     }
 }
 
-/// One agent, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct AgentRow {
-    agent_id: i64,
-    name: String,
-    city: String,
-    carrier: String,
-    country: String,
-    connected: bool,
-    service: Service,
-    landmark: bool,
-    /// Known from its first session on.
-    capacity: Option<u32>,
-    leased: u32,
-    waiting: u32,
-    load_level: Option<i64>,
-    free_slots: Option<u32>,
-    crawls: Option<u32>,
-    outcomes_waiting: Option<u32>,
-    reached_by: u32,
-    seen_at: Option<Time>,
-    version: String,
-    beacon_url: String,
-    latitude: Option<f64>,
-    longitude: Option<f64>,
-    quarantined: String,
-    draining_since: Option<Time>,
-    removed_at: Option<Time>,
-    paused: String,
-    /// Separated by spaces.
-    tags: String,
-    /// When a second process with its credential was last turned away, if lately.
-    twin_at: Option<Time>,
+/// An agent as it is printed: how many slots one has is known from its first session on.
+pub(super) fn known(agent: Agent) -> Agent {
+    let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
+    Agent { capacity, ..agent }
 }
 
-impl From<Agent> for AgentRow {
-    fn from(agent: Agent) -> Self {
-        Self {
-            service: agent.service().into(),
-            agent_id: agent.agent_id,
-            name: agent.name,
-            city: agent.city,
-            carrier: agent.carrier,
-            country: agent.country,
-            connected: agent.connected,
-            landmark: agent.landmark,
-            capacity: agent.seen_at.map(|_| agent.capacity),
-            leased: agent.leased,
-            waiting: agent.waiting,
-            load_level: agent.load_level,
-            free_slots: agent.free_slots,
-            crawls: agent.crawls,
-            outcomes_waiting: agent.outcomes_waiting,
-            reached_by: agent.reached_by,
-            seen_at: output::time(agent.seen_at.as_ref()),
-            version: agent.version,
-            beacon_url: agent.beacon_url,
-            latitude: agent.latitude,
-            longitude: agent.longitude,
-            quarantined: agent.quarantined,
-            draining_since: output::time(agent.draining_since.as_ref()),
-            removed_at: output::time(agent.removed_at.as_ref()),
-            paused: agent.paused,
-            tags: agent.tags.join(" "),
-            twin_at: output::time(agent.twin_at.as_ref()),
-        }
+/// How an agent stands, a line each.
+pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
+    let country = if agent.country.is_empty() { String::new() } else { format!(", {}", agent.country) };
+    writeln!(text, "  stands in  {}, {}{country}", agent.city, agent.carrier)?;
+    if !agent.tags.is_empty() {
+        writeln!(text, "  tags       {}", agent.tags.join(" "))?;
+    }
+    let landmark = if agent.landmark { ", landmark" } else { "" };
+    let version = if agent.version.is_empty() { "unknown" } else { &agent.version };
+    let slots = match agent.capacity {
+        0 => String::new(),
+        capacity => format!(", {} of {capacity} slots taken", agent.leased),
+    };
+    writeln!(text, "  service    {}{slots}{landmark}, version {version}", service(agent))?;
+    if let Some(level) = agent.load_level {
+        writeln!(text, "  load       level {level:+}: {}{}", room(agent, level), said(agent))?;
+    }
+    if !agent.quarantined.is_empty() {
+        writeln!(text, "  quarantined  {}", agent.quarantined)?;
+    }
+    Ok(text)
+}
+
+/// A load level in words.
+fn room(agent: &Agent, level: i64) -> String {
+    let waiting = match agent.waiting {
+        0 => String::new(),
+        waiting => format!(", {} assigned and not begun", output::number(waiting.into())),
+    };
+    match level {
+        0.. => format!("full{waiting}"),
+        _ => format!("room for {}{waiting}", -level),
     }
 }
 
-impl AgentRow {
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
+/// What it said itself, which may differ from what is known here by what is under way.
+fn said(agent: &Agent) -> String {
+    let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
+        return String::new();
+    };
+    let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
+}
 
-    /// How it stands, a line each.
-    pub(super) fn lines(&self) -> anyhow::Result<String> {
-        let mut text = String::new();
-        writeln!(text, "{} (agent {})", self.name, self.agent_id)?;
-        let country = if self.country.is_empty() { String::new() } else { format!(", {}", self.country) };
-        writeln!(text, "  stands in  {}, {}{country}", self.city, self.carrier)?;
-        if !self.tags.is_empty() {
-            writeln!(text, "  tags       {}", self.tags)?;
-        }
-        let landmark = if self.landmark { ", landmark" } else { "" };
-        let version = if self.version.is_empty() { "unknown" } else { &self.version };
-        let slots = self.capacity.map(|capacity| format!(", {} of {capacity} slots taken", self.leased));
-        let slots = slots.unwrap_or_default();
-        writeln!(text, "  service    {}{slots}{landmark}, version {version}", self.service())?;
-        if let Some(level) = self.load_level {
-            writeln!(text, "  load       level {level:+}: {}{}", self.in_words(level), self.said())?;
-        }
-        if !self.quarantined.is_empty() {
-            writeln!(text, "  quarantined  {}", self.quarantined)?;
-        }
-        Ok(text)
-    }
-
-    fn in_words(&self, level: i64) -> String {
-        let waiting = if self.waiting == 0 {
-            String::new()
-        } else {
-            format!(", {} assigned and not begun", output::number(self.waiting.into()))
-        };
-        match level {
-            0.. => format!("full{waiting}"),
-            _ => format!("room for {}{waiting}", -level),
-        }
-    }
-
-    /// What it said itself, which may differ from what is known here by what is under way.
-    fn said(&self) -> String {
-        match (self.crawls, self.free_slots, self.outcomes_waiting) {
-            (Some(crawls), Some(free), Some(outcomes)) => {
-                let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
-                let parts: Vec<String> = parts
-                    .iter()
-                    .filter(|(count, _)| *count > 0)
-                    .map(|(count, what)| format!("{count} {what}"))
-                    .collect();
-                if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
-            }
-            _ => String::new(),
-        }
-    }
-
-    /// Whether it takes work, in plain words.
-    fn service(&self) -> String {
-        let words = self.service.words(&self.paused);
-        match self.twin_at {
-            Some(_) => format!("{words}; a second process uses its credential"),
-            None => words,
-        }
+/// Whether it takes work, in plain words.
+fn service(agent: &Agent) -> String {
+    let words = service::words(agent.service(), &agent.paused);
+    match agent.twin_at {
+        Some(_) => format!("{words}; a second process uses its credential"),
+        None => words,
     }
 }
 
-impl Row for AgentRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "name",
-        "city",
-        "carrier",
-        "~service",
-        ">slots",
-        ">load",
-        "landmark",
-        "seen",
-        "+country",
-        "+>reached by",
-        "+version",
-        "+tags",
-        "+>id",
-        "+quarantined",
+impl Row for Agent {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("name", |row, _| row.name.clone()),
+        ("city", |row, _| row.city.clone()),
+        ("carrier", |row, _| row.carrier.clone()),
+        ("~service", |row, _| service(row)),
+        (
+            ">slots",
+            |row, _| if row.capacity == 0 { "-".to_owned() } else { format!("{}/{}", row.leased, row.capacity) },
+        ),
+        (">load", |row, _| level_cell(row.load_level)),
+        ("landmark", |row, _| output::yes_cell(row.landmark)),
+        ("seen", |row, view| view.when(row.seen_at)),
+        ("+country", |row, _| text_cell(&row.country)),
+        ("+>reached by", |row, _| row.reached_by.to_string()),
+        ("+version", |row, _| text_cell(&row.version)),
+        ("+tags", |row, _| text_cell(&row.tags.join(" "))),
+        ("+>id", |row, _| row.agent_id.to_string()),
+        ("+quarantined", |row, _| text_cell(&row.quarantined)),
     ];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.name.clone(),
-            self.city.clone(),
-            self.carrier.clone(),
-            self.service(),
-            self.capacity.map_or_else(|| "-".to_owned(), |capacity| format!("{}/{capacity}", self.leased)),
-            level_cell(self.load_level),
-            output::yes_cell(self.landmark),
-            view.when(self.seen_at),
-            output::text_cell(&self.country),
-            self.reached_by.to_string(),
-            output::text_cell(&self.version),
-            output::text_cell(&self.tags),
-            self.agent_id.to_string(),
-            output::text_cell(&self.quarantined),
-        ]
-    }
 }
 
 /// A load level, with its sign.
@@ -307,14 +218,14 @@ mod tests {
         let view = View::plain();
         assert!(text(&[], 0, &view).starts_with("no agents yet: landfall agents enrol"));
         assert_eq!(text(&[], 1, &view), "no agents yet; 1 enrolment token is open: landfall agents tokens\n");
-        let rows = [AgentRow::default()];
+        let rows = [Agent::default()];
         assert_eq!(text(&rows, 0, &view), output::table(&rows, &view));
         assert!(text(&rows, 2, &view).ends_with("\n2 enrolment tokens are open: landfall agents tokens\n"));
     }
 
     #[test]
     fn the_slots_of_an_agent_that_never_connected_are_unknown() {
-        let printed = |agent: Agent| serde_json::to_value(AgentRow::from(agent)).unwrap()["capacity"].as_u64();
+        let printed = |agent: Agent| serde_json::to_value(known(agent)).unwrap()["capacity"].as_u64();
         assert_eq!(printed(Agent { capacity: 1, ..Agent::default() }), None);
         let seen_at = Some(prost_types::Timestamp::default());
         assert_eq!(printed(Agent { capacity: 4, seen_at, ..Agent::default() }), Some(4));

@@ -2,11 +2,10 @@
 
 use clap::Args;
 use landfall_proto::v1::{Alarm, ListAlarmsRequest, ReopenSitesRequest, ReopenSitesResponse};
-use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, Row, Time, View, counted};
+use super::output::{self, Column, Format, Row, View, counted};
 use crate::exit::print;
 
 #[derive(Debug, Args)]
@@ -50,43 +49,22 @@ pub(super) async fn list(limit: u64, format: Format, view: &View, connection: &C
     if listed.alarms.is_empty() && format == Format::Table {
         return print("no site is broken off\n");
     }
-    let rows: Vec<AlarmRow> = listed.alarms.into_iter().map(AlarmRow::from).collect();
-    output::print_rows(&rows, format, view)?;
-    let shown = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+    output::print_rows(&listed.alarms, format, view)?;
+    let shown = u64::try_from(listed.alarms.len()).unwrap_or(u64::MAX);
     if listed.total > shown && format == Format::Table {
         print(&format!("and {} more\n", output::number(listed.total - shown)))?;
     }
     Ok(())
 }
 
-#[derive(Debug, Default, Serialize)]
-pub(super) struct AlarmRow {
-    site: String,
-    since: Option<Time>,
-    agent: String,
-    waiting: u64,
-    message: String,
-}
-
-impl From<Alarm> for AlarmRow {
-    fn from(alarm: Alarm) -> Self {
-        let Alarm { site, since, agent, message, waiting } = alarm;
-        Self { site, since: output::time(since.as_ref()), agent, waiting, message }
-    }
-}
-
-impl Row for AlarmRow {
-    const COLUMNS: &'static [&'static str] = &["site", "broken off", "agent", ">waiting", "~message"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.site.clone(),
-            view.when(self.since),
-            self.agent.clone(),
-            output::count_cell(self.waiting),
-            self.message.clone(),
-        ]
-    }
+impl Row for Alarm {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("site", |row, _| row.site.clone()),
+        ("broken off", |row, view| view.when(row.since)),
+        ("agent", |row, _| row.agent.clone()),
+        (">waiting", |row, _| output::count_cell(row.waiting)),
+        ("~message", |row, _| row.message.clone()),
+    ];
 }
 
 #[cfg(test)]

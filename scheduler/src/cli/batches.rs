@@ -14,10 +14,8 @@ use super::ConnectionArgs;
 use super::batch_changes;
 use super::client::Client;
 use super::constraints;
-use super::output::{self, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
+use super::output::{self, Column, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, View};
 use super::remove::RemoveArgs;
-use super::tasks;
-use super::throughput::EstimateShown;
 use super::wait::WaitArgs;
 use super::watch;
 use crate::constraints::{Constraints, ConstraintsRequest};
@@ -35,7 +33,7 @@ pub(super) enum BatchesCommand {
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
         #[command(flatten)]
-        format: FormatArgs<BatchRow>,
+        format: FormatArgs<Batch>,
     },
     /// Show one batch: how far it is, and why sites failed
     Show {
@@ -78,8 +76,7 @@ impl BatchesCommand {
                 if batches.is_empty() && format == Format::Table {
                     return print("no batches yet: landfall sites submit FILE --batch NAME\n");
                 }
-                let rows: Vec<BatchRow> = batches.into_iter().map(BatchRow::from).collect();
-                output::print_rows(&rows, format, &wide.view())?;
+                output::print_rows(&batches, format, &wide.view())?;
                 if format == Format::Table { print(&output::more(more)) } else { Ok(()) }
             }
             Self::Show { batch, format: ShowFormatArgs { format, wide } } => {
@@ -100,47 +97,16 @@ impl BatchesCommand {
     }
 }
 
-/// One batch, as listed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct BatchRow {
-    name: String,
-    strategy: String,
-    open: u64,
-    done: u64,
-    failed: u64,
-    cancelled: u64,
-    created_at: Option<Time>,
-}
-
-impl From<Batch> for BatchRow {
-    fn from(batch: Batch) -> Self {
-        Self {
-            name: batch.name,
-            strategy: batch.strategy,
-            open: batch.open,
-            done: batch.done,
-            failed: batch.failed,
-            cancelled: batch.cancelled,
-            created_at: output::time(batch.created_at.as_ref()),
-        }
-    }
-}
-
-impl Row for BatchRow {
-    const COLUMNS: &'static [&'static str] =
-        &["name", "strategy", ">open", ">done", ">failed", ">cancelled", "created"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.name.clone(),
-            self.strategy.clone(),
-            output::count_cell(self.open),
-            output::count_cell(self.done),
-            output::count_cell(self.failed),
-            output::count_cell(self.cancelled),
-            view.when(self.created_at),
-        ]
-    }
+impl Row for Batch {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("name", |row, _| row.name.clone()),
+        ("strategy", |row, _| row.strategy.clone()),
+        (">open", |row, _| output::count_cell(row.open)),
+        (">done", |row, _| output::count_cell(row.done)),
+        (">failed", |row, _| output::count_cell(row.failed)),
+        (">cancelled", |row, _| output::count_cell(row.cancelled)),
+        ("created", |row, view| view.when(row.created_at)),
+    ];
 }
 
 /// One batch, as shown to programs.
@@ -150,43 +116,10 @@ pub(super) struct Shown {
     strategy: String,
     #[serde(flatten)]
     policy: CrawlPolicy,
-    submitted: u64,
-    measuring: u64,
-    located: u64,
-    assigned: u64,
-    leased: u64,
-    complete: u64,
-    truncated: u64,
-    failed: u64,
-    cancelled: u64,
-    pages: u64,
-    bytes: u64,
-    waiting_for: String,
-    /// The same in a word; empty where nothing needs saying.
-    wait_cause: String,
-    next_recrawl: Option<Time>,
-    /// None when every site has ended.
-    estimate: Option<EstimateShown>,
-    endings: Vec<EndingRow>,
+    #[serde(flatten)]
+    progress: BatchProgress,
+    endings: Vec<Ending>,
     constraints: Constraints,
-}
-
-/// A kind of reason for which sites failed or were cancelled, with one of them.
-#[derive(Debug, Serialize)]
-struct EndingRow {
-    kind: String,
-    sites: u64,
-    site: String,
-    /// Of that site.
-    reason: String,
-}
-
-impl From<Ending> for EndingRow {
-    fn from(ending: Ending) -> Self {
-        let kind = tasks::reason_word(ending.kind());
-        let Ending { reason, tasks, site, .. } = ending;
-        Self { kind, sites: tasks, site, reason }
-    }
 }
 
 /// The policy and the constraints of a batch.
@@ -201,29 +134,8 @@ impl TryFrom<ShowBatchResponse> for Shown {
 
     fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
         let (policy, constraints) = asked(&shown)?;
-        let progress: BatchProgress = shown.progress.unwrap_or_default();
-        Ok(Self {
-            name: shown.name,
-            strategy: shown.strategy,
-            policy,
-            submitted: progress.submitted,
-            measuring: progress.measuring,
-            located: progress.located,
-            assigned: progress.assigned,
-            leased: progress.leased,
-            complete: progress.complete,
-            truncated: progress.truncated,
-            failed: progress.failed,
-            cancelled: progress.cancelled,
-            pages: progress.pages,
-            bytes: progress.bytes,
-            waiting_for: progress.waiting_for,
-            wait_cause: tasks::wait_word(progress.wait.as_ref()),
-            next_recrawl: output::time(progress.next_recrawl.as_ref()),
-            estimate: progress.estimate.as_ref().map(EstimateShown::from),
-            endings: shown.endings.into_iter().map(EndingRow::from).collect(),
-            constraints,
-        })
+        let ShowBatchResponse { name, strategy, progress, endings, .. } = shown;
+        Ok(Self { name, strategy, policy, progress: progress.unwrap_or_default(), endings, constraints })
     }
 }
 
@@ -250,8 +162,8 @@ pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<Str
         if let Some(estimate) = &progress.estimate {
             writeln!(text, "  left       {}", watch::left(estimate))?;
         }
-        if let Some(next) = output::time(progress.next_recrawl.as_ref()) {
-            writeln!(text, "  next       recrawl due {}", view.when(Some(next)))?;
+        if progress.next_recrawl.is_some() {
+            writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
         }
     }
     write_endings(&mut text, &shown.endings, if view.wide { usize::MAX } else { KINDS })?;

@@ -7,11 +7,12 @@ use landfall_proto::v1::{
     AgentError, Epoch, ExportEmbeddingRequest, ExportEmbeddingResponse, FitEmbeddingRequest, ListEpochsRequest,
     PlacedAgent, Residual, ShowEmbeddingRequest, ShowEmbeddingResponse,
 };
+use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Row, Time, View};
+use super::output::{self, Column, Format, FormatArgs, Row, View};
 use crate::exit::print;
 
 /// What is said while there is nothing to show.
@@ -25,7 +26,7 @@ pub(super) enum EmbeddingCommand {
     /// Show the newest embedding: its landmarks, its errors, and who does not fit in
     Show {
         #[command(flatten)]
-        format: FormatArgs<ResidualRow>,
+        format: FormatArgs<Residual>,
     },
     /// Have a new embedding fitted now, and wait for it
     Fit {
@@ -33,7 +34,7 @@ pub(super) enum EmbeddingCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=300))]
         wait: u32,
         #[command(flatten)]
-        format: FormatArgs<EpochRow>,
+        format: FormatArgs<Epoch>,
     },
     /// List the embeddings, newest first: why each was fitted, and how far it moved the agents
     History {
@@ -41,7 +42,7 @@ pub(super) enum EmbeddingCommand {
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         #[command(flatten)]
-        format: FormatArgs<EpochRow>,
+        format: FormatArgs<Epoch>,
     },
     /// Print every agent's coordinate: enough to predict distances elsewhere
     #[command(after_help = "\
@@ -68,7 +69,7 @@ impl EmbeddingCommand {
         let refusal = |status| client.refusal(&status);
         match self {
             Self::Show { format: FormatArgs { format, wide } } => show(
-                embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(),
+                &embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(),
                 format,
                 &wide.view(),
             ),
@@ -76,7 +77,7 @@ impl EmbeddingCommand {
                 let wait = Some(prost_types::Duration { seconds: i64::from(wait), nanos: 0 });
                 let answer = embeddings.fit_embedding(FitEmbeddingRequest { wait }).await.map_err(refusal)?;
                 match answer.into_inner().epoch {
-                    Some(epoch) => output::print_rows(&[EpochRow::from(epoch)], format, &wide.view()),
+                    Some(epoch) => output::print_rows(&[epoch], format, &wide.view()),
                     None => Err(anyhow::anyhow!(
                         "no new embedding within the wait; the request stands: `landfall embedding history` shows when it is fitted"
                     )),
@@ -84,7 +85,7 @@ impl EmbeddingCommand {
             }
             Self::History { limit, format: FormatArgs { format, wide } } => {
                 let answer = embeddings.list_epochs(ListEpochsRequest { limit }).await.map_err(refusal)?;
-                let rows: Vec<EpochRow> = answer.into_inner().epochs.into_iter().map(EpochRow::from).collect();
+                let rows = answer.into_inner().epochs;
                 if rows.is_empty() && format == Format::Table {
                     return print(&format!("{NO_EMBEDDING}\n"));
                 }
@@ -98,177 +99,85 @@ impl EmbeddingCommand {
     }
 }
 
-/// One epoch, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct EpochRow {
-    epoch: i64,
-    fitted_at: Option<Time>,
-    reason: String,
-    agents: u32,
-    landmarks: u32,
-    dimensions: u32,
-    fit_error: f64,
-    mesh_error: Option<f64>,
-    median_move_ms: Option<f64>,
-}
-
-impl From<Epoch> for EpochRow {
-    fn from(epoch: Epoch) -> Self {
-        Self {
-            epoch: epoch.epoch,
-            fitted_at: output::time(epoch.fitted_at.as_ref()),
-            reason: epoch.reason,
-            agents: epoch.agents,
-            landmarks: epoch.landmarks,
-            dimensions: epoch.dimensions,
-            fit_error: epoch.fit_error,
-            mesh_error: epoch.mesh_error,
-            median_move_ms: output::millis(epoch.median_move.as_ref()),
-        }
-    }
-}
-
-impl Row for EpochRow {
-    const COLUMNS: &'static [&'static str] =
-        &[">epoch", "fitted", "~reason", ">agents", ">landmarks", ">dims", ">fit error", ">mesh error", ">moved ms"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.epoch.to_string(),
-            view.when(self.fitted_at),
-            self.reason.clone(),
-            output::number(self.agents.into()),
-            self.landmarks.to_string(),
-            self.dimensions.to_string(),
-            format!("{:.3}", self.fit_error),
-            error_cell(self.mesh_error),
-            output::millis_cell(self.median_move_ms),
-        ]
-    }
+impl Row for Epoch {
+    const COLUMNS: &'static [Column<Self>] = &[
+        (">epoch", |row, _| row.epoch.to_string()),
+        ("fitted", |row, view| view.when(row.fitted_at)),
+        ("~reason", |row, _| row.reason.clone()),
+        (">agents", |row, _| output::number(row.agents.into())),
+        (">landmarks", |row, _| row.landmarks.to_string()),
+        (">dims", |row, _| row.dimensions.to_string()),
+        (">fit error", |row, _| error_cell(Some(row.fit_error))),
+        (">mesh error", |row, _| error_cell(row.mesh_error)),
+        (">moved ms", |row, _| output::millis_cell(row.median_move)),
+    ];
 }
 
 fn error_cell(error: Option<f64>) -> String {
-    error.map_or_else(|| "-".to_owned(), |error| format!("{error:.3}"))
+    output::float_cell(error, 3)
 }
 
-/// One pair that is explained badly, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct ResidualRow {
-    from: String,
-    to: String,
-    measured_ms: Option<f64>,
-    predicted_ms: Option<f64>,
+impl Row for Residual {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("from", |row, _| row.from.clone()),
+        ("to", |row, _| row.to.clone()),
+        (">measured ms", |row, _| output::millis_cell(row.measured)),
+        (">predicted ms", |row, _| output::millis_cell(row.predicted)),
+    ];
 }
 
-impl From<Residual> for ResidualRow {
-    fn from(residual: Residual) -> Self {
-        Self {
-            from: residual.from,
-            to: residual.to,
-            measured_ms: output::millis(residual.measured.as_ref()),
-            predicted_ms: output::millis(residual.predicted.as_ref()),
-        }
-    }
+impl Row for AgentError {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.agent.clone()),
+        (">median error", |row, _| error_cell(Some(row.median_error))),
+        (">distances", |row, _| output::number(row.distances.into())),
+    ];
 }
 
-impl Row for ResidualRow {
-    const COLUMNS: &'static [&'static str] = &["from", "to", ">measured ms", ">predicted ms"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        let (measured, predicted) = (output::millis_cell(self.measured_ms), output::millis_cell(self.predicted_ms));
-        vec![self.from.clone(), self.to.clone(), measured, predicted]
-    }
-}
-
-/// One agent's error, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct AgentErrorRow {
-    agent: String,
-    median_error: f64,
-    distances: u32,
-}
-
-impl From<AgentError> for AgentErrorRow {
-    fn from(error: AgentError) -> Self {
-        Self { agent: error.agent, median_error: error.median_error, distances: error.distances }
-    }
-}
-
-impl Row for AgentErrorRow {
-    const COLUMNS: &'static [&'static str] = &["agent", ">median error", ">distances"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![self.agent.clone(), format!("{:.3}", self.median_error), output::number(self.distances.into())]
-    }
-}
-
-/// The newest embedding, as printed.
-#[derive(Debug, Serialize)]
-pub(super) struct Shown {
-    #[serde(flatten)]
-    epoch: EpochRow,
-    mesh_error_now: Option<f64>,
-    landmark_names: Vec<String>,
-    landmarks_chosen: bool,
-    worst: Vec<ResidualRow>,
-    suspects: Vec<AgentErrorRow>,
-    low_confidence: Vec<AgentErrorRow>,
-}
-
-fn show(answer: ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::Result<()> {
-    if answer.epoch.is_none() {
+fn show(answer: &ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::Result<()> {
+    let Some(epoch) = &answer.epoch else {
         return match format {
             Format::Table => print(&format!("{NO_EMBEDDING}\n")),
             Format::Json => print("null\n"),
-            Format::Csv => output::print_rows::<ResidualRow>(&[], format, view),
+            Format::Csv => output::print_rows::<Residual>(&[], format, view),
         };
-    }
-    let shown = Shown::of(answer);
+    };
     match format {
-        Format::Table => print(&shown.text(view)),
-        Format::Json => output::print_json(&shown),
-        Format::Csv => output::print_rows(&shown.worst, format, view),
+        Format::Table => print(&text(epoch, answer, view)),
+        Format::Json => output::print_json(answer),
+        Format::Csv => output::print_rows(&answer.worst, format, view),
     }
 }
 
-impl Shown {
-    pub(super) fn of(answer: ShowEmbeddingResponse) -> Self {
-        Self {
-            epoch: answer.epoch.unwrap_or_default().into(),
-            mesh_error_now: answer.mesh_error_now,
-            landmark_names: answer.landmarks,
-            landmarks_chosen: answer.landmarks_chosen,
-            worst: answer.worst.into_iter().map(Into::into).collect(),
-            suspects: answer.suspects.into_iter().map(Into::into).collect(),
-            low_confidence: answer.low_confidence.into_iter().map(Into::into).collect(),
-        }
-    }
-
-    fn text(&self, view: &View) -> String {
-        let EpochRow { epoch, fitted_at, reason, agents, dimensions, fit_error, mesh_error, .. } = &self.epoch;
-        let chosen = match self.landmarks_chosen {
-            true => "",
-            false => " (none is chosen: every agent of a fleet of up to nine is one)",
-        };
-        let mut text = format!(
-            "embedding {epoch}, fitted {} ({reason}): {agents} agents, {dimensions} dimensions\n\
-             landmarks: {}{chosen}\n\
-             relative error between landmarks {fit_error:.3}; median error of all pairs {} when fitted, {} now\n",
-            view.when(*fitted_at),
-            self.landmark_names.join(", "),
-            error_cell(*mesh_error),
-            error_cell(self.mesh_error_now),
-        );
-        section(&mut text, "pairs explained worst", &self.worst, view);
-        section(&mut text, "suspects: agents whose error stands out", &self.suspects, view);
-        section(
-            &mut text,
-            "low confidence: agents with too few distances to be sure where they are",
-            &self.low_confidence,
-            view,
-        );
-        view.fold(&text)
-    }
+/// The newest embedding for people.
+fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
+    let chosen = match shown.landmarks_chosen {
+        true => "",
+        false => " (none is chosen: every agent of a fleet of up to nine is one)",
+    };
+    let mut text = format!(
+        "embedding {}, fitted {} ({}): {} agents, {} dimensions\n\
+         landmarks: {}{chosen}\n\
+         relative error between landmarks {}; median error of all pairs {} when fitted, {} now\n",
+        epoch.epoch,
+        view.when(epoch.fitted_at),
+        epoch.reason,
+        epoch.agents,
+        epoch.dimensions,
+        shown.landmarks.join(", "),
+        error_cell(Some(epoch.fit_error)),
+        error_cell(epoch.mesh_error),
+        error_cell(shown.mesh_error_now),
+    );
+    section(&mut text, "pairs explained worst", &shown.worst, view);
+    section(&mut text, "suspects: agents whose error stands out", &shown.suspects, view);
+    section(
+        &mut text,
+        "low confidence: agents with too few distances to be sure where they are",
+        &shown.low_confidence,
+        view,
+    );
+    view.fold(&text)
 }
 
 /// Adds a titled table, unless it is empty.
@@ -282,29 +191,11 @@ fn section<R: Row>(text: &mut String, title: &str, rows: &[R], view: &View) {
 #[derive(Debug, Serialize)]
 pub(super) struct Export {
     epoch: i64,
-    fitted_at: Option<Time>,
+    #[serde(serialize_with = "landfall_proto::json::time")]
+    fitted_at: Option<Timestamp>,
     dimensions: u32,
     formula: &'static str,
-    agents: Vec<ExportedAgent>,
-}
-
-/// One agent's coordinate, as printed.
-#[derive(Debug, Serialize)]
-struct ExportedAgent {
-    agent: String,
-    city: String,
-    carrier: String,
-    landmark: bool,
-    position_ms: Vec<f64>,
-    height_ms: f64,
-    fit_error: f64,
-}
-
-impl From<PlacedAgent> for ExportedAgent {
-    fn from(placed: PlacedAgent) -> Self {
-        let PlacedAgent { agent, city, carrier, landmark, position_ms, height_ms, fit_error } = placed;
-        Self { agent, city, carrier, landmark, position_ms, height_ms, fit_error }
-    }
+    agents: Vec<PlacedAgent>,
 }
 
 fn export(answer: ExportEmbeddingResponse, format: ExportFormat) -> anyhow::Result<()> {
@@ -323,10 +214,10 @@ impl Export {
         let epoch = answer.epoch.unwrap_or_default();
         Self {
             epoch: epoch.epoch,
-            fitted_at: output::time(epoch.fitted_at.as_ref()),
+            fitted_at: epoch.fitted_at,
             dimensions: epoch.dimensions,
             formula: FORMULA,
-            agents: answer.agents.into_iter().map(Into::into).collect(),
+            agents: answer.agents,
         }
     }
 
@@ -368,7 +259,7 @@ mod tests {
             fitted_at: None,
             dimensions: 2,
             formula: FORMULA,
-            agents: vec![placed("a", true, vec![3.0, -4.25]).into(), placed("b,c", false, vec![0.0, 0.5]).into()],
+            agents: vec![placed("a", true, vec![3.0, -4.25]), placed("b,c", false, vec![0.0, 0.5])],
         };
         assert_eq!(
             export.csv().unwrap(),
@@ -382,28 +273,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_has_stable_names_and_leaves_empty_tables_out() {
+    fn what_is_shown_leaves_empty_tables_out() {
         let epoch = Epoch { epoch: 3, reason: "drift 12 %, 7 % when it was fitted".to_owned(), ..Epoch::default() };
-        let shown = Shown {
-            epoch: epoch.into(),
+        let shown = ShowEmbeddingResponse {
             mesh_error_now: Some(0.0712),
-            landmark_names: vec!["a".to_owned(), "b".to_owned()],
-            landmarks_chosen: false,
-            worst: vec![ResidualRow { from: "a".to_owned(), to: "b".to_owned(), ..ResidualRow::default() }],
-            suspects: Vec::new(),
-            low_confidence: Vec::new(),
+            landmarks: vec!["a".to_owned(), "b".to_owned()],
+            worst: vec![Residual { from: "a".to_owned(), to: "b".to_owned(), ..Residual::default() }],
+            ..ShowEmbeddingResponse::default()
         };
-        let text = shown.text(&View::plain());
-        assert!(text.contains("embedding 3") && text.contains("drift 12 %") && text.contains("0.071 now"), "{text}");
-        assert!(text.contains("pairs explained worst") && !text.contains("suspects"), "{text}");
-        assert!(text.contains("landmarks: a, b (none is chosen: every agent"), "{text}");
-        let chosen = Shown { landmarks_chosen: true, ..shown };
-        assert!(chosen.text(&View::plain()).contains("landmarks: a, b\n"));
-        let json = serde_json::to_value(&chosen).unwrap();
-        for name in
-            ["epoch", "reason", "fit_error", "mesh_error_now", "landmark_names", "worst", "suspects", "low_confidence"]
-        {
-            assert!(json.get(name).is_some(), "{name}");
-        }
+        let said = text(&epoch, &shown, &View::plain());
+        assert!(said.contains("embedding 3") && said.contains("drift 12 %") && said.contains("0.071 now"), "{said}");
+        assert!(said.contains("pairs explained worst") && !said.contains("suspects"), "{said}");
+        assert!(said.contains("landmarks: a, b (none is chosen: every agent"), "{said}");
+        let chosen = ShowEmbeddingResponse { landmarks_chosen: true, ..shown };
+        assert!(text(&epoch, &chosen, &View::plain()).contains("landmarks: a, b\n"));
     }
 }

@@ -7,13 +7,15 @@ use anyhow::Context;
 use chrono::{DateTime, Utc};
 use clap::Args;
 use humantime_serde::re::humantime::parse_duration;
+use landfall_proto::json;
 use landfall_proto::v1::{CreateEnrolmentRequest, CreateEnrolmentResponse, CreateEnrolmentsRequest};
+use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
 use super::enrol_list::{self, Rejected};
-use super::output::{self, Format, FormatArgs, Row, Time, View};
+use super::output::{self, Column, Format, FormatArgs, Row};
 use super::submit::{read_bytes, shown};
 use super::view::{now, relative};
 use crate::exit::{print, usage};
@@ -196,11 +198,13 @@ pub(super) struct Enrolment {
     name: String,
     enrolment_id: String,
     token: String,
-    expires_at: Option<Time>,
+    #[serde(serialize_with = "json::time")]
+    expires_at: Option<Timestamp>,
     scheduler_url: String,
     other_scheduler_urls: Vec<String>,
     ca_fingerprint: Option<String>,
-    contact_url: Option<String>,
+    #[serde(serialize_with = "json::some")]
+    contact_url: String,
     replaces: bool,
     in_use: bool,
     command: String,
@@ -223,11 +227,11 @@ impl Enrolment {
             name: made.name,
             enrolment_id: made.enrolment_id,
             token: made.token,
-            expires_at: output::time(made.expires_at.as_ref()),
+            expires_at: made.expires_at,
             scheduler_url,
             other_scheduler_urls: made.other_scheduler_urls,
             ca_fingerprint,
-            contact_url: some(made.contact_url),
+            contact_url: made.contact_url,
             replaces: made.replaces,
             in_use: made.in_use,
             command,
@@ -247,7 +251,7 @@ impl Enrolment {
     }
 
     fn until(&self, now: DateTime<Utc>) -> String {
-        self.expires_at.map(|at| format!(" (the token ends {})", relative(at.0, now))).unwrap_or_default()
+        json::moment(self.expires_at).map(|at| format!(" (the token ends {})", relative(at, now))).unwrap_or_default()
     }
 }
 
@@ -275,7 +279,8 @@ pub(super) struct EnrolmentRow {
     name: String,
     enrolment_id: String,
     token: String,
-    expires_at: Option<Time>,
+    #[serde(serialize_with = "json::time")]
+    expires_at: Option<Timestamp>,
     command: String,
 }
 
@@ -292,11 +297,8 @@ impl From<&Enrolment> for EnrolmentRow {
 }
 
 impl Row for EnrolmentRow {
-    const COLUMNS: &'static [&'static str] = &["name", "command"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![self.name.clone(), self.command.clone()]
-    }
+    const COLUMNS: &'static [Column<Self>] =
+        &[("name", |row, _| row.name.clone()), ("command", |row, _| row.command.clone())];
 }
 
 #[cfg(test)]

@@ -7,12 +7,11 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{Event, EventsRequest};
-use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, ShowFormat, ShowFormatArgs, Time, View};
+use super::output::{ShowFormat, ShowFormatArgs, View};
 use crate::exit::print;
 use crate::store::events::KINDS;
 
@@ -110,7 +109,7 @@ impl EventsArgs {
                     *last = event.id.max(*last);
                     print(&match self.format.format {
                         ShowFormat::Table => view.fold(&line(&event, &view)),
-                        ShowFormat::Json => serde_json::to_string(&EventRow::from(event))? + "\n",
+                        ShowFormat::Json => serde_json::to_string(&event)? + "\n",
                     })?;
                 }
                 Ok(None) => return Ok(Ok(())),
@@ -124,49 +123,9 @@ fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
 
-/// One event, as printed for programs.
-#[derive(Debug, Serialize)]
-pub(super) struct EventRow {
-    id: i64,
-    at: Option<Time>,
-    noun: String,
-    what: String,
-    batch: Option<String>,
-    site: Option<String>,
-    task_id: Option<i64>,
-    round: Option<u32>,
-    token: Option<i64>,
-    agent: Option<String>,
-    session_id: Option<i64>,
-    incarnation: Option<i64>,
-    cause: Option<String>,
-}
-
-impl From<Event> for EventRow {
-    fn from(event: Event) -> Self {
-        let text = |text: String| Some(text).filter(|text| !text.is_empty());
-        let number = |number: i64| Some(number).filter(|number| *number != 0);
-        Self {
-            id: event.id,
-            at: output::time(event.at.as_ref()),
-            noun: event.noun,
-            what: event.what,
-            batch: text(event.batch),
-            site: text(event.site),
-            task_id: number(event.task_id),
-            round: Some(event.round).filter(|round| *round != 0),
-            token: number(event.token),
-            agent: text(event.agent),
-            session_id: number(event.session_id),
-            incarnation: number(event.incarnation),
-            cause: text(event.cause),
-        }
-    }
-}
-
 /// One event for people: when, about what, what, and why.
 pub(super) fn line(event: &Event, view: &View) -> String {
-    let mut words = vec![view.clock(output::time(event.at.as_ref())), event.noun.clone()];
+    let mut words = vec![view.clock(event.at), event.noun.clone()];
     // What it is about comes before what happened: a site, or the agent itself.
     let about_site = !event.site.is_empty();
     if about_site {
@@ -223,6 +182,5 @@ mod tests {
             ..Event::default()
         };
         assert_eq!(line(&opened, &View::plain()), "- session a opened incarnation 1");
-        assert_eq!(serde_json::to_value(EventRow::from(opened)).unwrap()["site"], serde_json::Value::Null);
     }
 }

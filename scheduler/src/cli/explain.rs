@@ -3,17 +3,19 @@
 use std::fmt::Write;
 
 use clap::Args;
+use landfall_proto::json;
 use landfall_proto::v1::{
-    ExcludedAgents, ExplainRequest, ExplainResponse, ExplainedCandidate, ExplainedChoice, ExplainedTask,
+    ExcludedAgents, ExplainRequest, ExplainResponse, ExplainedCandidate, ExplainedChoice, ExplainedTask, GlobePosition,
+    Wait,
 };
+use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::agents::level_cell;
 use super::client::Client;
-use super::output::{self, Row, ShowFormat, ShowFormatArgs, Time, View};
-use super::sites::{Globe, globe_cell};
-use super::tasks;
+use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View};
+use super::sites::globe_cell;
 use crate::exit::print;
 use crate::model::Why;
 
@@ -54,7 +56,7 @@ impl ExplainArgs {
 pub(super) struct Explained {
     site_id: i64,
     site: String,
-    position: Option<Globe>,
+    position: Option<GlobePosition>,
     tasks: Vec<Task>,
 }
 
@@ -66,14 +68,16 @@ struct Task {
     reason: String,
     waits: String,
     /// What it waits for in a word; empty where it has an agent or has ended.
-    wait_cause: String,
+    #[serde(rename = "wait_cause", serialize_with = "json::wait")]
+    wait: Option<Wait>,
     choices: Vec<Choice>,
 }
 
 #[derive(Debug, Serialize)]
 struct Choice {
     assignment_id: i64,
-    chosen_at: Option<Time>,
+    #[serde(serialize_with = "json::time")]
+    chosen_at: Option<Timestamp>,
     newest: bool,
     agent: String,
     strategy: String,
@@ -82,7 +86,7 @@ struct Choice {
     because: String,
     candidates: Vec<CandidateRow>,
     available: Option<u32>,
-    excluded: Vec<Excluded>,
+    excluded: Vec<ExcludedAgents>,
     fallback: String,
     note: String,
     why: Option<Why>,
@@ -92,17 +96,12 @@ struct Choice {
 pub(super) struct CandidateRow {
     rank: u32,
     agent: String,
-    predicted_ms: Option<f64>,
-    measured_ms: Option<f64>,
+    #[serde(rename = "predicted_ms", serialize_with = "json::millis")]
+    predicted: Option<Duration>,
+    #[serde(rename = "measured_ms", serialize_with = "json::millis")]
+    measured: Option<Duration>,
     load_level: Option<i64>,
     chosen: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Excluded {
-    constraint: String,
-    why: String,
-    agents: Vec<String>,
 }
 
 impl From<ExplainResponse> for Explained {
@@ -110,7 +109,7 @@ impl From<ExplainResponse> for Explained {
         Self {
             site_id: explained.site_id,
             site: explained.site,
-            position: explained.position.map(Globe::from),
+            position: explained.position,
             tasks: explained.tasks.into_iter().map(Task::from).collect(),
         }
     }
@@ -120,7 +119,7 @@ impl From<ExplainedTask> for Task {
     fn from(task: ExplainedTask) -> Self {
         let ExplainedTask { batch, round, state, reason, waits, choices, wait } = task;
         let choices = choices.into_iter().map(Choice::from).collect();
-        Self { batch, round, state, reason, waits, wait_cause: tasks::wait_word(wait.as_ref()), choices }
+        Self { batch, round, state, reason, waits, wait, choices }
     }
 }
 
@@ -128,26 +127,24 @@ impl From<ExplainedChoice> for Choice {
     fn from(choice: ExplainedChoice) -> Self {
         let candidate = |(rank, one): (u32, ExplainedCandidate)| CandidateRow {
             rank,
-            predicted_ms: output::millis(one.predicted.as_ref()),
-            measured_ms: output::millis(one.measured.as_ref()),
+            predicted: one.predicted,
+            measured: one.measured,
             load_level: one.load_level,
             chosen: one.agent == choice.agent,
             agent: one.agent,
         };
         let candidates = (1..).zip(choice.candidates).map(candidate).collect();
-        let excluded =
-            |ExcludedAgents { constraint, why, agents }: ExcludedAgents| Excluded { constraint, why, agents };
         Self {
             candidates,
             assignment_id: choice.assignment_id,
-            chosen_at: output::time(choice.chosen_at.as_ref()),
+            chosen_at: choice.chosen_at,
             newest: choice.newest,
             agent: choice.agent,
             strategy: choice.strategy,
             seed: choice.seed.to_string(),
             because: choice.because,
             available: choice.available,
-            excluded: choice.excluded.into_iter().map(excluded).collect(),
+            excluded: choice.excluded,
             fallback: choice.fallback,
             note: choice.note,
             why: choice.why.and_then(|why| Why::try_from(why).ok()),
@@ -156,19 +153,14 @@ impl From<ExplainedChoice> for Choice {
 }
 
 impl Row for CandidateRow {
-    const COLUMNS: &'static [&'static str] =
-        &[">rank", "candidate", ">predicted ms", ">measured ms", ">load level", "chosen"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![
-            self.rank.to_string(),
-            self.agent.clone(),
-            output::millis_cell(self.predicted_ms),
-            output::millis_cell(self.measured_ms),
-            level_cell(self.load_level),
-            output::yes_cell(self.chosen),
-        ]
-    }
+    const COLUMNS: &'static [Column<Self>] = &[
+        (">rank", |row, _| row.rank.to_string()),
+        ("candidate", |row, _| row.agent.clone()),
+        (">predicted ms", |row, _| output::millis_cell(row.predicted)),
+        (">measured ms", |row, _| output::millis_cell(row.measured)),
+        (">load level", |row, _| level_cell(row.load_level)),
+        ("chosen", |row, _| output::yes_cell(row.chosen)),
+    ];
 }
 
 impl Explained {
@@ -212,7 +204,7 @@ impl Choice {
         if !self.candidates.is_empty() {
             text.push_str(&output::table(&self.candidates, view));
         }
-        for Excluded { why, agents, .. } in &self.excluded {
+        for ExcludedAgents { why, agents, .. } in &self.excluded {
             let named = agents.iter().take(NAMED_AT_MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
             let more = agents.len().saturating_sub(NAMED_AT_MOST);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -5,8 +5,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use prost_types::{Duration, Timestamp};
 
 use super::output::{self, Row, View};
-use super::{agent, agents, alarms, batches, election, embedding, events, explain, landmarks, plan, reach, reports};
-use super::{sites, tasks, throughput, tokens};
+use super::{agent, batches, events, explain, plan, reach, reports, sites, tasks, throughput};
 
 const AGENT: &str = "hohhot-xincheng-china-telecom-inner-mongolia-branch-0001-backup";
 const CITY: &str = "呼和浩特市新城区";
@@ -30,8 +29,8 @@ fn narrow(printed: &str) {
     assert!(!printed.is_empty());
 }
 
-fn table<R: Row>(one: impl Into<R>) {
-    let rows = [one.into(), R::default()];
+fn table<R: Row + Default>(one: R) {
+    let rows = [one, R::default()];
     narrow(&output::table(&rows, &View::plain()));
 }
 
@@ -55,9 +54,9 @@ fn agent_of(paused: &str) -> v1::Agent {
 
 #[test]
 fn tables_of_the_fleet_fit() {
-    table::<agents::AgentRow>(agent_of(WHY));
-    table::<agents::AgentRow>(v1::Agent { service: v1::ServiceState::NeverConnected.into(), ..agent_of("") });
-    table::<tokens::TokenRow>(v1::Enrolment {
+    table(agent_of(WHY));
+    table(v1::Agent { service: v1::ServiceState::NeverConnected.into(), ..agent_of("") });
+    table(v1::Enrolment {
         enrolment_id: "0123456789".into(),
         name: AGENT.into(),
         city: CITY.into(),
@@ -75,10 +74,10 @@ fn tables_of_the_fleet_fit() {
         reason: text(),
         ..v1::Landmark::default()
     };
-    table::<landmarks::LandmarkRow>(landmark);
-    table::<election::WorthRow>(v1::LandmarkWorth { name: AGENT.into(), nearest_to: 123_456, adds: LONG });
+    table(landmark);
+    table(v1::LandmarkWorth { name: AGENT.into(), nearest_to: 123_456, adds: LONG });
     let unreached = v1::UnreachedAgent { name: AGENT.into(), beacon_url: SITE.into(), port: 65_535, failure: text() };
-    table::<election::UnreachedRow>(unreached);
+    table(unreached);
     let epoch = v1::Epoch {
         epoch: 123_456,
         fitted_at: AT,
@@ -90,11 +89,11 @@ fn tables_of_the_fleet_fit() {
         median_move: LONG,
         ..v1::Epoch::default()
     };
-    table::<embedding::EpochRow>(epoch);
+    table(epoch);
     let residual = v1::Residual { from: AGENT.into(), to: AGENT.into(), measured: LONG, predicted: LONG };
-    table::<embedding::ResidualRow>(residual);
+    table(residual);
     let error = v1::AgentError { agent: AGENT.into(), distances: 100_000, ..v1::AgentError::default() };
-    table::<embedding::AgentErrorRow>(error);
+    table(error);
     let shown = v1::ShowAgentResponse {
         agent: Some(agent_of(WHY)),
         session: Some(v1::AgentSession { state: "closed".into(), end_cause: text(), ..v1::AgentSession::default() }),
@@ -119,10 +118,10 @@ fn tables_of_the_fleet_fit() {
         rtt: LONG,
         reached_at: AT,
     };
-    table::<reach::WayRow>(way.clone());
+    table(way.clone());
     let view = View::plain();
-    narrow(&view.fold(&reach::both(&[way.clone().into()], &view).unwrap()));
-    narrow(&agent::text(shown, vec![way.into()], &view).unwrap());
+    narrow(&view.fold(&reach::both(std::slice::from_ref(&way), &view).unwrap()));
+    narrow(&agent::text(agent::Shown::new(shown, vec![way]), &view).unwrap());
 }
 
 fn event() -> v1::Event {
@@ -145,13 +144,7 @@ fn event() -> v1::Event {
 fn answers_about_sites_fit() {
     let view = View::plain();
     narrow(&view.fold(&events::line(&event(), &view)));
-    table::<alarms::AlarmRow>(v1::Alarm {
-        site: SITE.into(),
-        since: AT,
-        agent: AGENT.into(),
-        message: text(),
-        waiting: MANY,
-    });
+    table(v1::Alarm { site: SITE.into(), since: AT, agent: AGENT.into(), message: text(), waiting: MANY });
     let measurement = v1::SiteMeasurement {
         prober: AGENT.into(),
         rtt: LONG,
@@ -203,7 +196,7 @@ fn answers_about_sites_fit() {
 #[test]
 fn tables_of_batches_and_reports_fit() {
     let view = View::plain();
-    table::<batches::BatchRow>(v1::Batch {
+    table(v1::Batch {
         name: BATCH.into(),
         strategy: "earliest-finish".into(),
         open: MANY,
@@ -236,8 +229,8 @@ fn tables_of_batches_and_reports_fit() {
         reason: text(),
         ..v1::AssignmentRow::default()
     };
-    table::<tasks::SiteRow>(v1::AssignmentRow { state: "cancelled".into(), state_since: AT, ..assignment.clone() });
-    table::<reports::AssignmentRow>(assignment);
+    table(tasks::SiteRow::from(v1::AssignmentRow { state: "cancelled".into(), state_since: AT, ..assignment.clone() }));
+    table(reports::AssignmentRow::from(assignment));
     let row = v1::AgentRow {
         agent: AGENT.into(),
         city: CITY.into(),
@@ -251,7 +244,7 @@ fn tables_of_batches_and_reports_fit() {
         mean_rtt: LONG,
         ..v1::AgentRow::default()
     };
-    table::<reports::AgentRow>(row);
+    table(row);
 }
 
 #[test]
@@ -311,6 +304,6 @@ fn growth_and_plans_fit() {
             left_out: vec![v1::LeftOutAgent { name: AGENT.into(), why: text() }],
             ..v1::PlanResponse::default()
         };
-        narrow(&plan::Plan::from(answer).text(true, &view).unwrap());
+        narrow(&plan::text(&answer, true, &view).unwrap());
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 
 use clap::Subcommand;
+use landfall_proto::json::milliseconds;
 use landfall_proto::v1::{
     ElectLandmarksRequest, Landmark, ListLandmarksRequest, ListLandmarksResponse, SetLandmarksRequest,
     TrustAgentRequest,
 };
-use serde::Serialize;
 use tonic::Response;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::election;
-use super::output::{self, Format, FormatArgs, Row, View};
-use super::service::Service;
+use super::election::{self, Election};
+use super::output::{self, Column, Format, FormatArgs, Row, View};
+use super::service;
 use crate::exit::{print, usage};
 
 /// Fewer place nothing.
@@ -32,17 +32,17 @@ pub(super) enum LandmarksCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
         #[command(flatten)]
-        format: FormatArgs<LandmarkRow>,
+        format: FormatArgs<Landmark>,
     },
     /// Choose none any more: every agent of a fleet of up to nine measures each site again
     Clear {
         #[command(flatten)]
-        format: FormatArgs<LandmarkRow>,
+        format: FormatArgs<Landmark>,
     },
     /// List the landmarks
     List {
         #[command(flatten)]
-        format: FormatArgs<LandmarkRow>,
+        format: FormatArgs<Landmark>,
     },
     /// Believe a quarantined agent again; what it measured is forgotten, and it measures anew
     #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
@@ -61,7 +61,7 @@ pub(super) enum LandmarksCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         dims: Option<u32>,
         #[command(flatten)]
-        format: FormatArgs<LandmarkRow>,
+        format: FormatArgs<Landmark>,
     },
 }
 
@@ -100,8 +100,11 @@ impl LandmarksCommand {
         };
         let mut answer = answer.map_err(|status| client.refusal(&status))?.into_inner();
         match answer.explanation.take() {
-            Some(explanation) => election::show(explanation, landmarks_of(answer), format, &view),
-            None => show(answer, format, &view),
+            Some(explanation) => {
+                let map = map_text(&answer);
+                election::show(&Election { landmarks: answer.landmarks, explanation }, map, format, &view)
+            }
+            None => show(&answer, format, &view),
         }
     }
 }
@@ -163,15 +166,9 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-/// The landmarks as rows, and what is said below their table.
-fn landmarks_of(answer: ListLandmarksResponse) -> (Vec<LandmarkRow>, String) {
-    let map = map_text(&answer);
-    (answer.landmarks.into_iter().map(LandmarkRow::from).collect(), map)
-}
-
 /// What to do about landmarks that were set by hand and are away: nobody else replaces them.
-fn warnings(rows: &[LandmarkRow]) -> String {
-    let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, row.away_for_ms?)));
+fn warnings(rows: &[Landmark]) -> String {
+    let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
         format!(
             "warning: {name}, set by hand, has been away for {:.0} min and is not replaced: set others, or elect\n",
@@ -181,50 +178,28 @@ fn warnings(rows: &[LandmarkRow]) -> String {
     .collect()
 }
 
-fn show(answer: ListLandmarksResponse, format: Format, view: &View) -> anyhow::Result<()> {
-    let (rows, map) = landmarks_of(answer);
+fn show(answer: &ListLandmarksResponse, format: Format, view: &View) -> anyhow::Result<()> {
+    let (rows, map) = (&answer.landmarks, map_text(answer));
     if format == Format::Table {
         return print(&if rows.is_empty() {
             view.fold(&map)
         } else {
-            output::table(&rows, view) + &view.fold(&(map + &warnings(&rows)))
+            output::table(rows, view) + &view.fold(&(map + &warnings(rows)))
         });
     }
-    output::print_rows(&rows, format, view)
+    output::print_rows(rows, format, view)
 }
 
-/// One landmark, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct LandmarkRow {
-    name: String,
-    city: String,
-    carrier: String,
-    connected: bool,
-    service: Service,
-    reason: String,
-    elected: bool,
-    away_for_ms: Option<f64>,
-}
-
-impl From<Landmark> for LandmarkRow {
-    fn from(landmark: Landmark) -> Self {
-        let away_for_ms = output::millis(landmark.away_for.as_ref());
-        let service = landmark.service().into();
-        let Landmark { name, city, carrier, connected, reason, elected, .. } = landmark;
-        Self { name, city, carrier, connected, service, reason, elected, away_for_ms }
-    }
-}
-
-impl Row for LandmarkRow {
-    const COLUMNS: &'static [&'static str] = &["name", "city", "service", "chosen by", "~reason", "+carrier"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
+impl Row for Landmark {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("name", |row, _| row.name.clone()),
+        ("city", |row, _| row.city.clone()),
         // Why it paused stands in `landfall agents list`.
-        let service = self.service.words("see landfall agents list");
-        let by = if self.elected { "election" } else { "hand" };
-        let (name, city, carrier) = (self.name.clone(), self.city.clone(), self.carrier.clone());
-        vec![name, city, service, by.to_owned(), self.reason.clone(), carrier]
-    }
+        ("service", |row, _| service::words(row.service(), "see landfall agents list")),
+        ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
+        ("~reason", |row, _| row.reason.clone()),
+        ("+carrier", |row, _| row.carrier.clone()),
+    ];
 }
 
 #[cfg(test)]
@@ -257,13 +232,14 @@ mod tests {
 
     #[test]
     fn only_landmarks_set_by_hand_that_are_away_are_warned_about() {
-        let row = |name: &str, elected, away_for_ms| LandmarkRow {
+        let row = |name: &str, elected, away_for| Landmark {
             name: name.to_owned(),
             elected,
-            away_for_ms,
-            ..LandmarkRow::default()
+            away_for,
+            ..Landmark::default()
         };
-        let rows = [row("a", false, None), row("b", true, Some(9e6)), row("c", false, Some(9e6))];
+        let away = Some(prost_types::Duration { seconds: 9_000, nanos: 0 });
+        let rows = [row("a", false, None), row("b", true, away), row("c", false, away)];
         let said = warnings(&rows);
         assert!(said.starts_with("warning: c, set by hand, has been away for 150 min"), "{said}");
         assert_eq!(said.lines().count(), 1);

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 use humantime_serde::re::humantime::parse_duration;
+use landfall_proto::json::{moment, rfc3339};
 use landfall_proto::v1::ReplaceOperatorTokenRequest;
 use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::{self, Client};
-use super::output::{self, Time};
 use crate::exit::print;
 use crate::operator::Successor;
 
@@ -70,14 +71,14 @@ impl RotateArgs {
             }
         };
         let files: Vec<String> = successor.adopt()?.iter().map(|file| file.display().to_string()).collect();
-        print(&done(&files, grace.and(output::time(answer.former_until.as_ref())), &answer.other_scheduler_urls))
+        print(&done(&files, grace.and(moment(answer.former_until)), &answer.other_scheduler_urls))
     }
 }
 
 /// What was done, and what is left to do.
-fn done(files: &[String], good_until: Option<Time>, others: &[String]) -> String {
+fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) -> String {
     let former = match good_until {
-        Some(until) => format!("is accepted until {until}"),
+        Some(until) => format!("is accepted until {}", rfc3339(until)),
         None => "is refused from now on".to_owned(),
     };
     let mut said = format!("the operator's token is a new one, in {}\nthe former one {former}\n", files.join(" and "));
@@ -110,7 +111,7 @@ mod tests {
             done(&files, None, &[]),
             "the operator's token is a new one, in a/operator-token and a/client.toml\nthe former one is refused from now on\n"
         );
-        let said = done(&files[..1], Some(Time(chrono::DateTime::UNIX_EPOCH)), &["http://b:1".to_owned()]);
+        let said = done(&files[..1], Some(DateTime::UNIX_EPOCH), &["http://b:1".to_owned()]);
         assert!(
             said.contains("the former one is accepted until 1970-01-01T00:00:00.000Z\nthe schedulers at http://b:1 take the new one"),
             "{said}"

@@ -1,16 +1,17 @@
 //! How answers are printed: tables for people, JSON and CSV with stable names for programs.
 //!
-//! A row type is serialised as it stands: its field names are the names in JSON and the header in CSV. Times end in
-//! `_ms` (milliseconds, a number) or `_at` (RFC 3339).
+//! Most rows are messages of the contract, and serialised as it says (`proto/src/json.rs`): their field names are the names in JSON and
+//! the header in CSV. Times end in `_ms` (milliseconds, a number) or `_at` (RFC 3339).
 
 use std::marker::PhantomData;
 
-use chrono::{DateTime, Utc};
 use clap::{Args, ValueEnum};
+use landfall_proto::json::milliseconds;
+use prost_types::Duration;
 use serde::Serialize;
 
 use super::view::Table;
-pub(super) use super::view::{Lines, Time, View, Wide};
+pub(super) use super::view::{Lines, View, Wide};
 use crate::exit::print;
 
 /// How to print rows.
@@ -51,18 +52,23 @@ pub(super) struct ShowFormatArgs<R: Row = Lines> {
     pub(super) wide: Wide<R>,
 }
 
-/// One row of an answer.
-pub(super) trait Row: Serialize + Default {
-    /// The table's columns, with a mark before the name: `+` for one that only --wide shows, then `>` for one that is aligned to the
-    /// right, or `~` for a text that is cut before others are.
-    const COLUMNS: &'static [&'static str];
-
-    /// The table's cells, those that only --wide shows among them.
-    fn cells(&self, view: &View) -> Vec<String>;
+/// One row of a table.
+pub(super) trait Row: Sized + 'static {
+    /// The table's columns.
+    const COLUMNS: &'static [Column<Self>];
 }
 
+/// A column's name and its cell in a row. Before the name stands a mark: `+` for a column that only --wide shows, then `>` for one that
+/// is aligned to the right, or `~` for a text that is cut before others are.
+pub(super) type Column<R> = (&'static str, fn(&R, &View) -> String);
+
+/// A row that programs get as well.
+pub(super) trait Printed: Row + Serialize + Default {}
+
+impl<R: Row + Serialize + Default> Printed for R {}
+
 /// Prints rows.
-pub(super) fn print_rows<R: Row>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
+pub(super) fn print_rows<R: Printed>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
     let mut printer = Printer::new(format, view);
     print(&(printer.page(rows)? + &printer.end()?))
 }
@@ -77,7 +83,7 @@ pub(super) struct Printer<'a, R> {
     rows: PhantomData<R>,
 }
 
-impl<'a, R: Row> Printer<'a, R> {
+impl<'a, R: Printed> Printer<'a, R> {
     pub(super) const fn new(format: Format, view: &'a View) -> Self {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
@@ -134,7 +140,7 @@ pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
 }
 
 /// Rows as CSV, with a header or without.
-pub(super) fn csv_text<R: Row>(rows: &[R], header: bool) -> anyhow::Result<String> {
+pub(super) fn csv_text<R: Printed>(rows: &[R], header: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;
@@ -158,22 +164,19 @@ pub(super) fn more(more: u64) -> String {
     }
 }
 
-/// Milliseconds, to the microsecond.
-pub(super) fn millis(duration: Option<&prost_types::Duration>) -> Option<f64> {
-    let duration = std::time::Duration::try_from(*duration?).ok()?;
-    Some((duration.as_secs_f64() * 1e6).round() / 1e3)
+/// Milliseconds in a table, to a tenth; a dash where there are none.
+pub(super) fn millis_cell(duration: Option<Duration>) -> String {
+    float_cell(milliseconds(duration), 1)
 }
 
-/// A moment.
-pub(super) fn time(timestamp: Option<&prost_types::Timestamp>) -> Option<Time> {
-    let timestamp = timestamp?;
-    let nanos = u32::try_from(timestamp.nanos).ok()?;
-    DateTime::<Utc>::from_timestamp(timestamp.seconds, nanos).map(Time)
+/// A figure with so many digits after the point; a dash where there is none.
+pub(super) fn float_cell(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
-/// Milliseconds in a table; a dash where there are none.
-pub(super) fn millis_cell(millis: Option<f64>) -> String {
-    millis.map_or_else(dash, |millis| format!("{millis:.1}"))
+/// A share from 0 to 1, in per cent.
+pub(super) fn share_cell(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
 }
 
 /// A text in a table; a dash where it is empty.
@@ -253,11 +256,8 @@ mod tests {
     }
 
     impl Row for Sample {
-        const COLUMNS: &'static [&'static str] = &["site", ">rtt ms"];
-
-        fn cells(&self, _: &View) -> Vec<String> {
-            vec![self.site.clone(), millis_cell(self.rtt_ms)]
-        }
+        const COLUMNS: &'static [Column<Self>] =
+            &[("site", |row, _| row.site.clone()), (">rtt ms", |row, _| float_cell(row.rtt_ms, 1))];
     }
 
     #[test]
@@ -298,9 +298,8 @@ mod tests {
 
     #[test]
     fn durations_and_sizes_read_well() {
-        let duration = prost_types::Duration { seconds: 1, nanos: 234_567_890 };
-        assert_eq!(millis(Some(&duration)), Some(1234.568));
-        assert_eq!(millis(None), None);
+        let duration = Duration { seconds: 1, nanos: 234_567_890 };
+        assert_eq!((millis_cell(Some(duration)), millis_cell(None)), ("1234.6".to_owned(), "-".to_owned()));
         for (count, expected) in [
             (0, "0"),
             (9_999, "9999"),

@@ -12,9 +12,8 @@ use prost_types::field_descriptor_proto::Type;
 use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
-use super::output::{self, Row};
-use super::{agent, agents, alarms, batches, election, embedding, enrol, events, explain, landmarks, plan, reach};
-use super::{reports, sites, tasks, throughput, tokens};
+use super::output;
+use super::{agent, agents, batches, election, embedding, enrol, explain, reports, sites, tasks, throughput};
 
 /// Answers with every field set, made by the contract.
 struct Contract(Vec<DescriptorProto>);
@@ -85,7 +84,7 @@ impl Printed {
         }
     }
 
-    fn rows<M: Message + Default, R: Row>(&mut self, name: &str, show: impl Fn(M) -> R) {
+    fn rows<M: Message + Default, R: output::Printed>(&mut self, name: &str, show: impl Fn(M) -> R) {
         let csv = output::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
         assert!(csv.starts_with(&output::csv_text::<R>(&[], true).unwrap()));
         write!(self.text, "{name}, CSV:\n{csv}").unwrap();
@@ -102,42 +101,45 @@ impl Printed {
 #[test]
 fn what_programs_read_stays_as_it_is() {
     let mut printed = Printed { contract: Contract::read(), text: String::new() };
-    printed.rows("agents list", |agent: v1::Agent| agents::AgentRow::from(agent));
-    printed.rows("agents tokens", |token: v1::Enrolment| tokens::TokenRow::from(token));
+    printed.rows("agents list", agents::known);
+    printed.rows("agents tokens", |token: v1::Enrolment| token);
     printed.rows("agents enrol", |made| enrol::EnrolmentRow::from(&enrol::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
-    printed.shown("agents show", |shown: v1::ShowAgentResponse| agent::Shown::from(shown));
-    printed.shown("agents reach", |way: v1::Way| reach::WayRow::from(way));
-    printed.rows("landmarks list", |landmark: v1::Landmark| landmarks::LandmarkRow::from(landmark));
-    printed.shown("landmarks elect", |told| election::Election::new(told, Vec::new()));
-    printed.rows("embedding history", |epoch: v1::Epoch| embedding::EpochRow::from(epoch));
-    printed.rows("embedding show", |residual: v1::Residual| embedding::ResidualRow::from(residual));
-    printed.shown("embedding show", embedding::Shown::of);
+    printed.shown("agents show", |shown| agent::Shown::new(shown, Vec::new()));
+    printed.shown("agents reach", |way: v1::Way| way);
+    printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
+    printed.shown("landmarks elect", |explanation| election::Election { landmarks: Vec::new(), explanation });
+    printed.rows("embedding history", |epoch: v1::Epoch| epoch);
+    printed.rows("embedding show", |residual: v1::Residual| residual);
+    printed.shown("embedding show", |mut shown: v1::ShowEmbeddingResponse| {
+        shown.epoch.get_or_insert_default();
+        shown
+    });
     printed.shown("embedding export", embedding::Export::of);
-    printed.rows("batches list", |batch: v1::Batch| batches::BatchRow::from(batch));
+    printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
         // What fills them is out of their bounds.
         (shown.policy, shown.constraints) = (None, None);
         batches::Shown::try_from(shown).unwrap()
     });
     printed.rows("sites list", |row: v1::AssignmentRow| tasks::SiteRow::from(row));
-    printed.rows("sites alarms", |alarm: v1::Alarm| alarms::AlarmRow::from(alarm));
+    printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
     printed.shown("sites show", |site: v1::ShowSiteResponse| sites::Site::from(site));
     printed.shown("explain", |explained: v1::ExplainResponse| explain::Explained::from(explained));
-    printed.shown("events", |event: v1::Event| events::EventRow::from(event));
-    printed.shown("plan", |told: v1::PlanResponse| plan::Plan::from(told));
+    printed.shown("events", |event: v1::Event| event);
+    printed.shown("plan", |plan: v1::PlanResponse| plan);
     printed.rows("report assignments", |row: v1::AssignmentRow| reports::AssignmentRow::from(row));
-    printed.rows("report agents", |row: v1::AgentRow| reports::AgentRow::from(row));
-    printed.rows("report throughput", |slice: v1::GrowthSlice| throughput::GrowthRow::from(slice));
-    printed.rows("report throughput --by agent", |row: v1::AgentThroughput| throughput::AgentRow::from(row));
-    printed.rows("report throughput --by strategy", |row: v1::StrategyThroughput| throughput::StrategyRow::from(row));
+    printed.rows("report agents", |row: v1::AgentRow| row);
+    printed.rows("report throughput", |slice: v1::GrowthSlice| slice);
+    printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
+    printed.rows("report throughput --by strategy", |row: v1::StrategyThroughput| row);
     printed.shown("report throughput", |answer| throughput::Shown::of("autumn".into(), Some(2), answer));
-    printed.words("service", |service| agents::AgentRow::from(v1::Agent { service, ..Default::default() }));
-    printed.words("state", |state| tokens::TokenRow::from(v1::Enrolment { state, ..Default::default() }));
-    printed.words("state", |state| reach::WayRow::from(v1::Way { state, ..Default::default() }));
+    printed.words("service", |service| v1::Agent { service, ..Default::default() });
+    printed.words("state", |state| v1::Enrolment { state, ..Default::default() });
+    printed.words("state", |state| v1::Way { state, ..Default::default() });
     printed.words("cause", |reason| {
         let failure = Some(v1::MeasurementFailure { reason, ..Default::default() });
-        reach::WayRow::from(v1::Way { failure, ..Default::default() })
+        v1::Way { failure, ..Default::default() }
     });
     printed.words("reason_kind", |reason_kind| {
         tasks::SiteRow::from(v1::AssignmentRow { reason_kind, ..Default::default() })

@@ -1,17 +1,19 @@
 //! `landfall report`: what was done, by task and by agent. Over time: `throughput`.
 
 use clap::Subcommand;
-use landfall_proto::v1::{self, AgentsReportRequest};
+use landfall_proto::json::{self, Word as _};
+use landfall_proto::v1::{self, AgentsReportRequest, ReasonKind, Wait};
+use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
 use super::ConnectionArgs;
+use super::agents::level_cell;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Row, Time, View};
-use super::service::Service;
-use super::tasks::{self, TasksArgs};
+use super::output::{self, Column, Format, FormatArgs, Row, count_cell, millis_cell, size_cell, text_cell};
+use super::service;
+use super::tasks::TasksArgs;
 use super::throughput::ThroughputArgs;
 use crate::exit::print;
-use crate::model::Why;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
@@ -41,7 +43,7 @@ Examples:
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
         #[command(flatten)]
-        format: FormatArgs<AgentRow>,
+        format: FormatArgs<v1::AgentRow>,
     },
     /// How a batch grows, by agent and by strategy, and how long it will still take
     Throughput(ThroughputArgs),
@@ -59,8 +61,7 @@ impl ReportCommand {
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
                 let asked = client.reports().agents(AgentsReportRequest { batch, agent, limit }).await;
                 let report = asked.map_err(|status| client.refusal(&status))?.into_inner();
-                let rows: Vec<AgentRow> = report.agents.into_iter().map(AgentRow::from).collect();
-                output::print_rows(&rows, format, &wide.view())?;
+                output::print_rows(&report.agents, format, &wide.view())?;
                 if format == Format::Table { print(&output::more(report.more)) } else { Ok(()) }
             }
         }
@@ -79,17 +80,23 @@ pub(super) struct AssignmentRow {
     carrier: String,
     strategy: String,
     /// By distance, from 1; none when unknown.
-    rank: Option<u32>,
-    predicted_ms: Option<f64>,
-    measured_ms: Option<f64>,
-    crawled_ms: Option<f64>,
+    #[serde(serialize_with = "json::some")]
+    rank: u32,
+    #[serde(rename = "predicted_ms", serialize_with = "json::millis")]
+    predicted: Option<Duration>,
+    #[serde(rename = "measured_ms", serialize_with = "json::millis")]
+    measured: Option<Duration>,
+    #[serde(rename = "crawled_ms", serialize_with = "json::millis")]
+    crawled: Option<Duration>,
     assignments: u32,
     outcome: String,
     pages: u32,
     bytes: u64,
     errors: u32,
-    started_at: Option<Time>,
-    duration_ms: Option<f64>,
+    #[serde(serialize_with = "json::time")]
+    started_at: Option<Timestamp>,
+    #[serde(rename = "duration_ms", serialize_with = "json::millis")]
+    duration: Option<Duration>,
     note: String,
     /// 0 to 1: how sure it is that the site stands in several places; none when it is not suspected.
     anycast_confidence: Option<f64>,
@@ -101,23 +108,23 @@ pub(super) struct AssignmentRow {
     /// The newest of the site in this batch, from 1.
     round: u32,
     /// The kind of reason for which it failed or was cancelled; empty otherwise.
-    reason_kind: String,
+    #[serde(serialize_with = "json::kind::<ReasonKind, _>")]
+    reason_kind: i32,
     /// What it waits for, why it has its agent, and why not by the batch's strategy: a word each, or empty.
-    wait_cause: String,
-    cause: String,
-    fallback: String,
+    #[serde(rename = "wait_cause", serialize_with = "json::wait")]
+    wait: Option<Wait>,
+    cause: &'static str,
+    fallback: &'static str,
 }
 
 impl From<v1::AssignmentRow> for AssignmentRow {
     fn from(row: v1::AssignmentRow) -> Self {
-        let reason_kind = tasks::reason_word(row.reason_kind());
-        let why = row.why.and_then(|why| Why::try_from(why).ok());
-        let fallback = why.as_ref().and_then(|why| why.fallback.as_ref());
+        let why = row.why.unwrap_or_default();
         Self {
-            wait_cause: tasks::wait_word(row.wait.as_ref()),
-            fallback: fallback.map(|fallback| fallback.cause.name()).unwrap_or_default().to_owned(),
-            cause: why.as_ref().map(|why| why.cause.name()).unwrap_or_default().to_owned(),
-            reason_kind,
+            wait: row.wait,
+            fallback: why.fallback().word(),
+            cause: why.cause().word(),
+            reason_kind: row.reason_kind,
             site: row.site,
             origin: row.origin,
             state: row.state,
@@ -126,17 +133,17 @@ impl From<v1::AssignmentRow> for AssignmentRow {
             city: row.city,
             carrier: row.carrier,
             strategy: row.strategy,
-            rank: (row.rank != 0).then_some(row.rank),
-            predicted_ms: output::millis(row.predicted.as_ref()),
-            measured_ms: output::millis(row.measured.as_ref()),
-            crawled_ms: output::millis(row.crawled.as_ref()),
+            rank: row.rank,
+            predicted: row.predicted,
+            measured: row.measured,
+            crawled: row.crawled,
             assignments: row.assignments,
             outcome: row.outcome,
             pages: row.pages,
             bytes: row.bytes,
             errors: row.errors,
-            started_at: output::time(row.started_at.as_ref()),
-            duration_ms: output::millis(row.duration.as_ref()),
+            started_at: row.started_at,
+            duration: row.duration,
             note: row.note,
             anycast_confidence: row.anycast_confidence,
             probes: row.probes,
@@ -148,119 +155,40 @@ impl From<v1::AssignmentRow> for AssignmentRow {
 }
 
 impl Row for AssignmentRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "site",
-        "state",
-        "agent",
-        ">rtt ms",
-        ">pages",
-        "~reason",
-        "+outcome",
-        "+strategy",
-        "+>rank",
-        "+>predicted ms",
-        "+>measured ms",
-        "+>probes",
-        "+>requests",
-        "+>size",
-        "+>anycast",
-    ];
-
-    fn cells(&self, _: &View) -> Vec<String> {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("site", |row, _| row.site.clone()),
         // What a crawl came to says more than that it is done.
-        let state = if self.state == "done" { &self.outcome } else { &self.state };
-        vec![
-            self.site.clone(),
-            state.clone(),
-            output::text_cell(&self.agent),
-            output::millis_cell(self.crawled_ms),
-            output::count_cell(self.pages),
-            output::text_cell(if self.reason.is_empty() { &self.note } else { &self.reason }),
-            output::text_cell(&self.outcome),
-            output::text_cell(&self.strategy),
-            output::text_cell(&self.rank.map(|rank| rank.to_string()).unwrap_or_default()),
-            output::millis_cell(self.predicted_ms),
-            output::millis_cell(self.measured_ms),
-            output::count_cell(self.probes),
-            output::count_cell(self.requests),
-            output::size_cell(self.bytes),
-            output::text_cell(&self.anycast_confidence.map(|sure| format!("{sure:.2}")).unwrap_or_default()),
-        ]
-    }
-}
-
-/// What one agent did, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct AgentRow {
-    agent: String,
-    city: String,
-    carrier: String,
-    landmark: bool,
-    connected: bool,
-    service: Service,
-    assigned: u64,
-    complete: u64,
-    truncated: u64,
-    failed: u64,
-    pages: u64,
-    bytes: u64,
-    mean_rtt_ms: Option<f64>,
-    load_level: Option<i64>,
-}
-
-impl From<v1::AgentRow> for AgentRow {
-    fn from(row: v1::AgentRow) -> Self {
-        Self {
-            service: row.service().into(),
-            agent: row.agent,
-            city: row.city,
-            carrier: row.carrier,
-            landmark: row.landmark,
-            connected: row.connected,
-            assigned: row.assigned,
-            complete: row.complete,
-            truncated: row.truncated,
-            failed: row.failed,
-            pages: row.pages,
-            bytes: row.bytes,
-            mean_rtt_ms: output::millis(row.mean_rtt.as_ref()),
-            load_level: row.load_level,
-        }
-    }
-}
-
-impl Row for AgentRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "agent",
-        "city",
-        ">assigned",
-        ">complete",
-        ">truncated",
-        ">failed",
-        ">pages",
-        ">size",
-        ">rtt ms",
-        "+carrier",
-        "+landmark",
-        "+service",
-        "+>load",
+        ("state", |row, _| (if row.state == "done" { &row.outcome } else { &row.state }).clone()),
+        ("agent", |row, _| text_cell(&row.agent)),
+        (">rtt ms", |row, _| millis_cell(row.crawled)),
+        (">pages", |row, _| count_cell(row.pages)),
+        ("~reason", |row, _| text_cell(if row.reason.is_empty() { &row.note } else { &row.reason })),
+        ("+outcome", |row, _| text_cell(&row.outcome)),
+        ("+strategy", |row, _| text_cell(&row.strategy)),
+        ("+>rank", |row, _| count_cell(row.rank)),
+        ("+>predicted ms", |row, _| millis_cell(row.predicted)),
+        ("+>measured ms", |row, _| millis_cell(row.measured)),
+        ("+>probes", |row, _| count_cell(row.probes)),
+        ("+>requests", |row, _| count_cell(row.requests)),
+        ("+>size", |row, _| size_cell(row.bytes)),
+        ("+>anycast", |row, _| output::float_cell(row.anycast_confidence, 2)),
     ];
+}
 
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![
-            self.agent.clone(),
-            self.city.clone(),
-            output::count_cell(self.assigned),
-            output::count_cell(self.complete),
-            output::count_cell(self.truncated),
-            output::count_cell(self.failed),
-            output::count_cell(self.pages),
-            output::size_cell(self.bytes),
-            output::millis_cell(self.mean_rtt_ms),
-            self.carrier.clone(),
-            output::yes_cell(self.landmark),
-            self.service.words("see landfall agents list"),
-            super::agents::level_cell(self.load_level),
-        ]
-    }
+impl Row for v1::AgentRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.agent.clone()),
+        ("city", |row, _| row.city.clone()),
+        (">assigned", |row, _| count_cell(row.assigned)),
+        (">complete", |row, _| count_cell(row.complete)),
+        (">truncated", |row, _| count_cell(row.truncated)),
+        (">failed", |row, _| count_cell(row.failed)),
+        (">pages", |row, _| count_cell(row.pages)),
+        (">size", |row, _| size_cell(row.bytes)),
+        (">rtt ms", |row, _| millis_cell(row.mean_rtt)),
+        ("+carrier", |row, _| row.carrier.clone()),
+        ("+landmark", |row, _| output::yes_cell(row.landmark)),
+        ("+service", |row, _| service::words(row.service(), "see landfall agents list")),
+        ("+>load", |row, _| level_cell(row.load_level)),
+    ];
 }

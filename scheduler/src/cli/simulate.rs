@@ -16,7 +16,7 @@ use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::ConnectionArgs;
-use super::output::{self, Row, ShowFormat, ShowFormatArgs, View, millis_cell};
+use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, float_cell as figure};
 use crate::exit::{print, sentence, usage};
 use crate::model::Strategy;
 use crate::simulate::{
@@ -295,21 +295,12 @@ fn estimate_text(report: &Report) -> String {
     text
 }
 
-/// A figure in a table; a dash where there is none.
-fn figure(figure: Option<f64>, digits: usize) -> String {
-    figure.map_or_else(|| "-".to_owned(), |figure| format!("{figure:.digits$}"))
-}
-
 impl Row for Standing {
-    const COLUMNS: &'static [&'static str] = &["strategy", ">mean rtt ms", ">stretch", ">probes a site", ">load cv"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![
-            self.name.to_owned(),
-            millis_cell(self.mean_rtt_ms),
-            figure(self.stretch, 3),
-            figure(self.probes_per_site, 1),
-            figure(self.load_cv, 2),
-        ]
-    }
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("strategy", |row, _| row.name.to_owned()),
+        (">mean rtt ms", |row, _| figure(row.mean_rtt_ms, 1)),
+        (">stretch", |row, _| figure(row.stretch, 3)),
+        (">probes a site", |row, _| figure(row.probes_per_site, 1)),
+        (">load cv", |row, _| figure(row.load_cv, 2)),
+    ];
 }

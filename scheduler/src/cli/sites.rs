@@ -4,21 +4,23 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use landfall_proto::json;
 use landfall_proto::v1::{
-    GlobePosition, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SitePlacement, SiteVerdict,
+    Alarm, GlobePosition, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SiteOrder, SitePlacement, SiteSighting,
+    SiteVerdict,
 };
+use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::alarms::{self, AlarmRow, ReopenArgs};
+use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
-use super::output::{self, FormatArgs, Row, ShowFormat, ShowFormatArgs, Time, View};
+use super::output::{self, Column, FormatArgs, Row, ShowFormat, ShowFormatArgs, View};
 use super::policy::PolicyArgs;
-use super::sightings::{Order, Sighting};
 use super::site_tasks::TaskRow;
 use super::tasks::ListArgs;
-use super::{submit, watch};
+use super::{sightings, submit, watch};
 use crate::constraints::ConstraintsRequest;
 use crate::exit::print;
 use crate::model::Strategy;
@@ -64,7 +66,7 @@ Examples:
         #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
         limit: u64,
         #[command(flatten)]
-        format: FormatArgs<AlarmRow>,
+        format: FormatArgs<Alarm>,
     },
     /// Let sites be crawled again that were broken off
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
@@ -75,7 +77,7 @@ Examples:
         #[arg(value_name = "HOST")]
         site: String,
         #[command(flatten)]
-        format: ShowFormatArgs<MeasurementRow>,
+        format: ShowFormatArgs<SiteMeasurement>,
     },
 }
 
@@ -135,198 +137,104 @@ impl SitesCommand {
 pub(super) struct Site {
     site_id: i64,
     name: String,
-    origin: Option<String>,
-    alias_of: Option<String>,
-    position: Option<Globe>,
-    placement: Option<Placement>,
-    verdict: Option<Verdict>,
-    measurements: Vec<MeasurementRow>,
-    sightings: Vec<Sighting>,
-    order: Option<Order>,
-    broken_off_since: Option<Time>,
+    #[serde(serialize_with = "json::some")]
+    origin: String,
+    #[serde(serialize_with = "json::some")]
+    alias_of: String,
+    position: Option<GlobePosition>,
+    placement: Option<SitePlacement>,
+    verdict: Option<SiteVerdict>,
+    measurements: Vec<SiteMeasurement>,
+    sightings: Vec<SiteSighting>,
+    order: Option<SiteOrder>,
+    #[serde(serialize_with = "json::time")]
+    broken_off_since: Option<Timestamp>,
     tasks: Vec<TaskRow>,
 }
 
-/// Where it is, and who says so.
-#[derive(Debug, Serialize)]
-pub(super) struct Globe {
-    latitude: f64,
-    longitude: f64,
-    source: String,
-}
-
-impl From<GlobePosition> for Globe {
-    fn from(GlobePosition { latitude, longitude, source }: GlobePosition) -> Self {
-        Self { latitude, longitude, source }
-    }
-}
-
 /// A position for people.
-pub(super) fn globe_cell(position: Option<&Globe>) -> String {
-    let said = |Globe { latitude, longitude, source }: &Globe| match source.as_str() {
+pub(super) fn globe_cell(position: Option<&GlobePosition>) -> String {
+    let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
         "geoip" => format!("{latitude}, {longitude} (by its address)"),
         source => format!("{latitude}, {longitude} ({source})"),
     };
     position.map_or_else(|| "unknown".to_owned(), said)
 }
 
-#[derive(Debug, Serialize)]
-struct Placement {
-    epoch: i64,
-    coordinate_ms: Vec<f64>,
-    fit_error: f64,
-}
-
-/// Whether the site stands in one place.
-#[derive(Debug, Serialize)]
-struct Verdict {
-    suspect: bool,
-    confidence: f64,
-    evidence: String,
-}
-
-#[derive(Debug, Default, Serialize)]
-pub(super) struct MeasurementRow {
-    prober: String,
-    rtt_ms: Option<f64>,
-    min_ms: Option<f64>,
-    median_ms: Option<f64>,
-    spread_ms: Option<f64>,
-    count: u32,
-    lost: u32,
-    address: String,
-    failure: String,
-    /// Empty when this site was measured.
-    shared_from: String,
-    requests: u64,
-    measured_at: Option<Time>,
-    confirming: bool,
-}
-
 impl From<ShowSiteResponse> for Site {
     fn from(site: ShowSiteResponse) -> Self {
-        let some = |text: String| Some(text).filter(|text| !text.is_empty());
-        let place = |SitePlacement { epoch, coordinate, fit_error }| Placement {
-            epoch,
-            coordinate_ms: coordinate.iter().map(|ms| (ms * 1e3).round() / 1e3).collect(),
-            fit_error,
-        };
         Self {
             site_id: site.site_id,
             name: site.name,
-            origin: some(site.origin),
-            alias_of: some(site.alias_of),
-            position: site.position.map(Globe::from),
-            placement: site.placement.map(place),
-            verdict: site.verdict.map(Verdict::from),
-            measurements: site.measurements.into_iter().map(MeasurementRow::from).collect(),
-            sightings: site.sightings.into_iter().map(Sighting::from).collect(),
-            order: site.order.map(Order::from),
-            broken_off_since: output::time(site.broken_off_since.as_ref()),
+            origin: site.origin,
+            alias_of: site.alias_of,
+            position: site.position,
+            placement: site.placement,
+            verdict: site.verdict,
+            measurements: site.measurements,
+            sightings: site.sightings,
+            order: site.order,
+            broken_off_since: site.broken_off_since,
             tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
         }
     }
 }
 
-impl From<SiteVerdict> for Verdict {
-    fn from(SiteVerdict { suspect, confidence, evidence }: SiteVerdict) -> Self {
-        Self { suspect, confidence, evidence }
-    }
-}
-
-impl From<SiteMeasurement> for MeasurementRow {
-    fn from(measurement: SiteMeasurement) -> Self {
-        Self {
-            prober: measurement.prober,
-            rtt_ms: output::millis(measurement.rtt.as_ref()),
-            min_ms: output::millis(measurement.min.as_ref()),
-            median_ms: output::millis(measurement.median.as_ref()),
-            spread_ms: output::millis(measurement.spread.as_ref()),
-            count: measurement.count,
-            lost: measurement.lost,
-            address: measurement.address,
-            failure: measurement.failure,
-            shared_from: measurement.shared_from,
-            requests: measurement.requests,
-            measured_at: output::time(measurement.measured_at.as_ref()),
-            confirming: measurement.confirming,
-        }
-    }
-}
-
-impl Row for MeasurementRow {
-    const COLUMNS: &'static [&'static str] = &[
-        "prober",
-        ">rtt ms",
-        ">spread ms",
-        ">answered",
-        ">lost",
-        "measured",
-        "address",
-        "~failure",
-        "+>min ms",
-        "+>median ms",
-        "+confirms",
-        "+>requests",
-        "+shared from",
+impl Row for SiteMeasurement {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("prober", |row, _| row.prober.clone()),
+        (">rtt ms", |row, _| output::millis_cell(row.rtt)),
+        (">spread ms", |row, _| output::millis_cell(row.spread)),
+        (">answered", |row, _| output::count_cell(row.count)),
+        (">lost", |row, _| output::count_cell(row.lost)),
+        ("measured", |row, view| view.when(row.measured_at)),
+        ("address", |row, _| output::text_cell(&row.address)),
+        ("~failure", |row, _| output::text_cell(&row.failure)),
+        ("+>min ms", |row, _| output::millis_cell(row.min)),
+        ("+>median ms", |row, _| output::millis_cell(row.median)),
+        ("+confirms", |row, _| output::yes_cell(row.confirming)),
+        ("+>requests", |row, _| output::count_cell(row.requests)),
+        ("+shared from", |row, _| output::text_cell(&row.shared_from)),
     ];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.prober.clone(),
-            output::millis_cell(self.rtt_ms),
-            output::millis_cell(self.spread_ms),
-            output::count_cell(self.count),
-            output::count_cell(self.lost),
-            view.when(self.measured_at),
-            output::text_cell(&self.address),
-            output::text_cell(&self.failure),
-            output::millis_cell(self.min_ms),
-            output::millis_cell(self.median_ms),
-            output::yes_cell(self.confirming),
-            output::count_cell(self.requests),
-            output::text_cell(&self.shared_from),
-        ]
-    }
 }
 
 impl Site {
     pub(super) fn text(&self, view: &View) -> anyhow::Result<String> {
         let mut text = String::new();
         writeln!(text, "{} (site {})", self.name, self.site_id)?;
-        if let Some(name) = &self.alias_of {
-            writeln!(text, "  the same site as {name}")?;
+        if !self.alias_of.is_empty() {
+            writeln!(text, "  the same site as {}", self.alias_of)?;
         }
-        writeln!(text, "  origin     {}", self.origin.as_deref().unwrap_or("not settled yet"))?;
+        writeln!(text, "  origin     {}", if self.origin.is_empty() { "not settled yet" } else { &self.origin })?;
         if self.broken_off_since.is_some() {
             let since = view.when(self.broken_off_since);
             writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", self.name)?;
         }
         writeln!(text, "  position   {}", globe_cell(self.position.as_ref()))?;
         match &self.placement {
-            Some(Placement { epoch, coordinate_ms, fit_error }) => {
-                let coordinate: Vec<String> = coordinate_ms.iter().map(|ms| format!("{ms:.1}")).collect();
+            Some(SitePlacement { epoch, coordinate, fit_error }) => {
+                let coordinate: Vec<String> = coordinate.iter().map(|ms| format!("{ms:.1}")).collect();
                 let coordinate = coordinate.join(", ");
                 writeln!(text, "  placement  [{coordinate}] ms, fit error {fit_error:.3}, map {epoch}")?;
             }
             None => writeln!(text, "  placement  none")?,
         }
         match &self.verdict {
-            Some(Verdict { suspect: true, confidence, evidence }) => {
+            Some(SiteVerdict { suspect: true, confidence, evidence }) => {
                 writeln!(text, "  places     several (confidence {confidence:.2}): {evidence}")?;
             }
             Some(_) => writeln!(text, "  places     one")?,
             None => writeln!(text, "  places     not judged yet")?,
         }
         if let Some(order) = &self.order {
-            writeln!(text, "  waits for  {}", order.sentence())?;
+            writeln!(text, "  waits for  {}", sightings::order(order))?;
         }
         if !self.measurements.is_empty() {
             write!(text, "\n{}", output::table(&self.measurements, view))?;
             writeln!(text, "{}", self.cost())?;
         }
         for sighting in &self.sightings {
-            writeln!(text, "{}", sighting.sentence())?;
+            writeln!(text, "{}", sightings::sighting(sighting))?;
         }
         for task in &self.tasks {
             writeln!(text, "\n{}", task.sentence(view))?;
@@ -341,7 +249,7 @@ impl Site {
 impl Site {
     /// What its measurements cost. What is shared was spent on another site, and is told there.
     fn cost(&self) -> String {
-        let probes = |row: &MeasurementRow| match row.shared_from.is_empty() {
+        let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
             true => u64::from(row.count) + u64::from(row.lost),
             false => 0,
         };

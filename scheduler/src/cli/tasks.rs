@@ -2,14 +2,16 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, AssignmentsRequest};
+use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Printer, Row, Time, View};
+use super::output::{self, Column, Format, FormatArgs, Printed, Printer, Row, View};
 use crate::exit::print;
-use crate::model::{ReasonKind, TaskState, WaitCause};
+use crate::model::{ReasonKind, TaskState};
 
 /// Rows that are printed at once; by the first so many a table is laid out.
 const PAGE: usize = 500;
@@ -45,7 +47,7 @@ fn reasons() -> impl TypedValueParser<Value = ReasonKind> {
 
 impl TasksArgs {
     /// Prints what is asked for as it comes.
-    pub(super) async fn print<R: Row + From<v1::AssignmentRow>>(
+    pub(super) async fn print<R: Printed + From<v1::AssignmentRow>>(
         self,
         limit: u64,
         format: Format,
@@ -109,15 +111,18 @@ pub(super) struct SiteRow {
     site: String,
     origin: String,
     state: String,
-    state_since: Option<Time>,
+    #[serde(serialize_with = "json::time")]
+    state_since: Option<Timestamp>,
     agent: String,
     pages: u32,
     bytes: u64,
     /// The kind of reason for which it failed or was cancelled; empty otherwise.
-    reason_kind: String,
+    #[serde(serialize_with = "json::kind::<v1::ReasonKind, _>")]
+    reason_kind: i32,
     reason: String,
     /// What it waits for in a word; empty where it has an agent or has ended.
-    wait_cause: String,
+    #[serde(rename = "wait_cause", serialize_with = "json::wait")]
+    wait: Option<v1::Wait>,
     /// The newest of the site in this batch, from 1.
     round: u32,
 }
@@ -125,46 +130,31 @@ pub(super) struct SiteRow {
 impl From<v1::AssignmentRow> for SiteRow {
     fn from(row: v1::AssignmentRow) -> Self {
         Self {
-            reason_kind: reason_word(row.reason_kind()),
-            state_since: output::time(row.state_since.as_ref()),
             site: row.site,
             origin: row.origin,
             state: row.state,
+            state_since: row.state_since,
             agent: row.agent,
             pages: row.pages,
             bytes: row.bytes,
-            wait_cause: wait_word(row.wait.as_ref()),
+            reason_kind: row.reason_kind,
             reason: row.reason,
+            wait: row.wait,
             round: row.round,
         }
     }
 }
 
-/// The word for a kind of reason; empty where there is none.
-pub(super) fn reason_word(kind: v1::ReasonKind) -> String {
-    ReasonKind::try_from(kind).map(ReasonKind::name).unwrap_or_default().to_owned()
-}
-
-/// The word for what a task waits for; empty where it waits for nothing.
-pub(super) fn wait_word(wait: Option<&v1::Wait>) -> String {
-    wait.and_then(|wait| WaitCause::try_from(wait.cause()).ok()).map(WaitCause::name).unwrap_or_default().to_owned()
-}
-
 impl Row for SiteRow {
-    const COLUMNS: &'static [&'static str] =
-        &["site", "state", "since", "agent", ">pages", "~why", "+kind", "+>size", "+>round"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.site.clone(),
-            self.state.clone(),
-            view.when(self.state_since),
-            output::text_cell(&self.agent),
-            output::count_cell(self.pages),
-            output::text_cell(&self.reason),
-            output::text_cell(&self.reason_kind),
-            output::size_cell(self.bytes),
-            self.round.to_string(),
-        ]
-    }
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("site", |row, _| row.site.clone()),
+        ("state", |row, _| row.state.clone()),
+        ("since", |row, view| view.when(row.state_since)),
+        ("agent", |row, _| output::text_cell(&row.agent)),
+        (">pages", |row, _| output::count_cell(row.pages)),
+        ("~why", |row, _| output::text_cell(&row.reason)),
+        ("+kind", |row, _| output::text_cell(v1::ReasonKind::try_from(row.reason_kind).unwrap_or_default().word())),
+        ("+>size", |row, _| output::size_cell(row.bytes)),
+        ("+>round", |row, _| row.round.to_string()),
+    ];
 }

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use landfall_proto::v1::{self, ThroughputRequest, ThroughputResponse};
+use landfall_proto::json;
+use landfall_proto::v1::{AgentThroughput, GrowthSlice, StrategyThroughput, ThroughputRequest, ThroughputResponse};
+use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{
-    self, Format, FormatArgs, Row, Time, View, bytes_cell, count_cell, counted, number, size_cell, text_cell,
+    self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
+    size_cell, text_cell,
 };
 use super::watch::left;
 use crate::exit::{print, usage};
@@ -37,7 +40,7 @@ pub(super) struct ThroughputArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
     #[command(flatten)]
-    format: FormatArgs<AgentRow>,
+    format: FormatArgs<AgentThroughput>,
     /// Which of the tables CSV has [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -68,15 +71,15 @@ impl ThroughputArgs {
         match (self.format.format, self.by) {
             (Format::Table, _) => print(&text(&shown, left.as_deref(), &view)),
             (Format::Json, _) => output::print_json(&shown),
-            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.growth, Format::Csv, &view),
-            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.agents, Format::Csv, &view),
-            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.strategies, Format::Csv, &view),
+            (Format::Csv, None | Some(By::Growth)) => output::print_rows(&shown.answer.growth, Format::Csv, &view),
+            (Format::Csv, Some(By::Agent)) => output::print_rows(&shown.answer.agents, Format::Csv, &view),
+            (Format::Csv, Some(By::Strategy)) => output::print_rows(&shown.answer.strategies, Format::Csv, &view),
         }
     }
 }
 
 /// Leaves the agents that are asked for; returns how many more the limit has cut, and `None` where the one asked for is not among them.
-fn cut(agents: &mut Vec<v1::AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
+fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
     if let Some(name) = only {
         agents.retain(|row| row.agent == name);
         agents.first()?;
@@ -93,105 +96,60 @@ pub(super) struct Shown {
     batch: String,
     /// None: each site's newest.
     round: Option<u32>,
-    begun_at: Option<Time>,
-    until_at: Option<Time>,
+    #[serde(serialize_with = "json::time")]
+    begun_at: Option<Timestamp>,
+    #[serde(serialize_with = "json::time")]
+    until_at: Option<Timestamp>,
     /// From the one to the other.
-    span_ms: Option<f64>,
-    sites: u64,
-    crawled: u64,
-    uncrawled: u64,
-    crawling: u64,
-    crawling_pages: u64,
-    pages: u64,
-    bytes: u64,
-    mb_per_min: Option<f64>,
-    sites_per_min: Option<f64>,
-    /// None when every site has ended.
-    estimate: Option<EstimateShown>,
-    growth: Vec<GrowthRow>,
-    agents: Vec<AgentRow>,
+    #[serde(rename = "span_ms", serialize_with = "json::millis")]
+    span: Option<prost_types::Duration>,
+    #[serde(flatten)]
+    answer: ThroughputResponse,
     /// Agents that a limit has cut.
     #[serde(skip)]
     more_agents: u64,
-    strategies: Vec<StrategyRow>,
-}
-
-/// An estimate, as programs get it.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct EstimateShown {
-    left_ms: Option<f64>,
-    sites: u64,
-    held: u64,
-    stalled: u64,
-    note: String,
-}
-
-impl From<&v1::Estimate> for EstimateShown {
-    fn from(estimate: &v1::Estimate) -> Self {
-        let &v1::Estimate { ref left, sites, held, stalled, ref note } = estimate;
-        Self { left_ms: output::millis(left.as_ref()), sites, held, stalled, note: note.clone() }
-    }
 }
 
 impl Shown {
     pub(super) fn of(batch: String, round: Option<u32>, answer: ThroughputResponse) -> Self {
-        let last = answer.growth.last().and_then(|slice| slice.until.as_ref());
-        Self {
-            batch,
-            round,
-            begun_at: output::time(answer.begun_at.as_ref()),
-            until_at: output::time(answer.until.as_ref()),
-            span_ms: output::millis(last),
-            sites: answer.sites,
-            crawled: answer.crawled,
-            uncrawled: answer.uncrawled,
-            crawling: answer.crawling,
-            crawling_pages: answer.crawling_pages,
-            pages: answer.pages,
-            bytes: answer.bytes,
-            mb_per_min: answer.megabytes_per_minute,
-            sites_per_min: answer.sites_per_minute,
-            estimate: answer.estimate.as_ref().map(Into::into),
-            growth: answer.growth.into_iter().map(Into::into).collect(),
-            agents: answer.agents.into_iter().map(Into::into).collect(),
-            more_agents: 0,
-            strategies: answer.strategies.into_iter().map(Into::into).collect(),
-        }
+        let span = answer.growth.last().and_then(|slice| slice.until);
+        Self { batch, round, begun_at: answer.begun_at, until_at: answer.until, span, answer, more_agents: 0 }
     }
 
     /// The report's first lines: what was done, and what is to come.
     fn head(&self, view: &View) -> String {
+        let told = &self.answer;
         let which = self.round.map_or(String::new(), |round| format!(", round {round}"));
         let mut head = format!("batch {}{which}: ", self.batch);
-        if self.sites == 0 {
+        if told.sites == 0 {
             return head + "it has no site\n";
         }
-        head += &format!("{} of {} crawled", number(self.crawled), counted(self.sites, "site"));
-        if self.uncrawled > 0 {
-            head += &format!(", {} ended without a crawl", number(self.uncrawled));
+        head += &format!("{} of {} crawled", number(told.crawled), counted(told.sites, "site"));
+        if told.uncrawled > 0 {
+            head += &format!(", {} ended without a crawl", number(told.uncrawled));
         }
-        match (self.begun_at, self.span_ms) {
+        match (self.begun_at, json::milliseconds(self.span)) {
             (Some(begun), Some(span)) => {
                 head += &format!(", in {}; it began {}\n", span_cell(span), view.when(Some(begun)));
             }
             (Some(begun), None) => head += &format!("; the first crawl began {}\n", view.when(Some(begun))),
             (None, _) => head += "; no crawl has begun\n",
         }
-        if self.crawled > 0 {
+        if told.crawled > 0 {
             head += &format!(
                 "  {}, {}: {} MB/min, {} sites/min\n",
-                counted(self.pages, "page"),
-                bytes_cell(self.bytes),
-                rate_cell(self.mb_per_min),
-                rate_cell(self.sites_per_min)
+                counted(told.pages, "page"),
+                bytes_cell(told.bytes),
+                rate_cell(told.megabytes_per_minute),
+                rate_cell(told.sites_per_minute)
             );
         }
-        if self.crawling > 0 {
-            let pages = match self.crawling_pages {
+        if told.crawling > 0 {
+            let pages = match told.crawling_pages {
                 0 => String::new(),
                 pages => format!(", {} so far", counted(pages, "page")),
             };
-            head += &format!("  {} being crawled{pages}, not counted below\n", counted(self.crawling, "site"));
+            head += &format!("  {} being crawled{pages}, not counted below\n", counted(told.crawling, "site"));
         }
         head
     }
@@ -200,20 +158,21 @@ impl Shown {
 /// The report for people.
 pub(super) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
     let mut text = shown.head(view);
+    let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
     if let Some(left) = left {
         text += &format!("  {left}\n");
     }
-    if !shown.growth.is_empty() {
-        let rates: Vec<f64> = shown.growth.iter().map(|slice| slice.mb_per_min).collect();
-        let width = shown.growth.first().map_or(0.0, |slice| slice.until_ms);
+    if !growth.is_empty() {
+        let rates: Vec<f64> = growth.iter().map(|slice| slice.megabytes_per_minute).collect();
+        let width = growth.first().map_or(0.0, |slice| millis(slice.until));
         text += &format!("\nMB/min in each {}  {}\n", span_cell(width), bars(&rates));
-        text += &output::table(&shown.growth, view);
+        text += &output::table(growth, view);
     }
-    if !shown.agents.is_empty() {
-        text += &format!("\n{}{}", output::table(&shown.agents, view), output::more(shown.more_agents));
+    if !agents.is_empty() {
+        text += &format!("\n{}{}", output::table(agents, view), output::more(shown.more_agents));
     }
-    if !shown.strategies.is_empty() {
-        text += &format!("\n{}", output::table(&shown.strategies, view));
+    if !strategies.is_empty() {
+        text += &format!("\n{}", output::table(strategies, view));
     }
     view.fold(&text)
 }
@@ -240,151 +199,62 @@ fn span_cell(millis: f64) -> String {
 }
 
 fn rate_cell(rate: Option<f64>) -> String {
-    text_cell(&rate.map(|rate| format!("{rate:.1}")).unwrap_or_default())
+    float_cell(rate, 1)
 }
 
-/// A slice of time, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct GrowthRow {
-    until_ms: f64,
-    sites: u64,
-    pages: u64,
-    bytes: u64,
-    mb_per_min: f64,
-    sites_per_min: f64,
+fn millis(duration: Option<prost_types::Duration>) -> f64 {
+    json::milliseconds(duration).unwrap_or_default()
 }
 
-impl From<v1::GrowthSlice> for GrowthRow {
-    fn from(slice: v1::GrowthSlice) -> Self {
-        Self {
-            until_ms: output::millis(slice.until.as_ref()).unwrap_or_default(),
-            sites: slice.sites,
-            pages: slice.pages,
-            bytes: slice.bytes,
-            mb_per_min: slice.megabytes_per_minute,
-            sites_per_min: slice.sites_per_minute,
-        }
-    }
+impl Row for GrowthSlice {
+    const COLUMNS: &'static [Column<Self>] = &[
+        (">after", |row, _| span_cell(millis(row.until))),
+        (">sites", |row, _| count_cell(row.sites)),
+        (">pages", |row, _| count_cell(row.pages)),
+        (">size", |row, _| size_cell(row.bytes)),
+        (">MB/min", |row, _| rate_cell(Some(row.megabytes_per_minute))),
+        (">sites/min", |row, _| rate_cell(Some(row.sites_per_minute))),
+    ];
 }
 
-impl Row for GrowthRow {
-    const COLUMNS: &'static [&'static str] = &[">after", ">sites", ">pages", ">size", ">MB/min", ">sites/min"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        vec![
-            span_cell(self.until_ms),
-            count_cell(self.sites),
-            count_cell(self.pages),
-            size_cell(self.bytes),
-            rate_cell(Some(self.mb_per_min)),
-            rate_cell(Some(self.sites_per_min)),
-        ]
-    }
+impl Row for AgentThroughput {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.agent.clone()),
+        ("city", |row, _| row.city.clone()),
+        (">sites", |row, _| count_cell(row.sites)),
+        (">pages", |row, _| count_cell(row.pages)),
+        (">size", |row, _| size_cell(row.bytes)),
+        (">MB/min", |row, _| rate_cell(row.megabytes_per_minute)),
+        (">busy", |row, _| span_cell(millis(row.busy))),
+        (">at once", |row, _| {
+            let busy = millis(row.busy);
+            rate_cell((busy > 0.0).then(|| millis(row.crawling) / busy))
+        }),
+        (">share", |row, _| text_cell(&row.share.map(share_cell).unwrap_or_default())),
+        ("+carrier", |row, _| row.carrier.clone()),
+    ];
 }
 
-/// What one agent did of it, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct AgentRow {
-    agent: String,
-    city: String,
-    carrier: String,
-    sites: u64,
-    pages: u64,
-    bytes: u64,
-    mb_per_min: Option<f64>,
-    /// At least one crawl under way.
-    busy_ms: f64,
-    /// The crawls' lengths, added up.
-    crawling_ms: f64,
-    /// Of all bytes, 0 to 1.
-    share: Option<f64>,
-}
-
-impl From<v1::AgentThroughput> for AgentRow {
-    fn from(row: v1::AgentThroughput) -> Self {
-        Self {
-            agent: row.agent,
-            city: row.city,
-            carrier: row.carrier,
-            sites: row.sites,
-            pages: row.pages,
-            bytes: row.bytes,
-            mb_per_min: row.megabytes_per_minute,
-            busy_ms: output::millis(row.busy.as_ref()).unwrap_or_default(),
-            crawling_ms: output::millis(row.crawling.as_ref()).unwrap_or_default(),
-            share: row.share,
-        }
-    }
-}
-
-impl Row for AgentRow {
-    const COLUMNS: &'static [&'static str] =
-        &["agent", "city", ">sites", ">pages", ">size", ">MB/min", ">busy", ">at once", ">share", "+carrier"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        let at_once = (self.busy_ms > 0.0).then(|| self.crawling_ms / self.busy_ms);
-        vec![
-            self.agent.clone(),
-            self.city.clone(),
-            count_cell(self.sites),
-            count_cell(self.pages),
-            size_cell(self.bytes),
-            rate_cell(self.mb_per_min),
-            span_cell(self.busy_ms),
-            rate_cell(at_once),
-            text_cell(&self.share.map(|share| format!("{:.1} %", 100.0 * share)).unwrap_or_default()),
-            self.carrier.clone(),
-        ]
-    }
-}
-
-/// What came of one strategy's choices, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct StrategyRow {
-    strategy: String,
-    sites: u64,
-    pages: u64,
-    bytes: u64,
-    mb_per_min: Option<f64>,
-    mean_rtt_ms: Option<f64>,
-    crawling_ms: f64,
-}
-
-impl From<v1::StrategyThroughput> for StrategyRow {
-    fn from(row: v1::StrategyThroughput) -> Self {
-        Self {
-            strategy: row.strategy,
-            sites: row.sites,
-            pages: row.pages,
-            bytes: row.bytes,
-            mb_per_min: row.megabytes_per_minute,
-            mean_rtt_ms: output::millis(row.mean_rtt.as_ref()),
-            crawling_ms: output::millis(row.crawling.as_ref()).unwrap_or_default(),
-        }
-    }
-}
-
-impl Row for StrategyRow {
-    const COLUMNS: &'static [&'static str] =
-        &["strategy", ">sites", ">pages", ">size", ">MB/min", ">mean rtt ms", ">mean crawl"];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        // Exact to 2^53.
-        let mean = (self.sites > 0).then(|| self.crawling_ms / self.sites as f64);
-        vec![
-            text_cell(&self.strategy),
-            count_cell(self.sites),
-            count_cell(self.pages),
-            size_cell(self.bytes),
-            rate_cell(self.mb_per_min),
-            output::millis_cell(self.mean_rtt_ms),
-            text_cell(&mean.map(span_cell).unwrap_or_default()),
-        ]
-    }
+impl Row for StrategyThroughput {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("strategy", |row, _| text_cell(&row.strategy)),
+        (">sites", |row, _| count_cell(row.sites)),
+        (">pages", |row, _| count_cell(row.pages)),
+        (">size", |row, _| size_cell(row.bytes)),
+        (">MB/min", |row, _| rate_cell(row.megabytes_per_minute)),
+        (">mean rtt ms", |row, _| output::millis_cell(row.mean_rtt)),
+        (">mean crawl", |row, _| {
+            // Exact to 2^53.
+            let mean = (row.sites > 0).then(|| millis(row.crawling) / row.sites as f64);
+            text_cell(&mean.map(span_cell).unwrap_or_default())
+        }),
+    ];
 }
 
 #[cfg(test)]
 mod tests {
+    use landfall_proto::v1;
+
     use super::*;
 
     fn duration(seconds: i64) -> Option<prost_types::Duration> {
@@ -484,18 +354,5 @@ mod tests {
     fn bars_show_that_something_is_there() {
         assert_eq!(bars(&[0.0, 0.01, 0.5, 1.0, 0.0]), " ▁▄█");
         assert_eq!(bars(&[0.0]), "");
-    }
-
-    #[test]
-    fn programs_get_stable_names() {
-        let json = serde_json::to_value(Shown::of("b".into(), None, answer())).unwrap();
-        assert_eq!(
-            (json["growth"][1]["bytes"].as_u64(), json["estimate"]["left_ms"].as_f64()),
-            (Some(3_000_000), Some(70_000.0))
-        );
-        assert_eq!(
-            (json["span_ms"].as_f64(), json["agents"][0]["busy_ms"].as_f64()),
-            (Some(120_000.0), Some(60_000.0))
-        );
     }
 }

@@ -1,12 +1,12 @@
 //! `landfall agents tokens` and `revoke`: the one-time tokens that are out.
 
 use clap::Args;
-use landfall_proto::v1::{Enrolment, EnrolmentState, ListEnrolmentsRequest, RevokeEnrolmentRequest};
-use serde::Serialize;
+use landfall_proto::json::Word as _;
+use landfall_proto::v1::{Enrolment, ListEnrolmentsRequest, RevokeEnrolmentRequest};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Format, FormatArgs, Row, Time, View};
+use super::output::{self, Column, Format, FormatArgs, Row};
 use crate::exit::print;
 
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ pub(super) struct TokensArgs {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    format: FormatArgs<TokenRow>,
+    format: FormatArgs<Enrolment>,
 }
 
 impl TokensArgs {
@@ -31,8 +31,7 @@ impl TokensArgs {
             let known = if all { "remembered" } else { "open" };
             return print(&format!("no tokens are {known}: landfall agents enrol --city CITY --isp ISP\n"));
         }
-        let rows: Vec<TokenRow> = listed.enrolments.into_iter().map(TokenRow::from).collect();
-        output::print_rows(&rows, format, &wide.view())
+        output::print_rows(&listed.enrolments, format, &wide.view())
     }
 }
 
@@ -48,60 +47,16 @@ pub(super) async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow
     })
 }
 
-/// One token, as printed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct TokenRow {
-    enrolment_id: String,
-    name: String,
-    city: String,
-    carrier: String,
-    country: String,
-    state: &'static str,
-    made_at: Option<Time>,
-    expires_at: Option<Time>,
-    ended_at: Option<Time>,
-    replaces: bool,
-}
-
-impl From<Enrolment> for TokenRow {
-    fn from(token: Enrolment) -> Self {
-        let state = match token.state() {
-            EnrolmentState::Open => "open",
-            EnrolmentState::Used => "used",
-            EnrolmentState::Expired => "expired",
-            EnrolmentState::Revoked => "revoked",
-            EnrolmentState::Unspecified => "unknown",
-        };
-        Self {
-            enrolment_id: token.enrolment_id,
-            name: token.name,
-            city: token.city,
-            carrier: token.carrier,
-            country: token.country,
-            state,
-            made_at: output::time(token.made_at.as_ref()),
-            expires_at: output::time(token.expires_at.as_ref()),
-            ended_at: output::time(token.ended_at.as_ref()),
-            replaces: token.replaces,
-        }
-    }
-}
-
-impl Row for TokenRow {
-    const COLUMNS: &'static [&'static str] =
-        &["name", "id", "city", "carrier", "state", "made", "ends", "replaces", "+country"];
-
-    fn cells(&self, view: &View) -> Vec<String> {
-        vec![
-            self.name.clone(),
-            self.enrolment_id.clone(),
-            self.city.clone(),
-            self.carrier.clone(),
-            self.state.to_owned(),
-            view.when(self.made_at),
-            view.when(self.ended_at.or(self.expires_at)),
-            output::yes_cell(self.replaces),
-            output::text_cell(&self.country),
-        ]
-    }
+impl Row for Enrolment {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("name", |row, _| row.name.clone()),
+        ("id", |row, _| row.enrolment_id.clone()),
+        ("city", |row, _| row.city.clone()),
+        ("carrier", |row, _| row.carrier.clone()),
+        ("state", |row, _| row.state().word_or_unknown().to_owned()),
+        ("made", |row, view| view.when(row.made_at)),
+        ("ends", |row, view| view.when(row.ended_at.or(row.expires_at))),
+        ("replaces", |row, _| output::yes_cell(row.replaces)),
+        ("+country", |row, _| output::text_cell(&row.country)),
+    ];
 }

@@ -8,9 +8,10 @@ use std::marker::PhantomData;
 use chrono::{DateTime, Local, TimeDelta, Utc};
 use clap::Args;
 use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
-use serde::{Serialize, Serializer};
+use landfall_proto::json::{moment, rfc3339};
+use prost_types::Timestamp;
 
-use super::output::Row;
+use super::output::{self, Row};
 
 /// Columns where no terminal says otherwise.
 const COLUMNS: usize = 100;
@@ -50,21 +51,17 @@ pub(super) fn now() -> DateTime<Utc> {
 
 fn wide_help<R: Row>() -> String {
     let more: Vec<&str> =
-        R::COLUMNS.iter().map(|name| Column::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
+        R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
     let more = if more.is_empty() { String::new() } else { format!("; adds {}", more.join(", ")) };
     format!("Nothing cut, and times in full{more}")
 }
 
 /// Instead of rows, where an answer is lines of text.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug)]
 pub(super) struct Lines;
 
 impl Row for Lines {
-    const COLUMNS: &'static [&'static str] = &[];
-
-    fn cells(&self, _: &View) -> Vec<String> {
-        Vec::new()
-    }
+    const COLUMNS: &'static [output::Column<Self>] = &[];
 }
 
 /// How to lay out an answer.
@@ -85,20 +82,20 @@ impl View {
     }
 
     /// When it was, or will be: from now, or with --wide in full; a dash where that is unknown.
-    pub(super) fn when(&self, time: Option<Time>) -> String {
-        match time {
+    pub(super) fn when(&self, time: Option<Timestamp>) -> String {
+        match moment(time) {
             None => "-".to_owned(),
-            Some(time) if self.wide => time.to_string(),
-            Some(time) => relative(time.0, self.now),
+            Some(time) if self.wide => rfc3339(time),
+            Some(time) => relative(time, self.now),
         }
     }
 
     /// The time of a log's line: by this machine's clock, as in the logs of its other services, and of one length so that lines align.
-    pub(super) fn clock(&self, time: Option<Time>) -> String {
-        match time {
+    pub(super) fn clock(&self, time: Option<Timestamp>) -> String {
+        match moment(time) {
             None => "-".to_owned(),
-            Some(time) if self.wide => time.to_string(),
-            Some(time) => time.0.with_timezone(&Local).format("%m-%d %H:%M:%S%.3f").to_string(),
+            Some(time) if self.wide => rfc3339(time),
+            Some(time) => time.with_timezone(&Local).format("%m-%d %H:%M:%S%.3f").to_string(),
         }
     }
 
@@ -109,22 +106,6 @@ impl View {
             return lines.map(|line| line + "\n").collect();
         }
         lines.map(|line| fold_line(&line, self.columns)).collect()
-    }
-}
-
-/// A moment, to the millisecond: RFC 3339 in UTC for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Time(pub(super) DateTime<Utc>);
-
-impl std::fmt::Display for Time {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
-    }
-}
-
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -148,8 +129,7 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     if half == 0 { format!("{length} ago") } else { format!("in {length}") }
 }
 
-/// A column as a row type names it: `+` before the name where only --wide shows it, then `>` where it is aligned to the right, or `~`
-/// for a text that is cut before anything else is.
+/// A column by its name and the marks before it.
 #[derive(Debug, Clone, Copy)]
 struct Column {
     name: &'static str,
@@ -179,7 +159,7 @@ impl Table {
     /// Settles the widths by these rows; later ones are cut to them.
     pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
-        let named = R::COLUMNS.iter().map(|name| Column::parse(name)).enumerate();
+        let named = R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).enumerate();
         let width = |index: usize, name| {
             let cells = cells.iter().filter_map(|row| row.get(index)).map(|cell| measure_text_width(cell));
             cells.chain([measure_text_width(name)]).max().unwrap_or(0)
@@ -221,8 +201,8 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn printable_cells(row: &impl Row, view: &View) -> Vec<String> {
-    row.cells(view).iter().map(|cell| printable(cell)).collect()
+fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
+    R::COLUMNS.iter().map(|(_, cell)| printable(&cell(row, view))).collect()
 }
 
 /// A width, and the columns that may be cut down to it.
@@ -311,7 +291,7 @@ mod tests {
     use super::super::output::text_cell;
     use super::*;
 
-    #[derive(Debug, Default, Serialize)]
+    #[derive(Debug, Default)]
     struct Sample {
         site: String,
         city: String,
@@ -320,17 +300,13 @@ mod tests {
     }
 
     impl Row for Sample {
-        const COLUMNS: &'static [&'static str] = &["site", "city", ">pages", "~reason", "+id"];
-
-        fn cells(&self, _: &View) -> Vec<String> {
-            vec![
-                text_cell(&self.site),
-                text_cell(&self.city),
-                self.pages.to_string(),
-                text_cell(&self.reason),
-                "7".to_owned(),
-            ]
-        }
+        const COLUMNS: &'static [output::Column<Self>] = &[
+            ("site", |row, _| text_cell(&row.site)),
+            ("city", |row, _| text_cell(&row.city)),
+            (">pages", |row, _| row.pages.to_string()),
+            ("~reason", |row, _| text_cell(&row.reason)),
+            ("+id", |_, _| "7".to_owned()),
+        ];
     }
 
     fn view(wide: bool, columns: usize) -> View {
@@ -389,9 +365,8 @@ mod tests {
         ] {
             assert_eq!(said(seconds), expected);
         }
-        let exact = view(true, 100).when(Some(Time(now)));
-        assert_eq!(exact, "1970-01-31T00:00:00.000Z");
-        assert_eq!(serde_json::to_value(Time(now)).unwrap(), exact);
+        let time = Timestamp { seconds: now.timestamp(), nanos: 0 };
+        assert_eq!(view(true, 100).when(Some(time)), "1970-01-31T00:00:00.000Z");
     }
 
     #[test]

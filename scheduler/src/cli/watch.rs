@@ -7,11 +7,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use landfall_proto::json::moment;
 use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
 use tonic::{Code, Status};
 
 use super::client::Client;
-use super::output::{counted, fetched, number, time};
+use super::output::{counted, fetched, number};
 use super::view::{now, relative};
 use crate::exit::{self, print};
 
@@ -222,8 +223,8 @@ pub(super) fn states(progress: &BatchProgress) -> String {
 
 fn summary(batch: &str, progress: &BatchProgress) -> String {
     let mut summary = format!("batch {batch}: {}\n", states(progress));
-    if let Some(next) = time(progress.next_recrawl.as_ref()) {
-        summary.push_str(&format!("the next recrawl is due {}\n", relative(next.0, now())));
+    if let Some(next) = moment(progress.next_recrawl) {
+        summary.push_str(&format!("the next recrawl is due {}\n", relative(next, now())));
     }
     summary
 }

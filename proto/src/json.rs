@@ -1,0 +1,119 @@
+//! How messages are printed for programs, as JSON and CSV: names and words that stay.
+//!
+//! `build.rs` says which messages are printed, and which function here prints a field that is not printed as it stands.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use prost_types::{Duration, Timestamp};
+use serde::{Serialize, Serializer};
+
+use crate::v1::{MeasurementFailure, Wait};
+
+/// An enum of the contract, whose values are words.
+pub trait Word: Copy + Default + TryFrom<i32> {
+    /// The word that programs get: it stays. Empty where it is unspecified.
+    fn word(self) -> &'static str;
+
+    /// The word; of a scheduler that is older or newer than this program it may not be known.
+    fn word_or_unknown(self) -> &'static str {
+        match self.word() {
+            "" => "unknown",
+            word => word,
+        }
+    }
+}
+
+include!(concat!(env!("OUT_DIR"), "/words.rs"));
+
+/// A moment, if it is one that a calendar knows.
+pub fn moment(time: Option<Timestamp>) -> Option<DateTime<Utc>> {
+    let time = time?;
+    DateTime::from_timestamp(time.seconds, u32::try_from(time.nanos).ok()?)
+}
+
+/// Milliseconds, to the microsecond.
+pub fn milliseconds(duration: Option<Duration>) -> Option<f64> {
+    let duration = std::time::Duration::try_from(duration?).ok()?;
+    Some((duration.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+/// A moment in full: RFC 3339 in UTC, to the millisecond.
+pub fn rfc3339(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+type Printed<S> = Result<<S as Serializer>::Ok, <S as Serializer>::Error>;
+
+/// A moment, or null.
+pub fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Printed<S> {
+    moment(*time).map(rfc3339).serialize(serializer)
+}
+
+/// A duration, or null.
+pub fn millis<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Printed<S> {
+    milliseconds(*duration).serialize(serializer)
+}
+
+/// A duration that is always there.
+pub(crate) fn length<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Printed<S> {
+    milliseconds(*duration).unwrap_or_default().serialize(serializer)
+}
+
+/// The word of a value.
+pub(crate) fn word<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
+    serializer.serialize_str(W::try_from(*value).unwrap_or_default().word_or_unknown())
+}
+
+/// The word of a value, or nothing.
+pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
+    serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
+}
+
+/// The word for what is waited for, or nothing.
+pub fn wait<S: Serializer>(wait: &Option<Wait>, serializer: S) -> Printed<S> {
+    serializer.serialize_str(wait.as_ref().map_or("", |wait| wait.cause().word()))
+}
+
+/// Null where a text is empty, or a number 0.
+pub fn some<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, serializer: S) -> Printed<S> {
+    Some(value).filter(|value| **value != T::default()).serialize(serializer)
+}
+
+/// What is printed whole where it is absent too.
+pub(crate) fn or_default<T: Clone + Default + Serialize, S: Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Printed<S> {
+    value.clone().unwrap_or_default().serialize(serializer)
+}
+
+/// Texts with spaces between.
+pub(crate) fn joined<S: Serializer>(texts: &[String], serializer: S) -> Printed<S> {
+    serializer.serialize_str(&texts.join(" "))
+}
+
+/// Numbers to a thousandth.
+pub(crate) fn rounded<S: Serializer>(numbers: &[f64], serializer: S) -> Printed<S> {
+    serializer.collect_seq(numbers.iter().map(|number| (number * 1e3).round() / 1e3))
+}
+
+/// The best first: each with its rank, from 1.
+pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> Printed<S> {
+    #[derive(Serialize)]
+    struct Ranked<'a, T> {
+        rank: u32,
+        #[serde(flatten)]
+        one: &'a T,
+    }
+    serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
+}
+
+/// Why a way failed: the cause in a word or null, and what was said.
+pub(crate) fn failure<S: Serializer>(failure: &Option<MeasurementFailure>, serializer: S) -> Printed<S> {
+    #[derive(Serialize)]
+    struct Failed<'a> {
+        cause: Option<&'static str>,
+        failure: &'a str,
+    }
+    let cause = failure.as_ref().map(|failure| failure.reason().word_or_unknown());
+    Failed { cause, failure: failure.as_ref().map_or("", |failure| &failure.message) }.serialize(serializer)
+}
