@@ -29,6 +29,7 @@ pub mod embeddings;
 pub mod events;
 pub mod fleet;
 pub mod incoming;
+mod named;
 mod pages;
 mod removal;
 pub mod reports;

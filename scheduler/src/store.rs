@@ -72,6 +72,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
@@ -154,6 +155,16 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
         .connect_with(options.options(LIMITS))
         .await?;
     Ok(pool)
+}
+
+/// A connection, for as long as it is held.
+pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
+    Ok(pool.acquire().await?)
+}
+
+/// Commits a transaction.
+pub async fn commit(tx: Transaction<'_, Postgres>) -> Result<(), Error> {
+    Ok(tx.commit().await?)
 }
 
 /// Begins a transaction.

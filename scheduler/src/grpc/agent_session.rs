@@ -22,7 +22,7 @@ use stream::{Recordings, Session};
 
 use crate::Scheduler;
 use crate::grpc::convert::{reach as wire_reach, timestamp};
-use crate::grpc::{agent_convert as convert, auth, status};
+use crate::grpc::{agent_convert as convert, auth};
 use crate::model::AgentId;
 use crate::store::agents::Holder;
 use crate::store::reach::{self, Asked};
@@ -53,11 +53,11 @@ impl v1::agent_service_server::AgentService for AgentDesk {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<v1::SessionResponse, Status>> + Send>>;
 
     async fn enrol(&self, request: Request<v1::EnrolRequest>) -> Result<Response<v1::EnrolResponse>, Status> {
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         let max_crashes = self.scheduler.config.lease.max_crashes;
         let token = request.into_inner().token;
-        let redeemed = enrolments::redeem(&mut tx, &token, max_crashes).await.map_err(status::from_redeem)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let redeemed = enrolments::redeem(&mut tx, &token, max_crashes).await?;
+        store::commit(tx).await?;
         let (agent, name) = (redeemed.agent, &redeemed.name);
         if redeemed.replaced {
             tracing::info!(agent.name = name, "an agent enrolled in the place of another machine");
@@ -71,15 +71,15 @@ impl v1::agent_service_server::AgentService for AgentDesk {
     }
 
     async fn check(&self, request: Request<v1::CheckRequest>) -> Result<Response<v1::CheckResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let auth::Agent { holder, .. } = auth::caller(&request)?;
         let config = &self.scheduler.config.measure;
         let asked =
             Asked { agent: holder.agent, other: None, max_age: config.mesh_max_age, max_peers: config.max_mesh_peers };
-        let ways = reach::ways(&mut conn, &asked).await.map_err(status::from_store)?;
-        let agent = agents::show(&mut conn, &holder.name).await.map_err(status::from_store)?;
-        let now = embeddings::clock(&mut conn).await.map_err(status::from_store)?;
-        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
+        let ways = reach::ways(&mut conn, &asked).await?;
+        let agent = agents::show(&mut conn, &holder.name).await?;
+        let now = embeddings::clock(&mut conn).await?;
+        let contact_url = store::settings::contact_url(&mut conn).await?;
         let connected = agent.is_some_and(|agent| agent.connected && !agent.hung_up);
         let standing = v1::CheckResponse {
             name: holder.name,
@@ -123,17 +123,17 @@ impl AgentDesk {
         let agent = *agent;
         let registration = convert::registration(register, peer)?;
         let terms = convert::terms(&self.scheduler.config.lease);
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         let opened = match sessions::open(&mut tx, agent, &registration, terms).await {
             Ok(opened) => opened,
             Err(error) => {
-                tx.rollback().await.map_err(|error| status::from_store(error.into()))?;
+                tx.rollback().await.map_err(store::Error::from)?;
                 return Err(self.refused(agent, error).await?);
             }
         };
         // Another machine may have been enrolled in its place meanwhile; from here on the agent's row is locked.
         credential.agent(&mut tx).await?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        store::commit(tx).await?;
         tracing::info!(
             agent.name = name,
             session.id = %opened.session,
@@ -158,14 +158,14 @@ impl AgentDesk {
             sessions::OpenError::Removed | sessions::OpenError::Store(_) => None,
         };
         if let Some(refusal) = refusal {
-            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-            refusals::count(&mut conn, agent, refusal, &error.to_string()).await.map_err(status::from_store)?;
+            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            refusals::count(&mut conn, agent, refusal, &error.to_string()).await?;
         }
-        Ok(status::from_open(error))
+        Ok(error.into())
     }
 
     async fn contact_url(&self) -> Result<Option<String>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        store::settings::contact_url(&mut conn).await.map_err(status::from_store)
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        Ok(store::settings::contact_url(&mut conn).await?)
     }
 }

@@ -19,8 +19,6 @@ use crate::secret::SecretHash;
 use crate::store::agents::{self, Holder};
 use crate::store::{self, settings};
 
-use super::status;
-
 /// Why a caller is not let in.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
@@ -119,10 +117,10 @@ async fn admit(pool: &PgPool, path: &str, headers: &HeaderMap, extensions: &mut 
         return Ok(());
     }
     // Before the database is asked, so that a stranger costs nothing.
-    let presented = presented(headers).map_err(status::from_auth)?;
-    let mut conn = pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+    let presented = presented(headers)?;
+    let mut conn = store::acquire(pool).await?;
     if callers == Callers::Operator {
-        extensions.insert(operator(&mut conn, presented).await.map_err(status::from_auth)?);
+        extensions.insert(operator(&mut conn, presented).await?);
     } else {
         let credential = Credential(presented);
         let holder = credential.agent(&mut conn).await?;
@@ -154,7 +152,7 @@ pub(super) struct Agent {
 
 /// Who made a call, as [`Guard`] found.
 pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Request<M>) -> Result<C, Status> {
-    request.extensions().get().cloned().ok_or_else(|| status::from_auth(AuthError::Missing))
+    request.extensions().get().cloned().ok_or_else(|| AuthError::Missing.into())
 }
 
 /// What an agent presents to show who it is.
@@ -168,13 +166,13 @@ impl Credential {
     /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an agent
     /// whose place another machine has taken.
     pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
-        let holder = agents::by_credential(conn, &self.0).await.map_err(status::from_store)?;
-        let holder = holder.ok_or_else(|| status::from_auth(AuthError::WrongCredential))?;
+        let holder = agents::by_credential(conn, &self.0).await?;
+        let holder = holder.ok_or(AuthError::WrongCredential)?;
         if let Some(at) = holder.replaced_at {
-            return Err(status::from_auth(AuthError::Replaced { name: holder.name, at }));
+            return Err(AuthError::Replaced { name: holder.name, at }.into());
         }
         if holder.removed_at.is_some() {
-            return Err(status::from_auth(AuthError::Removed(holder.name)));
+            return Err(AuthError::Removed(holder.name).into());
         }
         Ok(holder)
     }

@@ -11,10 +11,9 @@ use crate::Scheduler;
 use crate::gnp::{Embedding, Mesh, Quality};
 use crate::store::embeddings::{self, Epoch};
 use crate::store::fit_requests::{self, FitRequest};
-use crate::store::{agents, landmarks, measurements};
+use crate::store::{self, agents, landmarks, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
-use super::status;
 
 /// The largest message taken; every request is a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -38,17 +37,17 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         _: Request<v1::ShowEmbeddingRequest>,
     ) -> Result<Response<v1::ShowEmbeddingResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let Some((epoch, embedding)) = newest(&mut conn).await? else {
             return Ok(Response::new(v1::ShowEmbeddingResponse::default()));
         };
         let mut mesh = Mesh::new();
-        for measured in measurements::mesh(&mut conn).await.map_err(status::from_store)? {
+        for measured in measurements::mesh(&mut conn).await? {
             mesh.insert(measured.prober, measured.target, measured.rtt);
         }
-        let names = Names::new(agents::list(&mut conn).await.map_err(status::from_store)?);
+        let names = Names::new(agents::list(&mut conn).await?);
         let quality = Quality::of(&embedding, &mesh);
-        let landmarks_chosen = !landmarks::list(&mut conn).await.map_err(status::from_store)?.is_empty();
+        let landmarks_chosen = !landmarks::list(&mut conn).await?.is_empty();
         Ok(Response::new(names.shown(epoch, &embedding, &quality, landmarks_chosen)))
     }
 
@@ -56,7 +55,7 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         request: Request<v1::FitEmbeddingRequest>,
     ) -> Result<Response<v1::FitEmbeddingResponse>, Status> {
-        let wait = convert::wait(request.into_inner()).map_err(status::from_field)?;
+        let wait = convert::wait(request.into_inner())?;
         let former = self.ask().await?;
         let until = tokio::time::Instant::now() + wait;
         loop {
@@ -75,9 +74,9 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         request: Request<v1::ListEpochsRequest>,
     ) -> Result<Response<v1::ListEpochsResponse>, Status> {
-        let limit = convert::limit(request.into_inner()).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let epochs = embeddings::history(&mut conn, limit).await.map_err(status::from_store)?;
+        let limit = convert::limit(request.into_inner())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let epochs = embeddings::history(&mut conn, limit).await?;
         Ok(Response::new(v1::ListEpochsResponse { epochs: epochs.into_iter().map(Into::into).collect() }))
     }
 
@@ -85,11 +84,11 @@ impl EmbeddingService for EmbeddingDesk {
         &self,
         _: Request<v1::ExportEmbeddingRequest>,
     ) -> Result<Response<v1::ExportEmbeddingResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let Some((epoch, embedding)) = newest(&mut conn).await? else {
             return Ok(Response::new(v1::ExportEmbeddingResponse::default()));
         };
-        let names = Names::new(agents::list(&mut conn).await.map_err(status::from_store)?);
+        let names = Names::new(agents::list(&mut conn).await?);
         Ok(Response::new(names.exported(epoch, &embedding)))
     }
 }
@@ -97,16 +96,16 @@ impl EmbeddingService for EmbeddingDesk {
 impl EmbeddingDesk {
     /// Asks for a fit; returns the epoch there was before.
     async fn ask(&self) -> Result<Option<Epoch>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
-        fit_requests::ask(&mut conn).await.map_err(status::from_store)?;
+        fit_requests::ask(&mut conn).await?;
         Ok(former)
     }
 
     /// The epoch that answers the request; `None` while there is none.
     async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        match fit_requests::state(&mut conn).await.map_err(status::from_store)? {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        match fit_requests::state(&mut conn).await? {
             FitRequest::Open => Ok(None),
             FitRequest::Refused(why) => Err(Status::failed_precondition(why)),
             FitRequest::None => {
@@ -118,13 +117,13 @@ impl EmbeddingDesk {
 }
 
 async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
-    Ok(embeddings::history(conn, 1).await.map_err(status::from_store)?.pop())
+    Ok(embeddings::history(conn, 1).await?.pop())
 }
 
 /// The newest embedding, and its line in the history.
 async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
-    let Some(embedding) = embeddings::latest(conn).await.map_err(status::from_store)? else { return Ok(None) };
-    let history = embeddings::history(conn, 1).await.map_err(status::from_store)?;
+    let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
+    let history = embeddings::history(conn, 1).await?;
     // One that took over between the two queries is not this one's line.
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {

@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
+use crate::store;
 use crate::store::events::{self, Cursor, Event, Filter, Page, Past};
-use crate::store::{agents, batches, sites};
 
 use super::convert::events as convert;
-use super::status;
+use super::{named, status};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -39,15 +39,15 @@ impl EventService for EventDesk {
     type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
-        let wanted = convert::wanted(request.into_inner()).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let wanted = convert::wanted(request.into_inner())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let filter = filter(&mut conn, &wanted).await?;
         let (past, first) = match wanted.since {
             Some(since) => {
-                let past = Past::since(&mut conn, since).await.map_err(status::from_store)?;
+                let past = Past::since(&mut conn, since).await?;
                 (Some(past), Page { events: Vec::new(), next: past.end() })
             }
-            None => (None, events::newest(&mut conn, &filter, wanted.newest).await.map_err(status::from_store)?),
+            None => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
         };
         drop(conn);
         let reader = Reader {
@@ -66,17 +66,13 @@ impl EventService for EventDesk {
 async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Result<Filter, Status> {
     let mut filter = Filter { kinds: wanted.kinds.clone(), ..Filter::default() };
     if let Some(name) = &wanted.batch {
-        let batch = batches::by_name(conn, name).await.map_err(status::from_store)?;
-        filter.batch = Some(batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name.clone())))?.id);
+        filter.batch = Some(named::batch(conn, name).await?.id);
     }
     if let Some(name) = &wanted.site {
-        let site = sites::find(conn, name).await.map_err(status::from_store)?;
-        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
-        filter.sites = Some(site.ids());
+        filter.sites = Some(named::site(conn, name).await?.ids());
     }
     if let Some(name) = &wanted.agent {
-        let agent = agents::show(conn, name).await.map_err(status::from_store)?;
-        filter.agent = Some(agent.ok_or_else(|| status::from_unknown(status::Unknown::Agent(name.clone())))?.id);
+        filter.agent = Some(named::former_agent(conn, name).await?);
     }
     Ok(filter)
 }
@@ -115,8 +111,8 @@ impl Reader {
 
     /// Reads on in the history.
     async fn history(&mut self, past: Past) -> Result<(), Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let (events, next) = events::past(&mut conn, &self.filter, past).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let (events, next) = events::past(&mut conn, &self.filter, past).await?;
         (self.events, self.past) = (events.into(), next);
         Ok(())
     }
@@ -128,8 +124,8 @@ impl Reader {
             () = tokio::time::sleep(FOLLOW_PERIOD) => {}
         }
         let read = async {
-            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-            events::after(&mut conn, &self.filter, self.next).await.map_err(status::from_store)
+            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            Ok(events::after(&mut conn, &self.filter, self.next).await?)
         };
         let page = self.scheduler.wakes.database.while_it_answers(read).await;
         let Page { events, next } = page.unwrap_or_else(|| Err(status::away()))?;

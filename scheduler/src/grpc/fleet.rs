@@ -7,7 +7,6 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::landmark_choice::{self, ChoiceError};
-use crate::model::AgentId;
 use crate::store::enrolments::{CreateError, Enrolment};
 use crate::store::events::{self, Filter};
 use crate::store::reach::{self, Asked};
@@ -17,7 +16,7 @@ use crate::store::{
 };
 
 use super::convert::{fleet as convert, reports, timestamp};
-use super::{Identity, auth, status};
+use super::{Identity, auth, named, status};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -45,11 +44,11 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::CreateEnrolmentRequest>,
     ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
-        let wanted = request.into_inner().try_into().map_err(status::from_field)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let made = enrolments::create(&mut tx, &[wanted]).await.map_err(status::from_create)?;
+        let wanted = request.into_inner().try_into()?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let made = enrolments::create(&mut tx, &[wanted]).await?;
         let made = self.handed_out(&mut tx, made).await?.pop().unwrap_or_default();
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        store::commit(tx).await?;
         Ok(Response::new(made))
     }
 
@@ -65,7 +64,7 @@ impl FleetService for FleetDesk {
             )));
         }
         let (places, wanted, mut problems) = convert::several(asked);
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         let made = match enrolments::create(&mut tx, &wanted).await {
             Ok(made) => made,
             Err(CreateError::Refused(refused)) => {
@@ -73,14 +72,14 @@ impl FleetService for FleetDesk {
                 problems.sort_by_key(|problem| problem.index);
                 Vec::new()
             }
-            Err(error) => return Err(status::from_create(error)),
+            Err(error) => return Err(error.into()),
         };
         if dry_run || !problems.is_empty() {
-            tx.rollback().await.map_err(|error| status::from_store(error.into()))?;
+            // The transaction takes everything back.
             return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
         }
         let enrolments = self.handed_out(&mut tx, made).await?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        store::commit(tx).await?;
         Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments, problems }))
     }
 
@@ -88,8 +87,8 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ListEnrolmentsRequest>,
     ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await?;
         let enrolments = tokens.into_iter().map(Into::into).collect();
         Ok(Response::new(v1::ListEnrolmentsResponse { enrolments, older }))
     }
@@ -98,8 +97,8 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::RevokeEnrolmentRequest>,
     ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await.map_err(status::from_revoke)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await?;
         Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
     }
 
@@ -107,11 +106,11 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agents = agents::list(&mut conn).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agents = agents::list(&mut conn).await?;
         let asked = request.get_ref();
         let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked));
-        let open_enrolments = enrolments::open_tokens(&mut conn).await.map_err(status::from_store)?;
+        let open_enrolments = enrolments::open_tokens(&mut conn).await?;
         let (agents, more) = reports::first(wanted.map(Into::into).collect(), asked.limit);
         Ok(Response::new(v1::ListAgentsResponse { agents, open_enrolments, more }))
     }
@@ -121,14 +120,14 @@ impl FleetService for FleetDesk {
         request: Request<v1::ShowAgentRequest>,
     ) -> Result<Response<v1::ShowAgentResponse>, Status> {
         let v1::ShowAgentRequest { name } = request.into_inner();
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
-        let Some(agent) = agent else { return Err(unknown(&mut conn, name).await) };
-        let session = sessions::newest(&mut conn, agent.id).await.map_err(status::from_store)?;
-        let held = leases::held(&mut conn, agent.id).await.map_err(status::from_store)?;
-        let refused = refusals::of_agent(&mut conn, agent.id).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agent = agents::show(&mut conn, &name).await?;
+        let Some(agent) = agent else { return Err(named::no_agent(&mut conn, &name).await) };
+        let session = sessions::newest(&mut conn, agent.id).await?;
+        let held = leases::held(&mut conn, agent.id).await?;
+        let refused = refusals::of_agent(&mut conn, agent.id).await?;
         let filter = Filter { agent: Some(agent.id), ..Filter::default() };
-        let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await.map_err(status::from_store)?;
+        let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await?;
         Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
     }
 
@@ -138,17 +137,17 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::ShowReachResponse>, Status> {
         let v1::ShowReachRequest { agent, other } = request.into_inner();
         if agent == other {
-            return Err(status::from_field(convert::itself("other", &agent)));
+            return Err(convert::itself("other", &agent).into());
         }
         let config = &self.scheduler.config.measure;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let asked = Asked {
-            agent: named(&mut conn, agent.clone()).await?,
-            other: if other.is_empty() { None } else { Some(named(&mut conn, other).await?) },
+            agent: named::agent(&mut conn, &agent).await?,
+            other: if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) },
             max_age: config.mesh_max_age,
             max_peers: config.max_mesh_peers,
         };
-        let mut ways = reach::ways(&mut conn, &asked).await.map_err(status::from_store)?;
+        let mut ways = reach::ways(&mut conn, &asked).await?;
         if asked.other.is_some() {
             ways.sort_by_key(|way| way.prober != agent);
         }
@@ -160,9 +159,9 @@ impl FleetService for FleetDesk {
         request: Request<v1::DrainAgentRequest>,
     ) -> Result<Response<v1::DrainAgentResponse>, Status> {
         let v1::DrainAgentRequest { name } = request.into_inner();
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let drained = drains::drain(&mut tx, &name).await.map_err(status::from_drain)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let drained = drains::drain(&mut tx, &name).await?;
+        store::commit(tx).await?;
         tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent drains");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(drained.into()))
@@ -173,9 +172,9 @@ impl FleetService for FleetDesk {
         request: Request<v1::ResumeAgentRequest>,
     ) -> Result<Response<v1::ResumeAgentResponse>, Status> {
         let v1::ResumeAgentRequest { name } = request.into_inner();
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let resumed = drains::resume(&mut tx, &name).await.map_err(status::from_drain)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let resumed = drains::resume(&mut tx, &name).await?;
+        store::commit(tx).await?;
         tracing::info!(agent.name = name, resumed, "an agent is in service again");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::ResumeAgentResponse { resumed }))
@@ -183,14 +182,14 @@ impl FleetService for FleetDesk {
 
     async fn tag_agent(&self, request: Request<v1::TagAgentRequest>) -> Result<Response<v1::TagAgentResponse>, Status> {
         let v1::TagAgentRequest { name, add, remove } = request.into_inner();
-        let add = convert::tags("add", &add).map_err(status::from_field)?;
-        let remove = convert::tags("remove", &remove).map_err(status::from_field)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let found = constraints::lock_tags(&mut tx, &name).await.map_err(status::from_store)?;
-        let Some((agent, tags)) = found else { return Err(unknown(&mut tx, name).await) };
-        let tags = convert::retagged(tags, add, &remove).map_err(status::from_field)?;
-        constraints::set_tags(&mut tx, agent, &tags).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let add = convert::tags("add", &add)?;
+        let remove = convert::tags("remove", &remove)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let found = constraints::lock_tags(&mut tx, &name).await?;
+        let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, &name).await) };
+        let tags = convert::retagged(tags, add, &remove)?;
+        constraints::set_tags(&mut tx, agent, &tags).await?;
+        store::commit(tx).await?;
         tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::TagAgentResponse { tags }))
@@ -201,11 +200,9 @@ impl FleetService for FleetDesk {
         request: Request<v1::RemoveAgentRequest>,
     ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
         let v1::RemoveAgentRequest { name, force } = request.into_inner();
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes)
-            .await
-            .map_err(status::from_drain)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await?;
+        store::commit(tx).await?;
         tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
         let wakes = &self.scheduler.wakes;
         for wake in [&wakes.assign, &wakes.measure, &wakes.landmarks, &wakes.fit] {
@@ -220,9 +217,9 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         let request = request.into_inner();
         let dimensions = convert::dimensions(request.dimensions);
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        landmark_choice::set(&mut tx, &request.names, dimensions).await.map_err(status::from_choice)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        landmark_choice::set(&mut tx, &request.names, dimensions).await?;
+        store::commit(tx).await?;
         self.landmarks_changed().await
     }
 
@@ -232,12 +229,10 @@ impl FleetService for FleetDesk {
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         let election = convert::Election::from(request.into_inner());
         let peers = self.scheduler.config.measure.max_mesh_peers;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        landmark_choice::elect(&mut tx, election.count, election.dimensions, peers)
-            .await
-            .map_err(status::from_choice)?;
-        let explained = landmark_choice::explain(&mut tx).await.map_err(status::from_choice)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        landmark_choice::elect(&mut tx, election.count, election.dimensions, peers).await?;
+        let explained = landmark_choice::explain(&mut tx).await?;
+        store::commit(tx).await?;
         let mut answer = self.landmarks_changed().await?;
         answer.get_mut().explanation = Some(explained.into());
         Ok(answer)
@@ -247,7 +242,7 @@ impl FleetService for FleetDesk {
         &self,
         _: Request<v1::ListLandmarksRequest>,
     ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         listed(&mut conn).await
     }
 
@@ -256,10 +251,10 @@ impl FleetService for FleetDesk {
         request: Request<v1::TrustAgentRequest>,
     ) -> Result<Response<v1::TrustAgentResponse>, Status> {
         let v1::TrustAgentRequest { name } = request.into_inner();
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agent = agents::by_name(&mut conn, &name).await.map_err(status::from_store)?;
-        let agent = agent.ok_or_else(|| status::from_choice(ChoiceError::UnknownAgent(name)))?;
-        let released = quarantines::release(&mut conn, agent).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agent = agents::by_name(&mut conn, &name).await?;
+        let agent = agent.ok_or(ChoiceError::UnknownAgent(name))?;
+        let released = quarantines::release(&mut conn, agent).await?;
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
         Ok(Response::new(v1::TrustAgentResponse { released }))
@@ -270,10 +265,10 @@ impl FleetService for FleetDesk {
         request: Request<v1::ReplaceOperatorTokenRequest>,
     ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
         let auth::Operator(presented) = auth::caller(&request)?;
-        let (hash, grace) = convert::new_token(request.get_ref()).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let (hash, grace) = convert::new_token(request.get_ref())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
-        let until = replaced.map_err(status::from_store)?.ok_or_else(status::former_token)?;
+        let until = replaced?.ok_or_else(status::former_token)?;
         tracing::warn!(former_until = %until, "the operator's token was replaced");
         let other_scheduler_urls = self.scheduler.wakes.others();
         let former_until = Some(timestamp(until));
@@ -284,9 +279,9 @@ impl FleetService for FleetDesk {
         &self,
         request: Request<v1::SetContactUrlRequest>,
     ) -> Result<Response<v1::SetContactUrlResponse>, Status> {
-        let contact_url = convert::contact_url(request.get_ref()).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        settings::set_contact_url(&mut conn, contact_url.as_str()).await.map_err(status::from_store)?;
+        let contact_url = convert::contact_url(request.get_ref())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        settings::set_contact_url(&mut conn, contact_url.as_str()).await?;
         self.scheduler.wakes.measure.notify_one();
         Ok(Response::new(v1::SetContactUrlResponse {}))
     }
@@ -295,8 +290,8 @@ impl FleetService for FleetDesk {
         &self,
         _: Request<v1::ShowContactUrlRequest>,
     ) -> Result<Response<v1::ShowContactUrlResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let contact_url = settings::contact_url(&mut conn).await.map_err(status::from_store)?.unwrap_or_default();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let contact_url = settings::contact_url(&mut conn).await?.unwrap_or_default();
         Ok(Response::new(v1::ShowContactUrlResponse { contact_url }))
     }
 
@@ -315,7 +310,7 @@ impl FleetDesk {
         conn: &mut PgConnection,
         made: Vec<Enrolment>,
     ) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
-        let contact_url = settings::contact_url(conn).await.map_err(status::from_store)?;
+        let contact_url = settings::contact_url(conn).await?;
         let others = self.scheduler.wakes.others();
         let response = |made| convert::enrolment(made, &self.identity, contact_url.clone(), others.clone());
         Ok(made.into_iter().map(response).collect())
@@ -324,31 +319,15 @@ impl FleetDesk {
     async fn landmarks_changed(&self) -> Result<Response<v1::ListLandmarksResponse>, Status> {
         self.scheduler.wakes.fit.notify_one();
         self.scheduler.wakes.measure.notify_one();
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         listed(&mut conn).await
     }
 }
 
-/// Why there is no agent of this name.
-async fn unknown(conn: &mut PgConnection, name: String) -> Status {
-    match enrolments::is_open(conn, &name).await {
-        Ok(true) => status::from_unknown(status::Unknown::NotYet(name)),
-        Ok(false) => status::from_unknown(status::Unknown::Agent(name)),
-        Err(error) => status::from_store(error),
-    }
-}
-
-async fn named(conn: &mut PgConnection, name: String) -> Result<AgentId, Status> {
-    match agents::by_name(conn, &name).await.map_err(status::from_store)? {
-        Some(agent) => Ok(agent),
-        None => Err(unknown(conn, name).await),
-    }
-}
-
 async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
-    let landmarks = landmarks::list(conn).await.map_err(status::from_store)?;
-    let dimensions = settings::dimensions(conn).await.map_err(status::from_store)?;
-    let embedding = embeddings::latest(conn).await.map_err(status::from_store)?;
-    let fleet = agents::list(conn).await.map_err(status::from_store)?;
+    let landmarks = landmarks::list(conn).await?;
+    let dimensions = settings::dimensions(conn).await?;
+    let embedding = embeddings::latest(conn).await?;
+    let fleet = agents::list(conn).await?;
     Ok(Response::new(convert::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
 }

@@ -376,7 +376,7 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
     let redeemed = enrolments::redeem(&mut conn, &made.token, 5).await.expect("redeemed");
     assert_eq!((redeemed.name.as_str(), redeemed.country.as_str()), ("harbin-cernet", "CN"));
     let again = enrolments::redeem(&mut conn, &made.token, 5).await.expect_err("used");
-    assert_eq!(super::status::from_redeem(again).code(), Code::FailedPrecondition);
+    assert_eq!(Status::from(again).code(), Code::FailedPrecondition);
     let listed = desk.fleet().list_agents(v1::ListAgentsRequest::default()).await.expect("listed").into_inner();
     assert_eq!(listed.agents.len(), 1);
     assert!(!listed.agents[0].connected);

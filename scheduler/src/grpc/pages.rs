@@ -11,8 +11,6 @@ use crate::Scheduler;
 use crate::store;
 use crate::store::reports::{self, Key, Wanted};
 
-use super::status;
-
 /// Rows of the first page, that something is there at once, and of every other.
 const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
@@ -27,7 +25,7 @@ pub(super) fn messages(
     tokio::spawn(async move {
         if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
             // Nobody is left to tell when the reader has gone.
-            drop(sender.send(Err(status::from_store(error))).await);
+            drop(sender.send(Err(error.into())).await);
         }
     });
     ReceiverStream::new(receiver).flat_map(|page: Result<Vec<v1::AssignmentRow>, Status>| {

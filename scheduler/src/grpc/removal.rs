@@ -58,10 +58,10 @@ impl Removal {
             () = self.shutdown.cancelled() => return Err(status::stopping()),
             () = tokio::time::sleep(self.rest) => {}
         }
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         let Batch { id, name, .. } = &self.batch;
-        let step = removal::step(&mut tx, *id, name, self.place).await.map_err(status::from_change)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let step = removal::step(&mut tx, *id, name, self.place).await?;
+        store::commit(tx).await?;
         match step {
             Step::Removed(tasks, place) => (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST),
             Step::Waits => self.rest = WAIT,

@@ -10,14 +10,14 @@ use tokio::sync::Mutex;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::model::{AgentId, BatchId};
 use crate::plan::{self, Wanted};
+use crate::store;
 use crate::store::reports;
 use crate::store::throughput::{self, Grown, Scope};
-use crate::store::{self, agents, batches};
 
 use super::convert::{reports as asked, throughput as convert};
-use super::{pages, status};
+use super::status::Unknown;
+use super::{named, pages};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -44,13 +44,17 @@ impl ReportService for ReportDesk {
         request: Request<v1::AssignmentsRequest>,
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
         let request = request.into_inner();
-        let (states, reasons) = (asked::states(&request.states), asked::reasons(&request.reasons));
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let wanted = reports::Wanted {
-            batch: self.batch(request.batch).await?,
-            states: states.map_err(status::from_field)?,
-            reasons: reasons.map_err(status::from_field)?,
-            agent: self.agent(request.agent).await?,
+            batch: named::batch(&mut conn, &request.batch).await?.id,
+            states: asked::states(&request.states)?,
+            reasons: asked::reasons(&request.reasons)?,
+            agent: match request.agent.as_str() {
+                "" => None,
+                name => Some(named::former_agent(&mut conn, name).await?),
+            },
         };
+        drop(conn);
         let limit = Some(request.limit).filter(|limit| *limit > 0);
         Ok(Response::new(Box::pin(pages::messages(self.scheduler.clone(), wanted, limit))))
     }
@@ -60,10 +64,12 @@ impl ReportService for ReportDesk {
         request: Request<v1::AgentsReportRequest>,
     ) -> Result<Response<v1::AgentsReportResponse>, Status> {
         let v1::AgentsReportRequest { batch, agent, limit } = request.into_inner();
-        let batch = if batch.is_empty() { None } else { Some(self.batch(batch).await?) };
-        self.agent(agent.clone()).await?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agents = reports::agents(&mut conn, batch).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
+        if !agent.is_empty() {
+            named::former_agent(&mut conn, &agent).await?;
+        }
+        let agents = reports::agents(&mut conn, batch).await?;
         let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent == agent);
         let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
         Ok(Response::new(v1::AgentsReportResponse { agents, more }))
@@ -73,45 +79,27 @@ impl ReportService for ReportDesk {
         &self,
         request: Request<v1::ThroughputRequest>,
     ) -> Result<Response<v1::ThroughputResponse>, Status> {
-        let asked = convert::asked(request.into_inner()).map_err(status::from_field)?;
-        let batch = self.batch(asked.batch.clone()).await?;
-        let scope = Scope { batch, round: asked.round };
+        let asked = convert::asked(request.into_inner())?;
         // One moment for all of them: the slices are of the crawls that are summed up.
-        let mut tx = store::begin_snapshot(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &asked.batch).await?.id;
+        let scope = Scope { batch, round: asked.round };
         if let Some(round) = asked.round {
-            let newest = throughput::newest_round(&mut tx, batch).await.map_err(status::from_store)?;
+            let newest = throughput::newest_round(&mut tx, batch).await?;
             if newest.is_none_or(|newest| round > newest) {
                 let batch = asked.batch;
-                return Err(status::from_unknown(status::Unknown::Round { batch, round, newest }));
+                return Err(Unknown::Round { batch, round, newest }.into());
             }
         }
-        let report = Grown::read(&mut tx, scope, asked.slices).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let report = Grown::read(&mut tx, scope, asked.slices).await?;
+        store::commit(tx).await?;
         Ok(Response::new(report.into()))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
-        let wanted = Wanted::try_from(request.into_inner()).map_err(status::from_field)?;
+        let wanted = Wanted::try_from(request.into_inner())?;
         let turn = Arc::clone(&self.planning).lock_owned().await;
-        let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await.map_err(status::from_plan)?;
+        let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await?;
         Ok(Response::new(plan.into()))
-    }
-}
-
-impl ReportDesk {
-    async fn batch(&self, name: String) -> Result<BatchId, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let batch = batches::by_name(&mut conn, &name).await.map_err(status::from_store)?;
-        batch.map(|batch| batch.id).ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
-    }
-
-    /// The agent that is named, if one is.
-    async fn agent(&self, name: String) -> Result<Option<AgentId>, Status> {
-        if name.is_empty() {
-            return Ok(None);
-        }
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let agent = agents::show(&mut conn, &name).await.map_err(status::from_store)?;
-        agent.map(|agent| Some(agent.id)).ok_or_else(|| status::from_unknown(status::Unknown::Agent(name)))
     }
 }

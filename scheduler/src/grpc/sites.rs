@@ -17,7 +17,7 @@ use crate::gnp::Position;
 use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::site_list::SiteName;
 use crate::store::batch_changes::Extent;
-use crate::store::batches::{self, Batch, Progress};
+use crate::store::batches::{self, Progress};
 use crate::store::positions::Source;
 use crate::store::sites::Site;
 use crate::store::submissions::{self, Submission, SubmitError};
@@ -28,9 +28,9 @@ use crate::store::{
 use crate::throughput::Estimate;
 
 use super::convert::{explain as explained, sites as convert, timestamp};
+use super::named;
 use super::removal::Removal;
-use super::status;
-use super::status::Unknown;
+use super::status::{self, Unknown};
 
 /// The largest message taken: ten thousand of the longest names fit.
 const MAX_MESSAGE: usize = 4 << 20;
@@ -65,15 +65,15 @@ impl SiteService for SiteDesk {
         request: Request<Streaming<v1::SubmitRequest>>,
     ) -> Result<Response<v1::SubmitResponse>, Status> {
         let (submission, dry_run) = self.receive(request.into_inner()).await?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let submitted = submissions::submit(&mut tx, &submission).await.map_err(status::from_submit)?;
-        let warnings = unheard_of(&mut tx, &submission.batch).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let submitted = submissions::submit(&mut tx, &submission).await?;
+        let warnings = unheard_of(&mut tx, &submission.batch).await?;
         if dry_run {
             // The transaction takes everything back.
             return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
         }
-        planner::has_grown(&mut tx, submitted.added).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        planner::has_grown(&mut tx, submitted.added).await?;
+        store::commit(tx).await?;
         tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
         self.scheduler.wakes.measure.notify_one();
         self.scheduler.wakes.assign.notify_one();
@@ -84,8 +84,8 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::WatchBatchRequest>,
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let batch = known_batch(&mut conn, request.into_inner().batch).await?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
         Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
     }
 
@@ -94,12 +94,11 @@ impl SiteService for SiteDesk {
         request: Request<v1::CancelTasksRequest>,
     ) -> Result<Response<v1::CancelTasksResponse>, Status> {
         let v1::CancelTasksRequest { batch, sites, all } = request.into_inner();
-        let extent = convert::extent(&sites, all, "all").map_err(status::from_field)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let batch = known_batch(&mut tx, batch).await?;
-        let cancelled =
-            batch_changes::cancel(&mut tx, batch.id, &batch.name, &extent).await.map_err(status::from_change)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let extent = convert::extent(&sites, all, "all")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
+        let cancelled = batch_changes::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
+        store::commit(tx).await?;
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
         if cancelled.leases > 0 {
@@ -114,15 +113,14 @@ impl SiteService for SiteDesk {
         request: Request<v1::RetryTasksRequest>,
     ) -> Result<Response<v1::RetryTasksResponse>, Status> {
         let v1::RetryTasksRequest { batch, sites, failed } = request.into_inner();
-        let extent = convert::extent(&sites, failed, "failed").map_err(status::from_field)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let batch = known_batch(&mut tx, batch).await?;
+        let extent = convert::extent(&sites, failed, "failed")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
         if batch.removing {
-            return Err(status::from_submit(SubmitError::BeingRemoved(batch.name)));
+            return Err(SubmitError::BeingRemoved(batch.name).into());
         }
-        let retried =
-            batch_changes::retry(&mut tx, batch.id, &batch.name, &extent).await.map_err(status::from_change)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let retried = batch_changes::retry(&mut tx, batch.id, &batch.name, &extent).await?;
+        store::commit(tx).await?;
         tracing::info!(batch = batch.name, retried.tasks, "tasks go again");
         self.scheduler.wakes.measure.notify_one();
         self.scheduler.wakes.assign.notify_one();
@@ -133,10 +131,10 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListAlarmsRequest>,
     ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let asked = request.get_ref().limit;
         let limit = if asked == 0 { ALARMS_AT_MOST } else { asked.min(ALARMS_AT_MOST) };
-        let (alarms, total) = alarms::open(&mut conn, limit.cast_signed()).await.map_err(status::from_store)?;
+        let (alarms, total) = alarms::open(&mut conn, limit.cast_signed()).await?;
         Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
     }
 
@@ -145,15 +143,14 @@ impl SiteService for SiteDesk {
         request: Request<v1::ReopenSitesRequest>,
     ) -> Result<Response<v1::ReopenSitesResponse>, Status> {
         let v1::ReopenSitesRequest { sites: names, all } = request.into_inner();
-        let extent = convert::extent(&names, all, "all").map_err(status::from_field)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let extent = convert::extent(&names, all, "all")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         let meant = match extent {
             Extent::All => None,
             Extent::Sites(names) => Some(known_sites(&mut tx, &names).await?),
         };
-        let reopened = alarms::reopen(&mut tx, meant.as_deref()).await;
-        let (sites, tasks) = reopened.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let (sites, tasks) = alarms::reopen(&mut tx, meant.as_deref()).await?;
+        store::commit(tx).await?;
         tracing::info!(sites, tasks, "sites were reopened");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(v1::ReopenSitesResponse { sites, tasks }))
@@ -164,16 +161,15 @@ impl SiteService for SiteDesk {
         request: Request<v1::RemoveBatchRequest>,
     ) -> Result<Response<Self::RemoveBatchStream>, Status> {
         let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let batch = known_batch(&mut tx, batch).await?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
         let agents = if cancel {
-            let cancelled = batch_changes::cancel(&mut tx, batch.id, &batch.name, &Extent::All).await;
-            cancelled.map_err(status::from_change)?.agents
+            batch_changes::cancel(&mut tx, batch.id, &batch.name, &Extent::All).await?.agents
         } else {
             Vec::new()
         };
-        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await.map_err(status::from_remove)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await?;
+        store::commit(tx).await?;
         tracing::info!(batch = batch.name, tasks, "a batch is being removed");
         self.scheduler.wakes.wake_agents(agents);
         let removal = Removal::new(self.scheduler.clone(), self.shutdown.clone(), batch, tasks);
@@ -184,9 +180,9 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ListBatchesRequest>,
     ) -> Result<Response<v1::ListBatchesResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
         let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
-        let (listed, all) = batches::list(&mut conn, limit).await.map_err(status::from_store)?;
+        let (listed, all) = batches::list(&mut conn, limit).await?;
         let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
         let more = all.saturating_sub(u64::try_from(batches.len()).unwrap_or(u64::MAX));
         Ok(Response::new(v1::ListBatchesResponse { batches, more }))
@@ -196,29 +192,28 @@ impl SiteService for SiteDesk {
         &self,
         request: Request<v1::ShowBatchRequest>,
     ) -> Result<Response<v1::ShowBatchResponse>, Status> {
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let batch = known_batch(&mut conn, request.into_inner().batch).await?;
-        let progress = batches::progress(&mut conn, batch.id).await.map_err(status::from_store)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
+        let progress = batches::progress(&mut conn, batch.id).await?;
         let estimate = left(&mut conn, batch.id, &progress).await?;
         let progress = convert::progress(&progress, estimate);
-        let endings = batches::endings(&mut conn, batch.id).await.map_err(status::from_store)?;
-        let asked = constraints_of(&mut conn, batch.id).await.map_err(status::from_store)?;
+        let endings = batches::endings(&mut conn, batch.id).await?;
+        let asked = constraints_of(&mut conn, batch.id).await?;
         Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
     }
 
     async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
-        let name = convert::site_name(&request.get_ref().site).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
-        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
-        let measurements = sites::measurements(&mut conn, &site).await.map_err(status::from_store)?;
-        let placement = sites::placement(&mut conn, &site).await.map_err(status::from_store)?;
-        let tasks = sites::tasks(&mut conn, &site).await.map_err(status::from_store)?;
-        let verdict = verdicts::of_site(&mut conn, &site).await.map_err(status::from_store)?;
-        let sightings = sightings::of_site(&mut conn, &site).await.map_err(status::from_store)?;
-        let broken_off = alarms::of_site(&mut conn, site.id).await.map_err(status::from_store)?;
-        let position = position_of(&mut conn, &site).await.map_err(status::from_store)?;
-        let awaited = measurement_orders::awaited(&mut conn, &site).await.map_err(status::from_store)?;
+        let name = convert::site_name(&request.get_ref().site)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let site = named::site(&mut conn, &name).await?;
+        let measurements = sites::measurements(&mut conn, &site).await?;
+        let placement = sites::placement(&mut conn, &site).await?;
+        let tasks = sites::tasks(&mut conn, &site).await?;
+        let verdict = verdicts::of_site(&mut conn, &site).await?;
+        let sightings = sightings::of_site(&mut conn, &site).await?;
+        let broken_off = alarms::of_site(&mut conn, site.id).await?;
+        let position = position_of(&mut conn, &site).await?;
+        let awaited = measurement_orders::awaited(&mut conn, &site).await?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);
         Ok(Response::new(v1::ShowSiteResponse {
             sightings: sightings.into_iter().map(Into::into).collect(),
@@ -231,25 +226,24 @@ impl SiteService for SiteDesk {
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         let v1::ExplainRequest { site, batch, assignment_id } = request.into_inner();
-        let name = convert::site_name(&site).map_err(status::from_field)?;
-        let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-        let site = sites::find(&mut conn, &name).await.map_err(status::from_store)?;
-        let site = site.ok_or_else(|| status::from_unknown(Unknown::Site(name.to_string())))?;
-        let batch = if batch.is_empty() { None } else { Some(known_batch(&mut conn, batch).await?) };
+        let name = convert::site_name(&site)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let site = named::site(&mut conn, &name).await?;
+        let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?) };
         let at = assignment_id.map(AssignmentId::new);
         let of_batch = batch.as_ref().map(|batch| batch.id);
-        let tasks = explain::tasks(&mut conn, &site, of_batch, at).await.map_err(status::from_store)?;
+        let tasks = explain::tasks(&mut conn, &site, of_batch, at).await?;
         match (tasks.is_empty(), batch, assignment_id) {
-            (true, _, Some(number)) => return Err(status::from_unknown(Unknown::Choice { site: site.name, number })),
+            (true, _, Some(number)) => return Err(Unknown::Choice { site: site.name, number }.into()),
             (true, Some(batch), None) => {
-                return Err(status::from_unknown(Unknown::InBatch { batch: batch.name, site: site.name }));
+                return Err(Unknown::InBatch { batch: batch.name, site: site.name }.into());
             }
             _ => {}
         }
-        let choices = explain::choices(&mut conn, &tasks, at).await.map_err(status::from_store)?;
+        let choices = explain::choices(&mut conn, &tasks, at).await?;
         let batches: Vec<BatchId> = tasks.iter().map(|task| task.batch).collect();
-        let asked = constraints::of_batches(&mut conn, &batches).await.map_err(status::from_store)?;
-        let position = position_of(&mut conn, &site).await.map_err(status::from_store)?;
+        let asked = constraints::of_batches(&mut conn, &batches).await?;
+        let position = position_of(&mut conn, &site).await?;
         Ok(Response::new(v1::ExplainResponse {
             site_id: site.id.get(),
             site: site.name,
@@ -257,11 +251,6 @@ impl SiteService for SiteDesk {
             tasks: explained::tasks(tasks, &choices, &asked),
         }))
     }
-}
-
-async fn known_batch(conn: &mut PgConnection, name: String) -> Result<Batch, Status> {
-    let batch = batches::by_name(conn, &name).await.map_err(status::from_store)?;
-    batch.ok_or_else(|| status::from_unknown(status::Unknown::Batch(name)))
 }
 
 async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
@@ -289,8 +278,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let site = sites::find(conn, name).await.map_err(status::from_store)?;
-        let site = site.ok_or_else(|| status::from_unknown(status::Unknown::Site(name.to_string())))?;
+        let site = named::site(conn, name).await?;
         found.push(site.alias_of.map_or(site.id, |(keeper, _)| keeper));
     }
     Ok(found)
@@ -299,13 +287,13 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 impl SiteDesk {
     /// Reads a whole submission; nothing is stored before its end.
     async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
-        let header = convert::header(self.next(&mut stream).await?).map_err(status::from_field)?;
+        let header = convert::header(self.next(&mut stream).await?)?;
         let dry_run = header.dry_run;
-        let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl).map_err(status::from_field)?;
+        let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl)?;
         while let Some(request) = self.next(&mut stream).await? {
-            intake.take(request).map_err(status::from_field)?;
+            intake.take(request)?;
         }
-        Ok((intake.finish().map_err(status::from_field)?, dry_run))
+        Ok((intake.finish()?, dry_run))
     }
 
     async fn next(&self, stream: &mut Streaming<v1::SubmitRequest>) -> Result<Option<v1::SubmitRequest>, Status> {
@@ -321,7 +309,7 @@ async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> R
     if progress.open() == 0 {
         return Ok(None);
     }
-    throughput::left(conn, batch).await.map_err(status::from_store)
+    Ok(throughput::left(conn, batch).await?)
 }
 
 /// One operator following one batch.
@@ -372,8 +360,8 @@ impl Watch {
         }
         let due = Instant::now() >= self.estimate_at;
         let look = async {
-            let mut conn = self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))?;
-            let progress = batches::progress(&mut conn, self.batch).await.map_err(status::from_store)?;
+            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            let progress = batches::progress(&mut conn, self.batch).await?;
             let began = Instant::now();
             let left = if due { Some(left(&mut conn, self.batch, &progress).await?) } else { None };
             Ok((progress, left, began.elapsed()))

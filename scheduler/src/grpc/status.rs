@@ -5,7 +5,7 @@
 
 use std::io;
 
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::landmark_choice::ChoiceError;
 use crate::plan::PlanError;
@@ -65,26 +65,28 @@ pub enum Unknown {
 }
 
 /// `Unavailable` when the database is away, has no room or asks to try again, `Internal` otherwise.
-pub fn from_store(error: store::Error) -> Status {
-    let passing = match &error {
-        store::Error::Database(cause) => passes(cause),
-        store::Error::DiskFull(_) => {
-            let said = error.to_string();
-            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
-            return Status::unavailable(said);
+impl From<store::Error> for Status {
+    fn from(error: store::Error) -> Self {
+        let passing = match &error {
+            store::Error::Database(cause) => passes(cause),
+            store::Error::DiskFull(_) => {
+                let said = error.to_string();
+                tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "a request was refused");
+                return Self::unavailable(said);
+            }
+            store::Error::Inconsistent { .. }
+            | store::Error::Schema(_)
+            | store::Error::NewerSchema(_)
+            | store::Error::HalfRestored => false,
+        };
+        let chain = format!("{:#}", anyhow::Error::from(error));
+        if passing {
+            tracing::warn!(error = chain, "the database is away");
+            away()
+        } else {
+            tracing::error!(error = chain, "a request failed inside the scheduler");
+            failed()
         }
-        store::Error::Inconsistent { .. }
-        | store::Error::Schema(_)
-        | store::Error::NewerSchema(_)
-        | store::Error::HalfRestored => false,
-    };
-    let chain = format!("{:#}", anyhow::Error::from(error));
-    if passing {
-        tracing::warn!(error = chain, "the database is away");
-        away()
-    } else {
-        tracing::error!(error = chain, "a request failed inside the scheduler");
-        Status::internal("the scheduler failed: its log says why")
     }
 }
 
@@ -109,160 +111,116 @@ fn passes(cause: &sqlx::Error) -> bool {
     )
 }
 
-/// `Unauthenticated`, `PermissionDenied` for good, or what the store says.
-pub fn from_auth(error: AuthError) -> Status {
-    match error {
-        AuthError::Replaced { .. } => Status::permission_denied(error.to_string()),
-        AuthError::Missing
-        | AuthError::WrongOperatorToken
-        | AuthError::ReplacedOperatorToken(_)
-        | AuthError::WrongCredential
-        | AuthError::Removed(_) => Status::unauthenticated(error.to_string()),
-        AuthError::Store(error) => from_store(error),
-    }
-}
-
 /// `InvalidArgument`; the message names the field.
-#[expect(clippy::needless_pass_by_value, reason = "taken by map_err")]
-pub fn from_field(error: InvalidField) -> Status {
-    Status::invalid_argument(error.to_string())
+impl From<InvalidField> for Status {
+    fn from(error: InvalidField) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
 }
 
 /// `NotFound`; the message names what is missing.
-#[expect(clippy::needless_pass_by_value, reason = "taken by map_err")]
-pub fn from_unknown(error: Unknown) -> Status {
-    Status::not_found(error.to_string())
-}
-
-/// An unknown token is `NotFound`, one that was used or cannot be any more `FailedPrecondition`.
-pub fn from_redeem(error: RedeemError) -> Status {
-    match error {
-        RedeemError::Unknown => Status::not_found(error.to_string()),
-        RedeemError::Used { .. }
-        | RedeemError::Revoked { .. }
-        | RedeemError::Expired { .. }
-        | RedeemError::InUse(_) => Status::failed_precondition(error.to_string()),
-        RedeemError::Randomness(cause) => from_randomness(&cause),
-        RedeemError::Store(error) => from_store(error),
+impl From<Unknown> for Status {
+    fn from(error: Unknown) -> Self {
+        Self::not_found(error.to_string())
     }
 }
 
-/// `FailedPrecondition` for a name that gets no token.
-pub fn from_create(error: CreateError) -> Status {
-    match error {
-        CreateError::Refused(_) => Status::failed_precondition(error.to_string()),
-        CreateError::Randomness(cause) => from_randomness(&cause),
-        CreateError::Store(error) => from_store(error),
+/// Statuses of errors: an arm names the code, and the error's own sentence is the message. An error
+/// that merely wraps another returns that one's status.
+macro_rules! codes {
+    ($($error:ident { $($arms:tt)+ })+) => {$(
+        impl From<$error> for Status {
+            fn from(error: $error) -> Self {
+                use $error as E;
+                let code = match error { $($arms)+ };
+                Self::new(code, error.to_string())
+            }
+        }
+    )+};
+}
+
+codes! {
+    AuthError {
+        E::Missing | E::WrongOperatorToken | E::ReplacedOperatorToken(_) => Code::Unauthenticated,
+        E::WrongCredential | E::Removed(_) => Code::Unauthenticated,
+        E::Replaced { .. } => Code::PermissionDenied,
+        E::Store(error) => return error.into(),
     }
-}
-
-/// `NotFound` where there is no token, `FailedPrecondition` where it is not open.
-pub fn from_revoke(error: RevokeError) -> Status {
-    match error {
-        RevokeError::Unknown(_) => Status::not_found(error.to_string()),
-        RevokeError::Used { .. } | RevokeError::Expired { .. } => Status::failed_precondition(error.to_string()),
-        RevokeError::Store(error) => from_store(error),
+    RedeemError {
+        E::Unknown => Code::NotFound,
+        E::Used { .. } | E::Revoked { .. } | E::Expired { .. } | E::InUse(_) => Code::FailedPrecondition,
+        E::Randomness(cause) => return no_randomness(&cause),
+        E::Store(error) => return error.into(),
     }
-}
-
-/// `Internal`: the operating system gave no randomness.
-pub fn from_randomness(cause: &io::Error) -> Status {
-    tracing::error!(error = %cause, "the operating system gave no randomness");
-    Status::internal("the scheduler failed: its log says why")
-}
-
-/// `FailedPrecondition` for what contradicts the state, `InvalidArgument` for a key of another batch, `ResourceExhausted` for a full
-/// disk.
-pub fn from_submit(error: SubmitError) -> Status {
-    match error {
-        SubmitError::Policy(_) => Status::invalid_argument(error.to_string()),
-        SubmitError::NoContactUrl
-        | SubmitError::BeingRemoved(_)
-        | SubmitError::OtherStrategy { .. }
-        | SubmitError::Differs { .. } => Status::failed_precondition(error.to_string()),
-        SubmitError::KeyOfOtherBatch { .. } => Status::invalid_argument(error.to_string()),
+    CreateError {
+        E::Refused(_) => Code::FailedPrecondition,
+        E::Randomness(cause) => return no_randomness(&cause),
+        E::Store(error) => return error.into(),
+    }
+    RevokeError {
+        E::Unknown(_) => Code::NotFound,
+        E::Used { .. } | E::Expired { .. } => Code::FailedPrecondition,
+        E::Store(error) => return error.into(),
+    }
+    SubmitError {
+        E::Policy(_) | E::KeyOfOtherBatch { .. } => Code::InvalidArgument,
+        E::NoContactUrl | E::BeingRemoved(_) | E::OtherStrategy { .. } | E::Differs { .. } => Code::FailedPrecondition,
         // Trying again at once helps nobody, as it would when the database is away.
-        SubmitError::Store(error @ store::Error::DiskFull(_)) => {
-            Status::resource_exhausted(format!("{}; nothing was submitted", from_store(error).message()))
+        E::Store(error @ store::Error::DiskFull(_)) => {
+            return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }
-        SubmitError::Store(error) => from_store(error),
+        E::Store(error) => return error.into(),
+    }
+    PlanError {
+        E::UnknownAgent(_) | E::UnknownNear(_) => Code::NotFound,
+        E::Repeated(_) | E::Taken(_) | E::NoPart(..) | E::Strategy(_) => Code::InvalidArgument,
+        E::Unplaced { .. } | E::TooManySites(_) => Code::FailedPrecondition,
+        E::Stopping => Code::Unavailable,
+        E::WhatIf(cause) => return cause.into(),
+        E::Store(error) => return error.into(),
+    }
+    WhatIfError {
+        E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
+        E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
+        // What the store holds of an agent: no fault of the request.
+        cause @ E::Coordinate(_) => return store::Error::inconsistent("agent_placements", "coordinate", &cause).into(),
+    }
+    ChoiceError {
+        E::UnknownAgent(_) => Code::NotFound,
+        E::Repeated(_) | E::TooManyDimensions { .. } | E::TooFewAsked(_) => Code::InvalidArgument,
+        E::TooFewBeacons { .. } | E::MeshIncomplete { .. } | E::Elect { .. } => Code::FailedPrecondition,
+        E::Interrupted(_) => Code::Unavailable,
+        E::Store(error) => return error.into(),
+    }
+    ChangeError {
+        E::NotInBatch { .. } | E::Done { .. } => Code::FailedPrecondition,
+        E::Store(error) => return error.into(),
+    }
+    RemoveError {
+        E::Open { .. } => Code::FailedPrecondition,
+        E::Store(error) => return error.into(),
+    }
+    DrainError {
+        E::Unknown(_) | E::NotYet(_) => Code::NotFound,
+        E::Removed { .. } | E::HoldsLeases { .. } => Code::FailedPrecondition,
+        E::Store(error) => return error.into(),
+    }
+    OpenError {
+        E::Removed => Code::Unauthenticated,
+        E::Taken(_) => Code::Aborted,
+        E::Flapping { .. } => Code::ResourceExhausted,
+        E::Store(error) => return error.into(),
     }
 }
 
-/// `NotFound` for an unknown name, `InvalidArgument` for a request that contradicts itself, `FailedPrecondition` where too little is
-/// located or placed.
-pub fn from_plan(error: PlanError) -> Status {
-    match error {
-        PlanError::UnknownAgent(_) | PlanError::UnknownNear(_) => Status::not_found(error.to_string()),
-        PlanError::Repeated(_) | PlanError::Taken(_) | PlanError::NoPart(..) | PlanError::Strategy(_) => {
-            Status::invalid_argument(error.to_string())
-        }
-        PlanError::Unplaced { .. } | PlanError::TooManySites(_) => Status::failed_precondition(error.to_string()),
-        PlanError::WhatIf(cause) => match cause {
-            WhatIfError::Unforeseen(_) | WhatIfError::NobodyLeft(_) | WhatIfError::NothingToSuggest => {
-                Status::invalid_argument(cause.to_string())
-            }
-            WhatIfError::NoAgents(_) | WhatIfError::NoSites => Status::failed_precondition(cause.to_string()),
-            // What the store holds of an agent: no fault of who asks.
-            WhatIfError::Coordinate(_) => {
-                from_store(store::Error::inconsistent("agent_placements", "coordinate", &cause))
-            }
-        },
-        PlanError::Stopping => Status::unavailable(error.to_string()),
-        PlanError::Store(error) => from_store(error),
-    }
+fn no_randomness(cause: &io::Error) -> Status {
+    tracing::error!(error = %cause, "the operating system gave no randomness");
+    failed()
 }
 
-/// `NotFound` for an unknown agent, `InvalidArgument` for a request that contradicts itself, `FailedPrecondition` for a
-/// fleet that is not ready.
-pub fn from_choice(error: ChoiceError) -> Status {
-    match error {
-        ChoiceError::UnknownAgent(_) => Status::not_found(error.to_string()),
-        ChoiceError::Repeated(_) | ChoiceError::TooManyDimensions { .. } | ChoiceError::TooFewAsked(_) => {
-            Status::invalid_argument(error.to_string())
-        }
-        ChoiceError::TooFewBeacons { .. } | ChoiceError::MeshIncomplete { .. } | ChoiceError::Elect { .. } => {
-            Status::failed_precondition(error.to_string())
-        }
-        ChoiceError::Interrupted(_) => Status::unavailable(error.to_string()),
-        ChoiceError::Store(error) => from_store(error),
-    }
-}
-
-/// `FailedPrecondition`; the message names the sites.
-pub fn from_change(error: ChangeError) -> Status {
-    match error {
-        ChangeError::NotInBatch { .. } | ChangeError::Done { .. } => Status::failed_precondition(error.to_string()),
-        ChangeError::Store(error) => from_store(error),
-    }
-}
-
-/// `FailedPrecondition` for a batch that has not ended.
-pub fn from_remove(error: RemoveError) -> Status {
-    match error {
-        RemoveError::Open { .. } => Status::failed_precondition(error.to_string()),
-        RemoveError::Store(error) => from_store(error),
-    }
-}
-
-/// `NotFound` for an unknown agent, `FailedPrecondition` for one that was removed or holds leases.
-pub fn from_drain(error: DrainError) -> Status {
-    match error {
-        DrainError::Unknown(_) | DrainError::NotYet(_) => Status::not_found(error.to_string()),
-        DrainError::Removed { .. } | DrainError::HoldsLeases { .. } => Status::failed_precondition(error.to_string()),
-        DrainError::Store(error) => from_store(error),
-    }
-}
-
-/// `Unauthenticated` for an agent that was removed, `Aborted` for one whose place is taken, `ResourceExhausted` for one that
-/// flaps.
-pub fn from_open(error: OpenError) -> Status {
-    match error {
-        OpenError::Removed => Status::unauthenticated(error.to_string()),
-        OpenError::Taken(_) => Status::aborted(error.to_string()),
-        OpenError::Flapping { .. } => Status::resource_exhausted(error.to_string()),
-        OpenError::Store(error) => from_store(error),
-    }
+/// `Internal`: what went wrong is logged, and not sent.
+fn failed() -> Status {
+    Status::internal("the scheduler failed: its log says why")
 }
 
 /// How an agent is told that its session has ended: `Aborted` where another process took its place, `Unauthenticated` where

@@ -6,7 +6,7 @@ use tonic::Status;
 
 use super::manners;
 use super::stream::Session;
-use crate::grpc::{agent_convert as convert, status};
+use crate::grpc::agent_convert as convert;
 use crate::store::addresses::{self, Claimed};
 use crate::store::refusals::{self, Refusal};
 use crate::store::{self, checkpoints, leases, recalls, restores};
@@ -15,30 +15,28 @@ impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
         let convert::Released { task, token, crash, pause } = convert::release(release);
         let most = self.scheduler.config.lease.max_crashes;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let asked_for = crash.is_none()
-            && pause.is_none()
-            && recalls::release(&mut tx, self.agent, task, token).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let asked_for =
+            crash.is_none() && pause.is_none() && recalls::release(&mut tx, self.agent, task, token).await?;
         let released = match pause {
-            _ if asked_for => Ok(true),
-            Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await,
-            None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await,
+            _ if asked_for => true,
+            Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
+            None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        let released = released.map_err(status::from_store)?;
         // One of its own that was taken from it meanwhile is nothing to speak of.
-        let holder = leases::holder(&mut tx, task, token).await.map_err(status::from_store)?;
+        let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {
                 Some(_) => Refusal::ForeignLease,
                 None => {
-                    let floor = restores::floor(&mut tx).await.map_err(status::from_store)?;
+                    let floor = restores::floor(&mut tx).await?;
                     restores::blame(token.get(), floor, Refusal::ForgedToken)
                 }
             };
             let detail = format!("task {task}, token {token}: hands back {refusal}");
-            refusals::count(&mut tx, self.agent, refusal, &detail).await.map_err(status::from_store)?;
+            refusals::count(&mut tx, self.agent, refusal, &detail).await?;
         }
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        store::commit(tx).await?;
         if released {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
@@ -57,8 +55,7 @@ impl Session {
     pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
         let checkpoint = convert::checkpoint(checkpoint)?;
         let mut conn = self.connection().await?;
-        let saved = checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await;
-        if !saved.map_err(status::from_store)? {
+        if !checkpoints::save(&mut conn, self.agent, self.session, &checkpoint).await? {
             let (task, token) = (checkpoint.task, checkpoint.token);
             tracing::debug!(agent.name = self.name, task.id = %task, token = %token, "a checkpoint of a lease that is not held");
         }
@@ -70,10 +67,10 @@ impl Session {
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;
-        addresses::note_address(&mut *self.connection().await?, &claim).await.map_err(status::from_store)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let claimed = addresses::claim(&mut tx, &claim, cap).await.map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        addresses::note_address(&mut *self.connection().await?, &claim).await?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let claimed = addresses::claim(&mut tx, &claim, cap).await?;
+        store::commit(tx).await?;
         let reason = match claimed {
             Claimed::NotHeld => {
                 tracing::debug!(agent.name = self.name, task.id = %claim.task, "an address for a lease that is not held");

@@ -171,17 +171,15 @@ impl Session {
         let most = manners::most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
         if heartbeat.sequence > most {
             let detail = format!("heartbeat.sequence: {} when at most {most} can have been sent", heartbeat.sequence);
-            refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail)
-                .await
-                .map_err(status::from_store)?;
+            refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail).await?;
             return Err(Status::invalid_argument(detail));
         }
-        let renewed = sessions::renew(&mut conn, self.session, lifetime).await.map_err(status::from_store)?;
-        store::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await.map_err(status::from_store)?;
+        let renewed = sessions::renew(&mut conn, self.session, lifetime).await?;
+        store::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
         }
-        let contact_url = store::settings::contact_url(&mut conn).await.map_err(status::from_store)?;
+        let contact_url = store::settings::contact_url(&mut conn).await?;
         drop(conn);
         if !renewed {
             return Err(self.ended().await?);
@@ -197,7 +195,7 @@ impl Session {
     /// Takes note that the agent takes no lease, or does again: what it has not begun goes to others, or new work to it.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
-        let changed = sessions::pause(conn, self.session, reason.as_deref()).await.map_err(status::from_store)?;
+        let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
         // How full a disk is changes with every heartbeat; that it is full does not.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
@@ -212,11 +210,9 @@ impl Session {
 
     async fn record_measurement(&mut self, report: v1::MeasurementReport) -> Result<(), Status> {
         let answer = convert::measurement(report)?;
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
-        let recorded = measurements::record(&mut tx, self.agent, answer.order, &answer.report)
-            .await
-            .map_err(status::from_store)?;
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let recorded = measurements::record(&mut tx, self.agent, answer.order, &answer.report).await?;
+        store::commit(tx).await?;
         let wakes = &self.scheduler.wakes;
         match recorded {
             measurements::Recorded::Site(_) => {
@@ -238,7 +234,7 @@ impl Session {
     /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
-        let waiting = sessions::waiting(&mut conn, self.agent, self.session).await.map_err(status::from_store)?;
+        let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
         // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
         // another's by now.
@@ -277,21 +273,20 @@ impl Session {
 
     async fn hand_out(&mut self, waiting: sessions::Waiting) -> Result<(), Status> {
         let (mut orders, mut revoked, mut recalled, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut tx = store::begin(&self.scheduler.pool).await.map_err(status::from_store)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
         if waiting.orders {
-            let unsent = measurement_orders::take_unsent(&mut tx, self.agent, self.session).await;
-            orders = unsent.map_err(status::from_store)?;
+            orders = measurement_orders::take_unsent(&mut tx, self.agent, self.session).await?;
         }
         if waiting.revocations {
-            revoked = leases::take_revoked(&mut tx, self.session).await.map_err(status::from_store)?;
+            revoked = leases::take_revoked(&mut tx, self.session).await?;
         }
         if waiting.recalls {
-            recalled = recalls::take_unsent(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+            recalled = recalls::take_unsent(&mut tx, self.agent, self.session).await?;
         }
         if waiting.leases() {
-            grants = leases::grant(&mut tx, self.agent, self.session).await.map_err(status::from_store)?;
+            grants = leases::grant(&mut tx, self.agent, self.session).await?;
         }
-        tx.commit().await.map_err(|error| status::from_store(error.into()))?;
+        store::commit(tx).await?;
         // First: each makes room for what follows.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
@@ -328,7 +323,7 @@ impl Session {
         if again.is_empty() {
             return Ok(HashMap::new());
         }
-        checkpoints::of(&mut *self.connection().await?, &again).await.map_err(status::from_store)
+        Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
     }
 
     /// How large the sites of granted tasks were last, where their rate depends on it.
@@ -338,13 +333,13 @@ impl Session {
         if asked.is_empty() {
             return Ok(HashMap::new());
         }
-        store::outcomes::last_pages(&mut *self.connection().await?, &asked).await.map_err(status::from_store)
+        Ok(store::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
     }
 
     /// What the agent of a session that has ended is told.
     async fn ended(&self) -> Result<Status, Status> {
         let mut conn = self.connection().await?;
-        let cause = sessions::end_cause(&mut conn, self.session).await.map_err(status::from_store)?;
+        let cause = sessions::end_cause(&mut conn, self.session).await?;
         Ok(status::from_end(cause))
     }
 
@@ -364,8 +359,8 @@ impl Session {
         Ok(())
     }
 
-    pub(super) async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, Status> {
-        self.scheduler.pool.acquire().await.map_err(|error| status::from_store(error.into()))
+    pub(super) async fn connection(&self) -> Result<sqlx::pool::PoolConnection<sqlx::Postgres>, store::Error> {
+        store::acquire(&self.scheduler.pool).await
     }
 
     pub(super) async fn send(&self, response: v1::SessionResponse) -> Result<(), Status> {

@@ -139,7 +139,7 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
             }
         }
         Err(Failed::Broken(error)) => {
-            let status = status::from_store(error);
+            let status = Status::from(error);
             for waiting in batch {
                 let _heard = waiting.verdict.send(Verdict::Answered(Err(status.clone())));
             }
@@ -157,7 +157,7 @@ async fn conclude<R: Request>(
         Ok(Verdict::Answered(answer)) => answer,
         Ok(Verdict::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
             Ok(mut answers) => answers.pop().ok_or_else(status::away),
-            Err(Failed::Refused(error) | Failed::Broken(error)) => Err(status::from_store(error)),
+            Err(Failed::Refused(error) | Failed::Broken(error)) => Err(error.into()),
         },
         Err(_) => Err(status::away()),
     }
