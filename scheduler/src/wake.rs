@@ -78,17 +78,18 @@ impl Task {
     }
 }
 
-/// When the last signal came, of whatever kind.
+/// How many signals came, of whatever kind, and when the last did.
 #[derive(Debug)]
 struct Activity {
     began: Instant,
     /// Milliseconds after `began`.
     last: AtomicU64,
+    signals: AtomicU64,
 }
 
 impl Default for Activity {
     fn default() -> Self {
-        Self { began: Instant::now(), last: AtomicU64::new(0) }
+        Self { began: Instant::now(), last: AtomicU64::new(0), signals: AtomicU64::new(0) }
     }
 }
 
@@ -96,6 +97,7 @@ impl Activity {
     fn note(&self) {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
+        self.signals.fetch_add(1, Ordering::Relaxed);
     }
 
     fn quiet_for(&self) -> Duration {
@@ -191,6 +193,11 @@ impl Wakes {
     /// How long nothing was signalled, here or by another scheduler.
     pub fn quiet_for(&self) -> Duration {
         self.activity.quiet_for()
+    }
+
+    /// How many signals came, here or from another scheduler: while it is the same, whatever is signalled has not changed.
+    pub fn signals(&self) -> u64 {
+        self.activity.signals.load(Ordering::Relaxed)
     }
 
     /// Tells the sessions of these agents that orders or grants may wait for them, whichever scheduler they are at.

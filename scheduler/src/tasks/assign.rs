@@ -26,7 +26,7 @@ use crate::strategy::{self, Candidate, Choice, confidence};
 use super::admission::{Admission, Fate};
 use super::duty::OnDuty;
 use super::known::Known;
-use super::plan;
+use super::plan::Planner;
 use super::refined::Current;
 
 /// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
@@ -38,33 +38,35 @@ pub struct Assign {
     scheduler: OnDuty,
     /// Where the next look at addresses that are waited for begins.
     next_address: Mutex<Option<String>>,
+    pub(super) planner: Planner,
 }
 
 impl Assign {
     /// Chooses for this scheduler.
     pub fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler, next_address: Mutex::new(None) }
+        Self { scheduler, next_address: Mutex::new(None), planner: Planner::default() }
     }
 
     /// One pass: as many transactions as there are bounded batches waiting.
     pub async fn run_once(&self) -> anyhow::Result<()> {
-        self.say_whether_anybody_takes_work().await?;
+        let anybody = self.say_whether_anybody_takes_work().await?;
         // Before any row is locked: the first choice on a new map makes it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         self.release_held().await?;
         self.recall_unmet().await?;
         while self.withdraw_excluded().await? {}
         // What is withdrawn is chosen for at once, however much more there is to withdraw.
-        while self.withdraw_some().await? | self.choose_some(map.clone()).await? {}
-        plan::run(&self.scheduler, map).await
+        while self.withdraw_some().await? | (anybody && self.choose_some(map.clone()).await?) {}
+        if anybody { self.planner.run(&self.scheduler, map).await } else { Ok(()) }
     }
 
-    /// Says why nobody can be chosen for any task, where nobody can.
-    async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<()> {
+    /// Says why nobody can be chosen for any task, where nobody can. Returns whether somebody can.
+    async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let nobody = waits::nobody(&mut tx).await.context("look who takes work")?;
         waits::close(&mut tx, Stage::Choosing, nobody).await.context("say why tasks wait")?;
-        tx.commit().await.context("commit why tasks wait")
+        tx.commit().await.context("commit why tasks wait")?;
+        Ok(nobody.is_none())
     }
 
     /// Lets held tasks go on whose time or turn has come.
@@ -79,6 +81,7 @@ impl Assign {
         tx.commit().await.context("commit the tasks that go on")?;
         *next() = place;
         if due > 0 || admitted > 0 {
+            self.planner.forget();
             tracing::debug!(due, admitted, "held tasks go on");
         }
         Ok(())
@@ -133,6 +136,7 @@ impl Assign {
         let withdrawn = withdrawn.context("withdraw from the excluded")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
+            self.planner.forget();
             tracing::info!(withdrawn, "tasks of agents that constraints exclude by now are chosen for anew");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
@@ -147,6 +151,7 @@ impl Assign {
             .context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
+            self.planner.forget();
             tracing::info!(withdrawn, "tasks of agents that are gone, drain or hung up are chosen for anew");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))

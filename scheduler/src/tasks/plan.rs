@@ -2,12 +2,13 @@
 //!
 //! Only what would begin within [`schedule::AHEAD`] is assigned by a plan. The rest stays located and is planned anew in the next
 //! pass, with what the crawls taught that ended meanwhile: so the last sites of a batch go where they end soonest, and no queue is
-//! long where a prediction was wrong. The plan itself is `strategy::schedule`, pure.
+//! long where a prediction was wrong. A plan that decides nothing is kept until something is signalled, or a slot is about to be
+//! free. The plan itself is `strategy::schedule`, pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use sqlx::PgConnection;
@@ -37,23 +38,76 @@ const LISTED: usize = 3;
 /// Windows of one pass, at most: each takes as long as one. Of batches that fill more for agents that are busy the others' turn comes when
 /// those have less to wait for.
 const WINDOWS: usize = 8;
+/// How long a plan is kept at most. What changes it and is not signalled waits for this: a site that was measured anew, an hour of a quota
+/// that has passed, a signal that was lost.
+const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// One pass.
-pub(super) async fn run(scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
-    let mut seen = Seen::default();
-    for _ in 0..WINDOWS {
-        if !window(scheduler, map.clone(), &mut seen).await? {
-            break;
+/// Makes plans, and keeps the newest while another would come out the same.
+#[derive(Debug, Default)]
+pub(super) struct Planner {
+    kept: Mutex<Option<Kept>>,
+}
+
+/// A plan that moved no task.
+#[derive(Debug)]
+struct Kept {
+    /// Signals that had come before.
+    signals: u64,
+    /// When its first task is to be decided.
+    until: Instant,
+    seen: Seen,
+}
+
+impl Kept {
+    /// A plan that was begun then; `None` where it moved a task, or there was none: the next may move more.
+    fn new(signals: u64, began: Instant, seen: &Seen) -> Option<Self> {
+        let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
+        let until = began + first.min(KEPT_AT_MOST);
+        let kept = || Self { signals, until, seen: seen.clone() };
+        (!seen.moved && !seen.batches.is_empty()).then(kept)
+    }
+
+    fn stands(&self, signals: u64, now: Instant) -> bool {
+        self.signals == signals && now < self.until
+    }
+}
+
+impl Planner {
+    /// One pass.
+    pub(super) async fn run(&self, scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+        let (signals, now) = (scheduler.wakes.signals(), Instant::now());
+        let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
+        let seen = match stands {
+            Some(seen) => seen,
+            None => {
+                let mut seen = Seen::default();
+                for _ in 0..WINDOWS {
+                    if !window(scheduler, map.clone(), &mut seen).await? {
+                        break;
+                    }
+                }
+                *self.kept() = Kept::new(signals, now, &seen);
+                seen
+            }
+        };
+        if seen.idles {
+            straggle::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
         }
+        Ok(())
     }
-    if seen.idles {
-        straggle::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
+
+    /// Has the next pass make a plan: tasks that may be planned have changed.
+    pub(super) fn forget(&self) {
+        *self.kept() = None;
     }
-    Ok(())
+
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the windows of a pass have shown.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Seen {
     /// The batches whose tasks were planned.
     batches: BTreeSet<BatchId>,
@@ -61,6 +115,10 @@ struct Seen {
     wanted: BTreeSet<AgentId>,
     /// Whether anything was decided.
     decided: bool,
+    /// Whether a task was decided, held or taken by somebody else.
+    moved: bool,
+    /// When the first begins of those that were left undecided, from the plan.
+    first: Option<Duration>,
     /// Whether somebody has nothing to do but what is under way elsewhere: nothing was decided, and it may have nothing of what waits.
     idles: bool,
 }
@@ -81,6 +139,7 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
         return Ok(false);
     }
     let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
+    let read = waiting.len();
     seen.batches.extend(waiting.iter().map(|task| task.batch));
     let waiting = hold_broken(&mut tx, waiting).await?;
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
@@ -91,10 +150,10 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
-        let (decided, unsure) = sight.decided(&admission, confirming);
-        (sight, admission, decided, unsure)
+        let decisions = sight.decided(&admission, confirming);
+        (sight, admission, decisions)
     });
-    let (sight, mut admission, mut decided, mut unsure) = planned.await.context("plan")?;
+    let (sight, mut admission, Decisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
     let mut tx = scheduler.begin().await?;
     let tasks: Vec<TaskId> = sight.waiting.iter().map(|task| task.task).collect();
     let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
@@ -104,7 +163,7 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     let max_age = scheduler.config.measure.site_max_age;
     confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
     wanted |= !unsure.is_empty();
-    let chosen = sight.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
+    let (chosen, unmet) = sight.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
     tx.commit().await.context("commit planned tasks")?;
     tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
     if wanted {
@@ -113,6 +172,8 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     scheduler.wakes.wake_agents(chosen);
     // What waits now waits for slots that are taken. Who may have nothing of it has nothing else to do.
     seen.decided |= !decided.is_empty();
+    seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
+    seen.first = seen.first.into_iter().chain(first).min();
     seen.wanted.extend(sight.wanted(&admission));
     let spare = fleet.iter().any(|agent| !seen.wanted.contains(agent));
     seen.idles = spare && !seen.decided;
@@ -148,6 +209,16 @@ struct Decided {
     takes: Option<Duration>,
     /// Whether the agent is tried because it might be nearer than the best known.
     explores: bool,
+}
+
+/// What a plan comes to now.
+#[derive(Default)]
+struct Decisions {
+    decided: Vec<Decided>,
+    /// Sites that are confirmed while they wait, as they would for longer than that takes.
+    unsure: Vec<Wanted>,
+    /// When the first of the others begins, from now.
+    first: Option<Duration>,
 }
 
 /// Why a crawl goes on elsewhere that was asked for.
@@ -198,8 +269,8 @@ impl Sight {
         Ok(Self { waiting, facts, usual, candidates, crawls, recalled, frees, unsure, alarm })
     }
 
-    /// Records what is decided; returns the agents that got something. What is decided and finds its address full is held; what waits for
-    /// a slot has no place at its address yet.
+    /// Records what is decided; returns the agents that got something, and whether nobody gets some task. What is decided and finds its
+    /// address full is held; what waits for a slot has no place at its address yet.
     async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -207,7 +278,7 @@ impl Sight {
         cap: u32,
         decided: &[Decided],
         locked: &HashSet<TaskId>,
-    ) -> anyhow::Result<BTreeSet<AgentId>> {
+    ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
         let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
@@ -246,14 +317,13 @@ impl Sight {
             }
         }
         admission.set_aside(conn, &unmet).await?;
-        Ok(chosen)
+        Ok((chosen, !unmet.is_empty()))
     }
 
-    /// What the plan decides now: what would begin soon, and what no distance is known of. And the sites that are confirmed while they wait, as
-    /// they would for longer than that takes.
-    fn decided(&self, admission: &Admission, confirming: Duration) -> (Vec<Decided>, Vec<Wanted>) {
+    /// What the plan decides now: what would begin soon, and what no distance is known of.
+    fn decided(&self, admission: &Admission, confirming: Duration) -> Decisions {
         let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
-        let (mut decided, mut unsure) = (Vec::new(), Vec::new());
+        let Decisions { mut decided, mut unsure, mut first } = Decisions::default();
         for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
             if job.takes.iter().all(Option::is_none)
                 && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
@@ -268,12 +338,15 @@ impl Sight {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));
                 let explores = self.tried(planned.job, admission) == Some(choice.agent);
                 decided.push(Decided { job: planned.job, choice, takes, explores });
-            } else if self.unsure[planned.job] && planned.begins >= confirming {
+                continue;
+            }
+            first = first.into_iter().chain([planned.begins]).min();
+            if self.unsure[planned.job] && planned.begins >= confirming {
                 let Waiting { task, site, .. } = self.waiting[planned.job];
                 unsure.push(Wanted { task, site, patience: Some(confirming) });
             }
         }
-        (decided, unsure)
+        Decisions { decided, unsure, first }
     }
 
     /// The agents that may have any of what waits.
@@ -423,6 +496,53 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_plan_that_decides_nothing_is_kept_until_something_is_signalled(pool: PgPool) {
+        let trial = Trial::new(pool).await;
+        let agents = trial.connect(1).await;
+        let tasks = located(&trial, 5).await;
+        for (_, site) in &tasks {
+            trial.measured(*site, &[(agents[0].0, Some(10))]).await;
+        }
+        let assign = Assign::new(trial.plan());
+        let kept = || assign.planner.kept().as_ref().map(|kept| kept.until);
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
+        assert_eq!(kept(), None, "it decided something, so the next may");
+        trial.execute("update assignments set crawl_ms = 30000").await;
+        let before = Instant::now();
+        assign.run_once().await.expect("a pass");
+        let until = kept().expect("every slot is taken");
+        assert!((before + Duration::from_secs(28)..=Instant::now() + Duration::from_secs(29)).contains(&until));
+        assign.run_once().await.expect("a pass");
+        assert_eq!(kept(), Some(until), "and no other plan was made");
+        trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
+    }
+
+    #[test]
+    fn a_plan_stands_until_its_first_task_is_due_and_never_for_long() {
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let seen = |first: Option<Duration>, moved| Seen {
+            batches: [BatchId::new(1)].into(),
+            first,
+            moved,
+            ..Seen::default()
+        };
+        let kept = |first| Kept::new(7, began, &seen(first, false)).expect("kept");
+        for (first, lasts) in
+            [(Some(10 * second), 9 * second), (None, KEPT_AT_MOST), (Some(9999 * second), KEPT_AT_MOST)]
+        {
+            assert!(kept(first).stands(7, began + lasts - second / 10), "{first:?}");
+            assert!(!kept(first).stands(7, began + lasts), "{first:?}");
+            assert!(!kept(first).stands(8, began), "something was signalled");
+        }
+        assert!(!kept(Some(second / 2)).stands(7, began), "it is due now");
+        assert!(Kept::new(7, began, &seen(None, true)).is_none());
+        assert!(Kept::new(7, began, &Seen::default()).is_none(), "what comes is planned at once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_fills_a_window_for_one_agent_leaves_the_others_their_work(pool: PgPool) {
         let trial = Trial::new(pool).await;
         let agents = trial.connect(2).await;
@@ -487,7 +607,7 @@ mod tests {
                 unsure: vec![false],
                 alarm: None,
             };
-            let (decided, _) = sight.decided(&admission, Duration::from_secs(12));
+            let decided = sight.decided(&admission, Duration::from_secs(12)).decided;
             assert_eq!(decided[0].explores, decided[0].choice.agent == agents[1]);
             explored += usize::from(decided[0].explores);
         }

@@ -204,6 +204,8 @@ impl Trial {
 
     pub(super) async fn execute(&self, sql: &'static str) {
         sqlx::query(sql).execute(&self.scheduler.pool).await.expect("execute");
+        // As whoever changes something does.
+        self.scheduler.wakes.assign.notify_one();
     }
 
     pub(super) async fn count(&self, sql: &'static str) -> i64 {
