@@ -195,9 +195,8 @@ impl Assign {
                 continue;
             };
             let asked = standing.contains_key(&task.site);
-            let may_be = alarm.is_none() && task.former.is_none() && !asked;
-            if may_be && is_to_be_confirmed(task, &known, &candidates) && waits(&candidates, choice.agent) >= confirming
-            {
+            let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
+            if may_be && confidence::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
                 unsure.push(Wanted { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
@@ -224,11 +223,10 @@ impl Assign {
     }
 }
 
-/// Whether a task's site is to be confirmed if it has to wait for as long anyway: its distances are unsure. Of one that probably stands in
+/// Whether a task's site may be confirmed if it has to wait for as long anyway and its distances are unsure. Of one that probably stands in
 /// several places no measurement says which agent is nearest.
-pub(super) fn is_to_be_confirmed(task: &Waiting, known: &Known, candidates: &[Candidate]) -> bool {
-    let may_be = task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site);
-    may_be && confidence::unsure(candidates)
+pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
+    task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
 
 /// Waiting tasks, without those that wait for a confirmation.

@@ -21,8 +21,8 @@ use super::refined::{Current, Maps};
 
 /// What is known of the sites of one pass.
 pub(super) struct Known {
-    /// Per site on the map, what it predicts for each agent.
-    predicted: HashMap<SiteId, HashMap<AgentId, Predicted>>,
+    /// Per site on the map, what it predicts for each of the agents, in their order.
+    predicted: HashMap<SiteId, Vec<Option<Predicted>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     /// Sites that probably stand in several places.
     pub(super) suspicions: HashMap<SiteId, Suspicion>,
@@ -105,14 +105,15 @@ impl Known {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
-    /// The agents as candidates for one of the sites.
+    /// The agents for which it was read as candidates for one of the sites.
     pub(super) fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
         let mut candidates: Vec<Candidate> = agents
             .iter()
-            .map(|available| {
-                let predicted = predicted.and_then(|predicted| predicted.get(&available.agent));
+            .enumerate()
+            .map(|(place, available)| {
+                let predicted = predicted.and_then(|predicted| predicted.get(place).copied().flatten());
                 Candidate {
                     predicted: predicted.map(|predicted| predicted.rtt),
                     expected: predicted.and_then(|predicted| predicted.expected),
@@ -163,8 +164,8 @@ fn predict(
     placement: Placement,
     measured: &[(AgentId, Rtt)],
     agents: &[AgentId],
-) -> HashMap<AgentId, Predicted> {
+) -> Vec<Option<Predicted>> {
     let cloud = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
     let place = cloud.map_or_else(|| Place::Point(&map.embedding, placement), Place::Cloud);
-    agents.iter().filter_map(|&agent| Some((agent, place.predict(agent)?))).collect()
+    agents.iter().map(|&agent| place.predict(agent)).collect()
 }

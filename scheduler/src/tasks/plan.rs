@@ -5,36 +5,30 @@
 //! long where a prediction was wrong. A plan that decides nothing is kept until something is signalled, or a slot is about to be
 //! free. The plan itself is `strategy::schedule`, pure.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, ChoiceCause, Rtt, SiteId, Strategy, TaskId, Why};
-use crate::store::assignments::{self, Assignment, Pool, Waiting};
-use crate::store::confirmations::{Standing, Wanted};
-use crate::store::facts::{self, SiteFacts};
-use crate::store::loads::{self, Available, Held};
-use crate::store::recalls::{self, Recalled};
-use crate::store::{addresses, confirmations, quarantines};
-use crate::strategy::schedule::{self, Job, Planned};
-use crate::strategy::{self, Candidate, Choice, Crawl, Speed, explored};
+use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::assignments::{self, Pool};
+use crate::store::confirmations::Wanted;
+use crate::store::{confirmations, loads};
+use crate::strategy::{Candidate, Crawl, Speed, schedule};
 
 use super::admission::Admission;
-use super::assign::{Unconfirmed, draw_seed, fallback, hold_broken, hold_unconfirmed, is_to_be_confirmed};
+use super::assign::{Unconfirmed, hold_broken, hold_unconfirmed};
 use super::duty::OnDuty;
-use super::known::Known;
-use super::refined::{Current, Maps};
+use super::refined::Current;
 use super::straggle;
+use sight::{Decisions, Sight};
+
+mod sight;
 
 /// Tasks planned together: bounds a pass to a second, as the distances of a site take half a millisecond. Of a larger batch the oldest
 /// are planned first.
 const WINDOW: i64 = 500;
-/// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
-const LISTED: usize = 3;
 /// Windows of one pass, at most: each takes as long as one. Of batches that fill more for agents that are busy the others' turn comes when
 /// those have less to wait for.
 const WINDOWS: usize = 8;
@@ -144,13 +138,12 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     let waiting = hold_broken(&mut tx, waiting).await?;
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let fleet: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
-    let sight = Sight::read(&mut tx, &scheduler.maps, &admission, (waiting, &standing), agents, map).await?;
+    let (sight, ways) = Sight::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
     // No row is locked while the plan is made: that takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
-        let decisions = sight.decided(&admission, confirming);
+        let decisions = sight.decided(&admission, confirming, |task| ways.candidates(task));
         (sight, admission, decisions)
     });
     let (sight, mut admission, Decisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
@@ -175,252 +168,9 @@ async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) 
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();
     seen.wanted.extend(sight.wanted(&admission));
-    let spare = fleet.iter().any(|agent| !seen.wanted.contains(agent));
+    let spare = sight.agents.iter().any(|agent| !seen.wanted.contains(agent));
     seen.idles = spare && !seen.decided;
     Ok(spare && full)
-}
-
-/// What a plan is made from.
-struct Sight {
-    waiting: Vec<Waiting>,
-    facts: HashMap<TaskId, SiteFacts>,
-    /// Pages and bytes of a site of unknown size.
-    usual: Option<(u32, u64)>,
-    /// The agents as candidates, for each of the waiting.
-    candidates: Vec<Vec<Candidate>>,
-    /// Crawls of each one's site that are remembered.
-    crawls: Vec<usize>,
-    /// Those whose lease was asked for.
-    recalled: HashMap<TaskId, Recalled>,
-    /// When each agent's slots are free, in the order of the candidates.
-    frees: Vec<Vec<Duration>>,
-    /// Whether each one's site is to be confirmed if it has to wait anyway.
-    unsure: Vec<bool>,
-    /// Why distances are not trusted.
-    alarm: Option<String>,
-}
-
-/// A task whose agent is decided.
-struct Decided {
-    /// Which of the waiting.
-    job: usize,
-    choice: Choice,
-    /// How long the crawl is predicted to take.
-    takes: Option<Duration>,
-    /// Whether the agent is tried because it might be nearer than the best known.
-    explores: bool,
-}
-
-/// What a plan comes to now.
-#[derive(Default)]
-struct Decisions {
-    decided: Vec<Decided>,
-    /// Sites that are confirmed while they wait, as they would for longer than that takes.
-    unsure: Vec<Wanted>,
-    /// When the first of the others begins, from now.
-    first: Option<Duration>,
-}
-
-/// Why a crawl goes on elsewhere that was asked for.
-fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    ChoiceCause::TakenBack {
-        from: recalled.name.clone(),
-        remaining_ms: millis(recalled.here),
-        takes_ms: takes.map(millis),
-    }
-}
-
-impl Sight {
-    async fn read(
-        conn: &mut PgConnection,
-        maps: &Maps,
-        admission: &Admission,
-        (waiting, standing): (Vec<Waiting>, &HashMap<SiteId, Standing>),
-        agents: Vec<Available>,
-        map: Option<Arc<Current>>,
-    ) -> anyhow::Result<Self> {
-        let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
-        let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-        let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
-        let known = Known::read(conn, maps, &sites, &agents, map).await?;
-        let facts = facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
-        let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
-        let held = loads::held(conn).await.context("read what the agents hold")?;
-        let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
-        let recalled = recalls::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
-        let speeds = speeds(&crawls);
-        let candidates = waiting.iter().map(|task| with_speeds(known.candidates(task.site, &agents), &speeds));
-        let candidates: Vec<Vec<Candidate>> = candidates.collect();
-        let unsure = waiting.iter().zip(&candidates).map(|(task, among)| {
-            let among = admitted(admission, task.batch, among);
-            let may_be = alarm.is_none() && !recalled.contains_key(&task.task) && !standing.contains_key(&task.site);
-            may_be && is_to_be_confirmed(task, &known, &among)
-        });
-        let unsure = unsure.collect();
-        let mut held_by: HashMap<AgentId, Vec<Held>> = HashMap::new();
-        for one in held {
-            held_by.entry(one.agent).or_default().push(one);
-        }
-        let frees = agents.iter().map(|agent| frees(agent, held_by.get(&agent.agent).map_or(&[], Vec::as_slice)));
-        let frees = frees.collect();
-        let usual = facts::usual(&crawls);
-        let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        Ok(Self { waiting, facts, usual, candidates, crawls, recalled, frees, unsure, alarm })
-    }
-
-    /// Records what is decided; returns the agents that got something, and whether nobody gets some task. What is decided and finds its
-    /// address full is held; what waits for a slot has no place at its address yet.
-    async fn carry_out(
-        &self,
-        conn: &mut PgConnection,
-        admission: &mut Admission,
-        cap: u32,
-        decided: &[Decided],
-        locked: &HashSet<TaskId>,
-    ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
-        let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
-        let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
-        let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
-        for Decided { job, choice, takes, explores } in
-            decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
-        {
-            let task = &self.waiting[*job];
-            // A quota may have been used up by what was decided before.
-            if !admission.admits(task.batch, choice.agent) {
-                continue;
-            }
-            let fallback = fallback(task, choice.fallback.clone(), self.alarm.as_deref());
-            let exclusions = admission.exclusions(conn, task.batch).await?;
-            let admitted =
-                |all: &Vec<Candidate>| all.iter().filter(|one| admission.admits(task.batch, one.agent)).count();
-            let available = self.candidates.first().map_or(0, admitted);
-            let why = match self.recalled.get(&task.task) {
-                Some(recalled) => Why { cause: taken_back(recalled, *takes), ..Why::default() },
-                None if *explores => Why { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None },
-                None => Why { parted: task.parted.clone(), ..Why::default() },
-            };
-            admission.took(task.batch, choice.agent);
-            chosen.insert(choice.agent);
-            let choice = Choice { fallback, ..choice.clone() };
-            let assignment = Assignment::new(task.task, draw_seed(task), choice, why);
-            made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
-        }
-        assignments::insert(conn, &made).await.context("record assignments")?;
-        let nobody =
-            |task: &&Waiting, among: &[Candidate]| !among.iter().any(|one| admission.admits(task.batch, one.agent));
-        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
-        let decided: HashSet<TaskId> = tasks.into_iter().collect();
-        for (task, _) in self.waiting.iter().zip(&self.candidates).filter(|(task, among)| nobody(task, among)) {
-            if locked.contains(&task.task) && !decided.contains(&task.task) {
-                unmet.entry(task.batch).or_default().push(task.task);
-            }
-        }
-        admission.set_aside(conn, &unmet).await?;
-        Ok((chosen, !unmet.is_empty()))
-    }
-
-    /// What the plan decides now: what would begin soon, and what no distance is known of.
-    fn decided(&self, admission: &Admission, confirming: Duration) -> Decisions {
-        let jobs: Vec<Job> = (0..self.waiting.len()).map(|index| self.job(index, admission)).collect();
-        let Decisions { mut decided, mut unsure, mut first } = Decisions::default();
-        for (index, (task, job)) in self.waiting.iter().zip(&jobs).enumerate() {
-            if job.takes.iter().all(Option::is_none)
-                && let Some(choice) = self.draw(task, &admitted(admission, task.batch, &self.candidates[index]))
-            {
-                decided.push(Decided { job: index, choice, takes: None, explores: false });
-            }
-        }
-        for planned in schedule::plan(&jobs, &self.frees) {
-            if planned.begins <= schedule::AHEAD
-                && let Some(choice) = self.choice(&planned, &jobs[planned.job])
-            {
-                let takes = Some(planned.ends.saturating_sub(planned.begins));
-                let explores = self.tried(planned.job, admission) == Some(choice.agent);
-                decided.push(Decided { job: planned.job, choice, takes, explores });
-                continue;
-            }
-            first = first.into_iter().chain([planned.begins]).min();
-            if self.unsure[planned.job] && planned.begins >= confirming {
-                let Waiting { task, site, .. } = self.waiting[planned.job];
-                unsure.push(Wanted { task, site, patience: Some(confirming) });
-            }
-        }
-        Decisions { decided, unsure, first }
-    }
-
-    /// The agents that may have any of what waits.
-    fn wanted(&self, admission: &Admission) -> BTreeSet<AgentId> {
-        let batches: BTreeSet<BatchId> = self.waiting.iter().map(|task| task.batch).collect();
-        let there = self.candidates.first().into_iter().flatten().map(|one| one.agent);
-        there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
-    }
-
-    /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
-    /// batch excludes.
-    fn job(&self, index: usize, admission: &Admission) -> Job {
-        let candidates = &self.candidates[index];
-        let batch = self.waiting[index].batch;
-        let facts = self.facts.get(&self.waiting[index].task);
-        let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default().counted();
-        let farthest: Option<Rtt> =
-            candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
-        let tried = self.tried(index, admission);
-        let recalled = self.recalled.get(&self.waiting[index].task);
-        let takes = |one: &Candidate| {
-            let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
-            let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
-            may.then(|| work.takes(distance, one.speed))
-        };
-        let sized = facts.is_some_and(|facts| facts.size.is_some());
-        let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
-        // Not straight back to whom it was taken from, unless nobody else is left.
-        let back = recalled.and_then(|recalled| candidates.iter().position(|one| one.agent == recalled.from));
-        if let Some(back) = back
-            && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
-        {
-            takes[back] = None;
-        }
-        Job { takes, sized, waited: self.waiting[index].waited }
-    }
-
-    /// Now and then a site is only for an agent that might be nearer than the best known; one that was asked for is to end soon.
-    fn tried(&self, index: usize, admission: &Admission) -> Option<AgentId> {
-        let (task, candidates) = (self.waiting.get(index)?, self.candidates.get(index)?);
-        let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
-        let nearest = nearest.filter(|_| !self.recalled.contains_key(&task.task))?;
-        let tried = explored(nearest, candidates, *self.crawls.get(index)?, draw_seed(task))?.agent;
-        admission.admits(task.batch, tried).then_some(tried)
-    }
-
-    /// Any agent, as no distance is known or trusted.
-    fn draw(&self, task: &Waiting, among: &[Candidate]) -> Option<Choice> {
-        let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
-        let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
-        strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
-    }
-
-    /// The choice that a place in the plan is: its agent, and those that would end the crawl first by themselves.
-    fn choice(&self, planned: &Planned, job: &Job) -> Option<Choice> {
-        let candidates = &self.candidates[planned.job];
-        let taker = *candidates.get(planned.agent)?;
-        let ends = |agent: usize| {
-            let free = self.frees.get(agent)?.iter().min()?;
-            Some(free.saturating_add(job.takes.get(agent).copied().flatten()?))
-        };
-        let others = (0..candidates.len()).filter(|agent| *agent != planned.agent);
-        let mut others: Vec<(Duration, usize)> = others.filter_map(|agent| Some((ends(agent)?, agent))).collect();
-        others.sort_unstable();
-        others.truncate(LISTED - 1);
-        let listed = others.into_iter().filter_map(|(_, agent)| candidates.get(agent).copied());
-        let candidates = std::iter::once(taker).chain(listed).collect();
-        Some(Choice { agent: taker.agent, candidates, strategy: Strategy::EarliestFinish, fallback: None })
-    }
-}
-
-/// Those of the candidates that a batch does not exclude.
-fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
-    among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
 }
 
 /// How fast each agent's crawls go, by what they taught.
@@ -434,16 +184,6 @@ pub(super) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<Agent
     candidates
 }
 
-/// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.
-fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
-    let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
-    let mut under_way: Vec<Duration> =
-        held.iter().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
-    under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
-    let waiting: Vec<Duration> = held.iter().filter(|held| held.under_way.is_none()).map(takes).collect();
-    schedule::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
@@ -452,9 +192,8 @@ mod tests {
     use super::super::trial::Trial;
     use super::*;
     use crate::constraints::ConstraintsRequest;
-    use crate::model::WaitCause;
+    use crate::model::{SiteId, Strategy, WaitCause};
     use crate::store::{constraints, fixtures};
-    use crate::strategy::Spread;
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
@@ -575,43 +314,6 @@ mod tests {
         assert_eq!(trial.count(assigned).await, 2);
         let waits = "select count(*) from tasks where state = 'located'";
         assert_eq!(trial.count(waits).await, WINDOW + 26 - 4);
-    }
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_that_is_for_who_might_be_nearer_says_that_it_explores(pool: PgPool) {
-        let admission = Admission::read(&mut pool.acquire().await.expect("connect"), []).await.expect("read");
-        let agents = [AgentId::new(1), AgentId::new(2)];
-        let rtt = |millis| Rtt::try_from_millis_f64(millis).ok();
-        let known = Candidate { measured: rtt(20.0), ..Candidate::new(agents[0], 1) };
-        let unsure = Candidate { predicted: rtt(22.0), spread: Some(Spread::new(0.4)), ..Candidate::new(agents[1], 1) };
-        let mut explored = 0;
-        for task in 1..=40 {
-            let sight = Sight {
-                waiting: vec![Waiting {
-                    task: TaskId::new(task),
-                    site: SiteId::new(1),
-                    batch: BatchId::new(1),
-                    strategy: Strategy::EarliestFinish,
-                    unmeasured: None,
-                    choices: 0,
-                    former: None,
-                    parted: None,
-                    waited: Duration::ZERO,
-                }],
-                facts: HashMap::new(),
-                usual: None,
-                candidates: vec![vec![known, unsure]],
-                crawls: vec![2],
-                recalled: HashMap::new(),
-                frees: vec![vec![Duration::ZERO]; 2],
-                unsure: vec![false],
-                alarm: None,
-            };
-            let decided = sight.decided(&admission, Duration::from_secs(12)).decided;
-            assert_eq!(decided[0].explores, decided[0].choice.agent == agents[1]);
-            explored += usize::from(decided[0].explores);
-        }
-        assert!((10..=30).contains(&explored), "of 40, one in two: {explored}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
