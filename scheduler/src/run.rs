@@ -18,23 +18,11 @@ use crate::store;
 use crate::store::terms::Duty;
 use crate::tasks::{
     Period, assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks,
-    locate::Locate, measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust,
+    locate::Locate, measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust, trust::Trust,
 };
 use crate::tls::{self, ServerTls};
+use crate::wake::Task;
 
-/// How often each task looks without being woken.
-const MEASURE_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
-const FIT_PERIOD: Period = Period::Relaxed(Duration::from_secs(5));
-const LANDMARKS_PERIOD: Period = Period::Relaxed(Duration::from_secs(5));
-const LOCATE_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
-const CONFIRM_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
-const ASSIGN_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
-/// Twice a second: a task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle between two.
-const BALANCE_PERIOD: Period = Period::Relaxed(Duration::from_millis(500));
-/// An empty look by index, of an interval of an hour or more.
-const RECRAWL_PERIOD: Period = Period::Relaxed(Duration::from_secs(2));
-/// Seconds of a log that is kept for days matter to nobody.
-const PRUNE_PERIOD: Period = Period::Relaxed(Duration::from_secs(60));
 /// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
 const REAPS_PER_GRACE: u32 = 5;
 
@@ -53,7 +41,8 @@ pub async fn run(
     let stop = shutdown.child_token();
     let mut parts = Parts::new();
     let terms = Terms::new(&scheduler, &identity.scheduler_url);
-    spawn_tasks(&mut parts, &scheduler, &terms, &stop);
+    spawn_keepers(&mut parts, &scheduler, &terms, &stop);
+    spawn_jobs(&mut parts, &scheduler, &terms, &stop);
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
     if let Some(ServerTls { leaf, .. }) = tls {
         let leaf = leaf.keep(crate::up::now, tls::RENEWAL_PERIOD, stop.clone());
@@ -92,94 +81,93 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
 /// What `JoinSet` yields: which part ended, and how.
 type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-fn spawn_tasks(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
-    let reap_period = scheduler.config.lease.grace / REAPS_PER_GRACE;
-    let wakes = || Arc::clone(&scheduler.wakes);
-    let [reaping, fitting, planning] = [Duty::Reap, Duty::Fit, Duty::Plan].map(|duty| terms.on(duty, scheduler));
-    let (measure, locate) = (Measure::new(planning.clone()), Locate::new(planning.clone()));
-    let (confirm, assign) = (Confirm::new(planning.clone()), Assign::new(planning.clone()));
-    let (recrawl, balance) = (Recrawl::new(planning.clone()), Balance::new(planning));
-    let (fit, landmarks) = (Fit::new(fitting.clone()), Landmarks::new(fitting.clone()));
-    let (reap, prune, judge) = (Reap::new(reaping.clone()), Prune::new(reaping), trust::Trust::new(fitting));
-    let (options, w, s) = (scheduler.pool.connect_options(), wakes(), stop.clone());
-    parts.spawn(async move {
-        w.database.watch((*options).clone(), s).await;
-        ("database", Ok(()))
-    });
-    spawn_keepers(parts, scheduler, terms, stop);
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("landmarks", LANDMARKS_PERIOD, w.landmarks.here(), &w, s, || landmarks.run_once()).await;
-        ("landmarks", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("measure", MEASURE_PERIOD, w.measure.here(), &w, s, || measure.run_once()).await;
-        ("measure", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("fit", FIT_PERIOD, w.fit.here(), &w, s, || fit.run_once()).await;
-        ("fit", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("locate", LOCATE_PERIOD, w.locate.here(), &w, s, || locate.run_once()).await;
-        ("locate", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("confirm", CONFIRM_PERIOD, w.confirm.here(), &w, s, || confirm.run_once()).await;
-        ("confirm", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("assign", ASSIGN_PERIOD, w.assign.here(), &w, s, || assign.run_once()).await;
-        ("assign", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("reap", Period::Steady(reap_period), w.reap.here(), &w, s, || reap.run_once()).await;
-        ("reap", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("balance", BALANCE_PERIOD, &Notify::new(), &w, s, || balance.run_once()).await;
-        ("balance", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("recrawl", RECRAWL_PERIOD, &Notify::new(), &w, s, || recrawl.run_once()).await;
-        ("recrawl", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        run_periodic("prune", PRUNE_PERIOD, &Notify::new(), &w, s, || prune.run_once()).await;
-        ("prune", Ok(()))
-    });
-    let (w, s) = (wakes(), stop.clone());
-    parts.spawn(async move {
-        // Whoever needs a verdict at once asks for a review itself.
-        run_periodic("trust", Period::Relaxed(trust::PERIOD), &Notify::new(), &w, s, || judge.run_once()).await;
-        ("trust", Ok(()))
-    });
+/// What makes a background task look, which says its name and its duty.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    /// It is woken by its signal.
+    Woken(Task),
+    /// Its period alone makes it look.
+    Timed(&'static str, Duty),
 }
 
-/// What keeps this scheduler among the others: its duties, and the word between them.
+impl Job {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Woken(task) => task.name(),
+            Self::Timed(name, _) => name,
+        }
+    }
+
+    const fn duty(self) -> Duty {
+        match self {
+            Self::Woken(task) => task.duty(),
+            Self::Timed(_, duty) => duty,
+        }
+    }
+}
+
+/// Spawns jobs: each with what makes it look, and how often it looks without a signal.
+macro_rules! jobs {
+    (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($task:ident, $job:expr, $period:expr;)+) => {$(
+        let task = $task::new($terms.on($job.duty(), $scheduler));
+        let (wakes, stop) = (Arc::clone(&$scheduler.wakes), $stop.clone());
+        $parts.spawn(async move {
+            let never = Notify::new();
+            let wake = match $job {
+                Job::Woken(task) => wakes.signal(task).here(),
+                Job::Timed(..) => &never,
+            };
+            run_periodic($job.name(), $period, wake, &wakes, stop, || task.run_once()).await;
+            ($job.name(), Ok(()))
+        });
+    )+};
+}
+
+fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+    let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
+    let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
+    jobs! { (parts, scheduler, terms, stop);
+        Landmarks, Job::Woken(Task::Landmarks), relaxed(5_000);
+        Measure, Job::Woken(Task::Measure), relaxed(2_000);
+        Fit, Job::Woken(Task::Fit), relaxed(5_000);
+        Locate, Job::Woken(Task::Locate), relaxed(2_000);
+        Confirm, Job::Woken(Task::Confirm), relaxed(2_000);
+        Assign, Job::Woken(Task::Assign), relaxed(2_000);
+        Reap, Job::Woken(Task::Reap), reap;
+        // A task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle
+        // between two.
+        Balance, Job::Timed("balance", Duty::Plan), relaxed(500);
+        // An empty look by index, of an interval of an hour or more.
+        Recrawl, Job::Timed("recrawl", Duty::Plan), relaxed(2_000);
+        // Seconds of what is kept for days matter to nobody.
+        Prune, Job::Timed("prune", Duty::Reap), relaxed(60_000);
+        // Passes that need a verdict at once ask for a review themselves.
+        Trust, Job::Timed("trust", Duty::Fit), Period::Relaxed(trust::PERIOD);
+    }
+}
+
+/// What keeps this scheduler among the others: its duties, and the word between them; and what watches the
+/// database.
 fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
-    let (terms, w, s) = (terms.clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    let (options, wakes, stop) = of_each();
     parts.spawn(async move {
-        terms.keep(&w, s).await;
+        wakes.database.watch(options, stop).await;
+        ("database", Ok(()))
+    });
+    let (terms, (_, wakes, stop)) = (terms.clone(), of_each());
+    parts.spawn(async move {
+        terms.keep(&wakes, stop).await;
         ("terms", Ok(()))
     });
-    let (options, w, s) = (scheduler.pool.connect_options(), Arc::clone(&scheduler.wakes), stop.clone());
+    let (options, wakes, stop) = of_each();
     parts.spawn(async move {
-        w.tell_others((*options).clone(), s).await;
+        wakes.tell_others(options, stop).await;
         ("telling others", Ok(()))
     });
-    let (options, w, s) = (scheduler.pool.connect_options(), Arc::clone(&scheduler.wakes), stop.clone());
+    let (options, wakes, stop) = of_each();
     parts.spawn(async move {
-        w.hear_others((*options).clone(), s).await;
+        wakes.hear_others(options, stop).await;
         ("hearing others", Ok(()))
     });
 }

@@ -20,64 +20,6 @@ pub mod herald;
 
 use herald::{Herald, News};
 
-/// The background tasks that can be woken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Task {
-    /// Has things measured.
-    Measure,
-    /// Fits the map.
-    Fit,
-    /// Replaces lost landmarks.
-    Landmarks,
-    /// Locates sites.
-    Locate,
-    /// Has sites confirmed.
-    Confirm,
-    /// Chooses agents.
-    Assign,
-    /// Takes back what has run out.
-    Reap,
-    /// No task: a crawl that ends says that the scheduler is not quiet.
-    Crawls,
-}
-
-impl Task {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Measure,
-        Self::Fit,
-        Self::Landmarks,
-        Self::Locate,
-        Self::Confirm,
-        Self::Assign,
-        Self::Reap,
-        Self::Crawls,
-    ];
-
-    /// Its name, in logs and in what schedulers tell each other.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Measure => "measure",
-            Self::Fit => "fit",
-            Self::Landmarks => "landmarks",
-            Self::Locate => "locate",
-            Self::Confirm => "confirm",
-            Self::Assign => "assign",
-            Self::Reap => "reap",
-            Self::Crawls => "crawls",
-        }
-    }
-
-    /// The duty it belongs to.
-    pub const fn duty(self) -> Duty {
-        match self {
-            Self::Reap => Duty::Reap,
-            Self::Fit | Self::Landmarks => Duty::Fit,
-            Self::Measure | Self::Locate | Self::Confirm | Self::Assign | Self::Crawls => Duty::Plan,
-        }
-    }
-}
-
 /// How many signals came, of whatever kind, and when the last did.
 #[derive(Debug)]
 struct Activity {
@@ -128,59 +70,89 @@ impl Signal {
     }
 }
 
-/// One signal per background task, one per connected agent, and one that says whether there is a store to look at.
-#[derive(Debug)]
-pub struct Wakes {
-    /// Something may need measuring.
-    pub measure: Signal,
-    /// The mesh or the landmarks changed.
-    pub fit: Signal,
-    /// A landmark may be lost.
-    pub landmarks: Signal,
-    /// A site's measurements changed, or the embedding did.
-    pub locate: Signal,
-    /// A located task may need its site confirmed, or a confirmation have gone on.
-    pub confirm: Signal,
-    /// A task may need an agent.
-    pub assign: Signal,
-    /// A session may have ended.
-    pub reap: Signal,
-    /// A crawl has ended; no task waits for this.
-    pub crawls: Signal,
-    /// Whether the database answers.
-    pub database: Database,
-    herald: Arc<Herald>,
-    activity: Arc<Activity>,
-    /// Guards only the map itself: it is never held across an await.
-    agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-    /// How the other schedulers are dialled.
-    others: watch::Sender<Vec<String>>,
+/// The background tasks that can be woken: each with its signal, which is its name too, and its duty.
+macro_rules! tasks {
+    ($($(#[$doc:meta])* $task:ident $signal:ident $duty:ident,)+) => {
+        /// A background task that can be woken.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Task {
+            $($(#[$doc])* $task,)+
+        }
+
+        impl Task {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$task,)+];
+
+            /// Its name, in logs and in what schedulers tell each other.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$task => stringify!($signal),)+ }
+            }
+
+            /// The duty it belongs to.
+            pub const fn duty(self) -> Duty {
+                match self { $(Self::$task => Duty::$duty,)+ }
+            }
+        }
+
+        /// One signal per background task, one per connected agent, and one that says whether there is a
+        /// store to look at.
+        #[derive(Debug)]
+        pub struct Wakes {
+            $($(#[$doc])* pub $signal: Signal,)+
+            /// Whether the database answers.
+            pub database: Database,
+            herald: Arc<Herald>,
+            activity: Arc<Activity>,
+            /// Guards only the map itself: it is never held across an await.
+            agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
+            /// How the other schedulers are dialled.
+            others: watch::Sender<Vec<String>>,
+        }
+
+        impl Default for Wakes {
+            fn default() -> Self {
+                let (herald, activity) = (Arc::<Herald>::default(), Arc::<Activity>::default());
+                let signal = |task| {
+                    let (herald, activity) = (Arc::clone(&herald), Arc::clone(&activity));
+                    Signal { task, here: Notify::new(), herald, activity }
+                };
+                Self {
+                    $($signal: signal(Task::$task),)+
+                    database: Database::default(),
+                    agents: Mutex::default(),
+                    others: watch::Sender::default(),
+                    herald,
+                    activity,
+                }
+            }
+        }
+
+        impl Wakes {
+            /// The signal of one task.
+            pub const fn signal(&self, task: Task) -> &Signal {
+                match task { $(Task::$task => &self.$signal,)+ }
+            }
+        }
+    };
 }
 
-impl Default for Wakes {
-    fn default() -> Self {
-        let herald = Arc::new(Herald::default());
-        let activity = Arc::new(Activity::default());
-        let signal = |task| {
-            let (herald, activity) = (Arc::clone(&herald), Arc::clone(&activity));
-            Signal { task, here: Notify::new(), herald, activity }
-        };
-        Self {
-            measure: signal(Task::Measure),
-            fit: signal(Task::Fit),
-            landmarks: signal(Task::Landmarks),
-            locate: signal(Task::Locate),
-            confirm: signal(Task::Confirm),
-            assign: signal(Task::Assign),
-            reap: signal(Task::Reap),
-            crawls: signal(Task::Crawls),
-            database: Database::default(),
-            herald: Arc::clone(&herald),
-            activity: Arc::clone(&activity),
-            agents: Mutex::default(),
-            others: watch::Sender::default(),
-        }
-    }
+tasks! {
+    /// Something may need measuring.
+    Measure measure Plan,
+    /// The mesh or the landmarks changed.
+    Fit fit Fit,
+    /// A landmark may be lost.
+    Landmarks landmarks Fit,
+    /// A site's measurements changed, or the embedding did.
+    Locate locate Plan,
+    /// A located task may need its site confirmed, or a confirmation have gone on.
+    Confirm confirm Plan,
+    /// A task may need an agent.
+    Assign assign Plan,
+    /// A session may have ended.
+    Reap reap Reap,
+    /// A crawl has ended. No task waits for this: it says that the scheduler is not quiet.
+    Crawls crawls Plan,
 }
 
 impl Wakes {
@@ -215,7 +187,8 @@ impl Wakes {
     /// Wakes every task of a duty in this process.
     pub fn wake_duty(&self, duty: Duty) {
         self.activity.note();
-        Task::ALL.into_iter().filter(|task| task.duty() == duty).for_each(|task| self.signal(task).here.notify_one());
+        let of_duty = Task::ALL.iter().filter(|task| task.duty() == duty);
+        of_duty.for_each(|task| self.signal(*task).here.notify_one());
     }
 
     /// Takes note of who else is there, and of the duties that are this scheduler's.
@@ -246,19 +219,6 @@ impl Wakes {
         match news.agents() {
             None => agents.values().for_each(|notify| notify.notify_one()),
             Some(named) => named.iter().filter_map(|agent| agents.get(agent)).for_each(|notify| notify.notify_one()),
-        }
-    }
-
-    const fn signal(&self, task: Task) -> &Signal {
-        match task {
-            Task::Measure => &self.measure,
-            Task::Fit => &self.fit,
-            Task::Landmarks => &self.landmarks,
-            Task::Locate => &self.locate,
-            Task::Confirm => &self.confirm,
-            Task::Assign => &self.assign,
-            Task::Reap => &self.reap,
-            Task::Crawls => &self.crawls,
         }
     }
 }

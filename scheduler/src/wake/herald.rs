@@ -59,7 +59,7 @@ pub struct News {
 impl News {
     /// Everything and everybody.
     fn all() -> Self {
-        Self { tasks: Task::ALL.into(), agents: BTreeSet::new(), everybody: true }
+        Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
     }
 
     pub(super) fn tasks(&self) -> impl Iterator<Item = Task> {
@@ -103,7 +103,7 @@ impl FromStr for News {
         let known = || {
             let (tasks, agents) = text.split_once(';')?;
             let tasks = tasks.split(',').filter(|name| !name.is_empty());
-            let tasks = tasks.map(|name| Task::ALL.into_iter().find(|task| task.name() == name));
+            let tasks = tasks.map(|name| Task::ALL.iter().copied().find(|task| task.name() == name));
             let everybody = agents == "*";
             let agents = agents.split(',').filter(|id| !id.is_empty() && !everybody);
             let agents = agents.map(|id| id.parse().ok().map(AgentId::new));
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_longest_notice_fits_into_a_payload() {
-        let mut longest = News { tasks: Task::ALL.into(), ..News::default() };
+        let mut longest = News { tasks: Task::ALL.iter().copied().collect(), ..News::default() };
         (0..256).for_each(|id| longest.add(AgentId::new(i64::MAX - id)));
         assert!(longest.agents().is_some() && longest.to_string().len() < 8000, "{}", longest.to_string().len());
         longest.add(AgentId::new(1));
