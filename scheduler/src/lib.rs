@@ -69,3 +69,10 @@ pub struct Scheduler {
     /// The configuration, validated.
     pub config: Arc<config::Config>,
 }
+
+impl Scheduler {
+    /// One that has just begun, and knows no positions by address.
+    pub fn new(pool: PgPool, config: config::Config) -> Self {
+        Self { pool, wakes: Arc::default(), maps: Arc::default(), geoip: None, config: Arc::new(config) }
+    }
+}

@@ -30,7 +30,7 @@ use crate::postgres::PrivatePostgres;
 use crate::store::restores::{self, Restored};
 use crate::store::schedulers;
 use crate::tls::{self, ServerTls};
-use crate::{Scheduler, store, wake};
+use crate::{Scheduler, store};
 
 /// What the operator asked for.
 #[derive(Debug, Clone, Default)]
@@ -167,13 +167,7 @@ async fn serve(
     let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
     print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
 
-    let scheduler = Scheduler {
-        pool: pool.clone(),
-        wakes: Arc::new(wake::Wakes::default()),
-        maps: Arc::default(),
-        geoip,
-        config: Arc::new(config),
-    };
+    let scheduler = Scheduler { geoip, ..Scheduler::new(pool.clone(), config) };
     let wakes = Arc::clone(&scheduler.wakes);
     let served = tokio::select! {
         served = crate::run(scheduler, listener, tls, identity, shutdown) => served,

@@ -1,7 +1,6 @@
 //! The agents' stream, over real tonic on a socket and a real Postgres: what an agent meets on the wire.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_proto::v1;
@@ -12,7 +11,6 @@ use landfall_scheduler::grpc::Identity;
 use landfall_scheduler::secret::Secret;
 use landfall_scheduler::store::enrolments::{self, Name, Wanted};
 use landfall_scheduler::store::{agents, batch_changes, batches, settings};
-use landfall_scheduler::wake::Wakes;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -58,13 +56,7 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("address"));
         let config = Config { contact_url: Some("https://example.org/bot".into()), ..config };
-        let scheduler = Scheduler {
-            pool: pool.clone(),
-            wakes: Arc::new(Wakes::default()),
-            geoip: None,
-            maps: Arc::default(),
-            config: Arc::new(config),
-        };
+        let scheduler = Scheduler::new(pool.clone(), config);
         let identity = Identity { scheduler_url: url.clone(), ca_fingerprint: None };
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(landfall_scheduler::run(scheduler, listener, None, identity, shutdown.clone()));

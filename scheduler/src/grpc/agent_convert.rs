@@ -6,11 +6,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use landfall_proto::v1;
 use tonic::Status;
 
-use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig, Metric};
+use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
 use crate::explain;
 use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId};
 use crate::naming;
@@ -25,7 +24,7 @@ use crate::store::recalls::Order as Recall;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
-use super::convert::reach;
+use super::convert::{duration, moment, plain, reach};
 
 mod crawls;
 
@@ -128,7 +127,7 @@ pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &Conf
     let common = v1::MeasureOrder {
         order_id: order.id.get(),
         timeout: Some(duration(config.sample_timeout)),
-        metric: metric(config.metric).into(),
+        metric: v1::DistanceMetric::from(config.metric).into(),
         ..v1::MeasureOrder::default()
     };
     let order = match order.target {
@@ -154,14 +153,6 @@ pub(super) fn measure_order(order: Order, config: &MeasureConfig, confirm: &Conf
         },
     };
     respond(v1::session_response::Message::Measure(order))
-}
-
-const fn metric(metric: Metric) -> v1::DistanceMetric {
-    match metric {
-        Metric::Ttfb => v1::DistanceMetric::Ttfb,
-        Metric::Connect => v1::DistanceMetric::Connect,
-        Metric::Icmp => v1::DistanceMetric::Icmp,
-    }
 }
 
 pub(super) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
@@ -253,7 +244,7 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Op
     let ending = ending(&report)?;
     let started_at = report
         .started_at
-        .and_then(|at| DateTime::<Utc>::from_timestamp(at.seconds, u32::try_from(at.nanos).ok()?))
+        .and_then(moment)
         .ok_or_else(|| Status::invalid_argument("started_at: missing or out of range"))?;
     let duration = plain(report.duration).ok_or_else(|| Status::invalid_argument("duration: missing or negative"))?;
     let report_rtt = rtt(report.rtt);
@@ -278,20 +269,11 @@ pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Op
 fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     match report.kind() {
         v1::OutcomeKind::Complete => Ok(Ending::Complete),
-        v1::OutcomeKind::Blocked => Ok(Ending::Blocked(match report.blocked_by() {
-            v1::BlockedBy::Robots => Some(Blocker::Robots),
-            v1::BlockedBy::Guard => Some(Blocker::Guard),
-            v1::BlockedBy::Breaker => Some(Blocker::Breaker),
-            v1::BlockedBy::Unspecified => None,
-        })),
+        v1::OutcomeKind::Blocked => Ok(Ending::Blocked(Blocker::try_from(report.blocked_by()).ok())),
         v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable(trouble(report.trouble()))),
-        v1::OutcomeKind::Truncated => match report.budget() {
-            v1::Budget::Pages => Ok(Ending::Truncated(Budget::Pages)),
-            v1::Budget::Bytes => Ok(Ending::Truncated(Budget::Bytes)),
-            v1::Budget::Duration => Ok(Ending::Truncated(Budget::Duration)),
-            v1::Budget::Depth => Ok(Ending::Truncated(Budget::Depth)),
-            v1::Budget::Unspecified => Err(Status::invalid_argument("budget: missing in a truncated outcome")),
-        },
+        v1::OutcomeKind::Truncated => Budget::try_from(report.budget())
+            .map(Ending::Truncated)
+            .map_err(|_| Status::invalid_argument("budget: missing in a truncated outcome")),
         v1::OutcomeKind::Unspecified => Err(Status::invalid_argument("kind: missing or unknown")),
     }
 }
@@ -341,15 +323,6 @@ pub(super) fn enrolled(redeemed: Redeemed) -> v1::EnrolResponse {
 
 fn respond(message: v1::session_response::Message) -> v1::SessionResponse {
     v1::SessionResponse { message: Some(message) }
-}
-
-/// A configured duration for the wire; configuration bounds keep it far below the type's limit.
-fn duration(value: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
-}
-
-fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
-    value.and_then(|duration| Duration::try_from(duration).ok())
 }
 
 fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {

@@ -23,6 +23,7 @@ pub(super) mod reach;
 pub(super) mod reports;
 pub(super) mod sites;
 pub(super) mod throughput;
+mod words;
 
 /// A field of a request that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -72,9 +73,24 @@ fn bounded(
     }
 }
 
-fn duration(value: Duration) -> prost_types::Duration {
+pub(super) fn duration(value: Duration) -> prost_types::Duration {
     // Only durations beyond 292 billion years do not fit.
     prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
+}
+
+/// A duration from the wire; none when absent or negative.
+pub(super) fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
+    value.and_then(|value| Duration::try_from(value).ok())
+}
+
+/// How many, as messages count.
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+/// The same where a million are nothing.
+pub(super) fn whole(of: usize) -> u64 {
+    u64::try_from(of).unwrap_or(u64::MAX)
 }
 
 fn rtt(value: Option<Rtt>) -> Option<prost_types::Duration> {
@@ -84,4 +100,9 @@ fn rtt(value: Option<Rtt>) -> Option<prost_types::Duration> {
 pub(super) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp {
     let nanos = i32::try_from(value.timestamp_subsec_nanos()).unwrap_or_default();
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
+}
+
+/// A moment from the wire; none out of range.
+pub(super) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)
 }

@@ -66,13 +66,7 @@ impl Desk {
         drop(conn);
         // Nobody renews a term here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
-        let scheduler = Scheduler {
-            pool: pool.clone(),
-            wakes: Arc::default(),
-            maps: Arc::default(),
-            geoip: None,
-            config: Arc::new(config),
-        };
+        let scheduler = Scheduler::new(pool.clone(), config);
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

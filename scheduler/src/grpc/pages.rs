@@ -11,6 +11,8 @@ use crate::Scheduler;
 use crate::store;
 use crate::store::reports::{self, Key, Wanted};
 
+use super::convert::whole;
+
 /// Rows of the first page, that something is there at once, and of every other.
 const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
@@ -48,7 +50,7 @@ async fn read(
         size = size.min(left);
         let mut conn = scheduler.pool.acquire().await?;
         let rows = reports::assignments(&mut conn, wanted, after, i64::try_from(size).unwrap_or(i64::MAX)).await?;
-        let read = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+        let read = whole(rows.len());
         let Some(last) = rows.last() else { return Ok(()) };
         after = last.key;
         left -= read;

@@ -27,7 +27,7 @@ use crate::store::{
 };
 use crate::throughput::Estimate;
 
-use super::convert::{explain as explained, sites as convert, timestamp};
+use super::convert::{explain as explained, sites as convert, timestamp, whole};
 use super::named;
 use super::removal::Removal;
 use super::status::{self, Unknown};
@@ -184,7 +184,7 @@ impl SiteService for SiteDesk {
         let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
         let (listed, all) = batches::list(&mut conn, limit).await?;
         let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
-        let more = all.saturating_sub(u64::try_from(batches.len()).unwrap_or(u64::MAX));
+        let more = all.saturating_sub(whole(batches.len()));
         Ok(Response::new(v1::ListBatchesResponse { batches, more }))
     }
 

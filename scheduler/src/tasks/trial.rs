@@ -1,6 +1,5 @@
 //! A small fleet on a real database, for the tests of the tasks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -15,7 +14,6 @@ use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Re
 use crate::store::sessions::{self, Registration};
 use crate::store::terms::Duty;
 use crate::store::{fixtures, landmarks, waits};
-use crate::wake::Wakes;
 
 use super::duty::{OnDuty, Terms};
 
@@ -35,13 +33,7 @@ impl Trial {
 
     /// One that has no duty yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
-        let scheduler = Scheduler {
-            pool,
-            wakes: Arc::new(Wakes::default()),
-            maps: Arc::default(),
-            geoip: None,
-            config: Arc::new(config),
-        };
+        let scheduler = Scheduler::new(pool, config);
         let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms }
     }

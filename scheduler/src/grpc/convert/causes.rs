@@ -1,94 +1,18 @@
-//! Causes on the wire: words as enums, and what there is to say of each.
+//! Causes on the wire, with what there is to say of each.
 
 use std::time::Duration;
 
 use landfall_proto::v1;
 
-use super::duration;
+use super::{count, duration, plain};
 use crate::explain::{About, Wait};
-use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, UnmetCause, WaitCause, Why};
-
-/// Says that an enum of the wire has the values of one of the core, and none that the core does not know.
-macro_rules! same {
-    ($name:ident { $($value:ident),+ $(,)? }) => {
-        impl From<$name> for v1::$name {
-            fn from(word: $name) -> Self {
-                match word {
-                    $($name::$value => Self::$value,)+
-                }
-            }
-        }
-
-        impl TryFrom<v1::$name> for $name {
-            /// It is unspecified.
-            type Error = v1::$name;
-
-            fn try_from(word: v1::$name) -> Result<Self, v1::$name> {
-                match word {
-                    v1::$name::Unspecified => Err(word),
-                    $(v1::$name::$value => Ok(Self::$value),)+
-                }
-            }
-        }
-    };
-}
-
-same!(WaitCause {
-    Turn,
-    Measurements,
-    Choice,
-    Planned,
-    NoAgent,
-    NobodyTakesWork,
-    NoLandmarks,
-    LandmarksAway,
-    NobodyBelieved,
-    NoMap,
-    Confirming,
-    Address,
-    Pause,
-    Breaker,
-    Unmet
-});
-same!(UnmetCause { Excluded, TakeNoWork });
-same!(FallbackCause {
-    NoDistance,
-    NoAddress,
-    NothingShared,
-    NoSuffix,
-    NoPosition,
-    NoAgentPosition,
-    NoMap,
-    NobodyMeasured,
-    Unmeasured,
-    UntrustedMap
-});
-same!(Parting {
-    Lost,
-    Restarted,
-    Reconnected,
-    Replaced,
-    Left,
-    Removed,
-    Restored,
-    Crashed,
-    HandedBack,
-    Drained,
-    WaitedAway,
-    WaitedRemoved,
-    WaitedDrained,
-    WaitedPaused,
-    WaitedHungUp,
-    WaitedExcluded
-});
-same!(Gain { BeginsAtOnce, EndsSooner, Nearer });
+use crate::model::{ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Why};
 
 impl From<&Wait> for v1::Wait {
     fn from(wait: &Wait) -> Self {
         let cause = v1::WaitCause::from(wait.cause).into();
         let mut message = Self { cause, about: wait.about.text(), ..Self::default() };
         if let About::Constraints(_, nobody) = &wait.about {
-            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
             message.unmet = v1::UnmetCause::from(nobody.cause).into();
             message.fleet = count(nobody.excluded.fleet);
             let by = nobody.excluded.by.iter();
@@ -143,9 +67,7 @@ impl TryFrom<v1::Why> for Why {
     type Error = i32;
 
     fn try_from(why: v1::Why) -> Result<Self, i32> {
-        let millis = |time: Option<prost_types::Duration>| {
-            time.and_then(|time| Duration::try_from(time).ok()).and_then(|time| u64::try_from(time.as_millis()).ok())
-        };
+        let millis = |time| plain(time).and_then(|time| u64::try_from(time.as_millis()).ok());
         let fallback = FallbackCause::try_from(why.fallback()).ok();
         let how = Parting::try_from(why.parted()).ok();
         let cause = match why.cause() {
@@ -175,6 +97,7 @@ impl TryFrom<v1::Why> for Why {
 mod tests {
     use super::*;
     use crate::constraints::{Constraints, Exclusion, Nobody};
+    use crate::model::WaitCause;
 
     #[test]
     fn every_cause_is_the_same_after_it_was_sent() {

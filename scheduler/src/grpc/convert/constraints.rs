@@ -12,9 +12,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     /// Each value is within its bounds.
     fn try_from(asked: v1::Constraints) -> Result<Self, InvalidField> {
         let unmet = match v1::Unmet::try_from(asked.unmet) {
-            Ok(v1::Unmet::Unspecified) => None,
-            Ok(v1::Unmet::Wait) => Some(Unmet::Wait),
-            Ok(v1::Unmet::Fail) => Some(Unmet::Fail),
+            Ok(unmet) => Unmet::try_from(unmet).ok(),
             Err(_) => return Err(InvalidField::new("constraints.unmet", "neither wait nor fail")),
         };
         let v1::Constraints { countries, carriers, tags, bytes_per_day, .. } = asked;
@@ -26,11 +24,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
 /// What is asked of the agents, or whole constraints.
 impl From<ConstraintsRequest> for v1::Constraints {
     fn from(asked: ConstraintsRequest) -> Self {
-        let unmet = match asked.unmet {
-            None => v1::Unmet::Unspecified,
-            Some(Unmet::Wait) => v1::Unmet::Wait,
-            Some(Unmet::Fail) => v1::Unmet::Fail,
-        };
+        let unmet = asked.unmet.map_or(v1::Unmet::Unspecified, Into::into);
         let ConstraintsRequest { countries, carriers, tags, bytes_per_day, .. } = asked;
         Self { countries, carriers, tags, bytes_per_day, unmet: unmet.into() }
     }

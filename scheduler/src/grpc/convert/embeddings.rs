@@ -10,7 +10,7 @@ use crate::model::AgentId;
 use crate::store::agents::Agent;
 use crate::store::embeddings::Epoch;
 
-use super::{InvalidField, bounded, duration, rtt, timestamp};
+use super::{InvalidField, bounded, count, duration, rtt, timestamp};
 
 /// Pairs shown of those explained worst.
 const WORST: usize = 10;
@@ -64,11 +64,7 @@ impl Names {
     }
 
     fn error(&self, of: AgentQuality) -> v1::AgentError {
-        v1::AgentError {
-            agent: self.name(of.agent),
-            median_error: of.median_error,
-            distances: u32::try_from(of.distances).unwrap_or(u32::MAX),
-        }
+        v1::AgentError { agent: self.name(of.agent), median_error: of.median_error, distances: count(of.distances) }
     }
 
     /// What is shown of the newest embedding.

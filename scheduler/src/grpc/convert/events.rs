@@ -7,7 +7,7 @@ use crate::model::{Incarnation, LeaseToken, SessionId};
 use crate::site_list::SiteName;
 use crate::store::events::{Event, KINDS};
 
-use super::{InvalidField, timestamp};
+use super::{InvalidField, moment, timestamp};
 
 /// Events of the past that may be asked for at once; each waits in memory, some 200 bytes.
 const MOST_NEWEST: u32 = 10_000;
@@ -32,13 +32,9 @@ pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, Inva
     if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
         return Err(InvalidField::new("kinds", format!("there is no '{kind}': there are {}", KINDS.join(", "))));
     }
-    let moment = |since: prost_types::Timestamp| {
-        let nanos = u32::try_from(since.nanos).ok();
-        let moment = nanos.and_then(|nanos| DateTime::from_timestamp(since.seconds, nanos));
-        moment.ok_or_else(|| InvalidField::new("since", "no moment"))
-    };
+    let since = |since| moment(since).ok_or_else(|| InvalidField::new("since", "no moment"));
     Ok(Wanted {
-        since: request.since.map(moment).transpose()?,
+        since: request.since.map(since).transpose()?,
         kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
         batch: some(request.batch),
         site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,

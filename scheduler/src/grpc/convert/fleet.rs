@@ -14,9 +14,9 @@ use crate::landmark_choice::Explained;
 use crate::model::AgentId;
 use crate::naming;
 use crate::secret::SecretHash;
-use crate::store::agents::{Agent, ServiceState};
+use crate::store::agents::Agent;
 use crate::store::drains::Drained;
-use crate::store::enrolments::{Enrolment, Name, State, Token, Wanted};
+use crate::store::enrolments::{Enrolment, Name, Token, Wanted};
 use crate::store::events::Event;
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 use crate::store::leases::Held;
@@ -24,7 +24,7 @@ use crate::store::refusals::Count;
 use crate::store::sessions::Standing;
 use crate::strategy::LoadLevel;
 
-use super::{InvalidField, agent_name, bounded, duration, line, rtt, timestamp};
+use super::{InvalidField, agent_name, bounded, count, duration, line, rtt, timestamp};
 
 /// How long an enrolment token can be used, unless told otherwise.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
@@ -162,19 +162,13 @@ pub(in crate::grpc) fn problem(index: usize, problem: &impl Display) -> v1::Enro
 
 impl From<Token> for v1::Enrolment {
     fn from(token: Token) -> Self {
-        let state = match token.state {
-            State::Open => v1::EnrolmentState::Open,
-            State::Used => v1::EnrolmentState::Used,
-            State::Expired => v1::EnrolmentState::Expired,
-            State::Revoked => v1::EnrolmentState::Revoked,
-        };
         Self {
             enrolment_id: token.id,
             name: token.name,
             city: token.city,
             carrier: token.carrier,
             country: token.country,
-            state: state.into(),
+            state: v1::EnrolmentState::from(token.state).into(),
             made_at: Some(timestamp(token.made_at)),
             expires_at: Some(timestamp(token.expires_at)),
             ended_at: token.ended_at.map(timestamp),
@@ -236,21 +230,6 @@ impl From<Agent> for v1::Agent {
             tags: agent.tags,
             service: service.into(),
             twin_at: agent.twin_at.map(timestamp),
-        }
-    }
-}
-
-impl From<ServiceState> for v1::ServiceState {
-    fn from(state: ServiceState) -> Self {
-        match state {
-            ServiceState::Ready => Self::Ready,
-            ServiceState::Draining => Self::Draining,
-            ServiceState::Drained => Self::Drained,
-            ServiceState::Paused => Self::Paused,
-            ServiceState::Away => Self::Away,
-            ServiceState::Removed => Self::Removed,
-            ServiceState::Quarantined => Self::Quarantined,
-            ServiceState::NeverConnected => Self::NeverConnected,
         }
     }
 }
@@ -328,7 +307,7 @@ pub(in crate::grpc) fn landmarks(
     dimensions: Option<u32>,
     embedding: Option<&Embedding>,
 ) -> v1::ListLandmarksResponse {
-    let most = u32::try_from(landmarks.len().saturating_sub(1)).unwrap_or(u32::MAX);
+    let most = count(landmarks.len().saturating_sub(1));
     v1::ListLandmarksResponse {
         dimensions: dimensions.unwrap_or(DEFAULT_DIMENSIONS).min(most),
         landmarks: landmarks.into_iter().map(|one| landmark(one, fleet)).collect(),
@@ -366,10 +345,6 @@ impl From<Explained> for v1::ElectionExplanation {
 
 fn diversity(kinds: Diversity) -> v1::Diversity {
     v1::Diversity { with: kinds.with, without: kinds.without }
-}
-
-fn count(of: usize) -> u32 {
-    u32::try_from(of).unwrap_or(u32::MAX)
 }
 
 impl From<Unreached> for v1::UnreachedAgent {

@@ -8,7 +8,7 @@ use crate::model::Strategy;
 use crate::plan::{Addition, Plan, Wanted};
 use crate::whatif::{Agent, Change, Load, Outlook};
 
-use super::{InvalidField, agent_name, duration, line, sites};
+use super::{InvalidField, agent_name, duration, line, sites, whole};
 
 /// Agents that may be added: more than any fleet grows by at once.
 const MOST_ADDED: usize = 100;
@@ -146,8 +146,4 @@ fn planned(agent: &Agent, before: Option<Load>, after: Option<Load>) -> v1::Plan
 
 fn millis(millis: f64) -> prost_types::Duration {
     duration(Duration::try_from_secs_f64(millis / 1e3).unwrap_or_default())
-}
-
-fn whole(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
 }

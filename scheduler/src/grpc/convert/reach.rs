@@ -3,7 +3,7 @@
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
 
-use super::{rtt, timestamp};
+use super::{count, rtt, timestamp};
 use crate::store::failures::{Cause, Failure};
 use crate::store::reach::{Standing, Way};
 
@@ -44,19 +44,6 @@ const fn reason(cause: Cause) -> Reason {
     }
 }
 
-impl From<Standing> for v1::WayState {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Failed => Self::Failed,
-            Standing::Untried => Self::Untried,
-            Standing::NotAsked => Self::NotAsked,
-            Standing::NoBeacon => Self::NoBeacon,
-            Standing::Away => Self::Away,
-            Standing::Reached => Self::Reached,
-        }
-    }
-}
-
 impl From<Way> for v1::Way {
     fn from(way: Way) -> Self {
         let (trip, reached_at) = way.reached.unzip();
@@ -81,14 +68,13 @@ impl From<Way> for v1::Way {
 pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[Way]) -> v1::CheckResponse {
     let counted = |here: &dyn Fn(&Way) -> bool, there: fn(&Way) -> &str| {
         let tried = ways.iter().filter(|way| here(way));
-        let count = |wanted| tried.clone().filter(|way| way.standing == wanted).count();
-        let (reached, failed) = (count(Standing::Reached), count(Standing::Failed));
+        let standing = |wanted| tried.clone().filter(|way| way.standing == wanted).count();
+        let (reached, failed) = (standing(Standing::Reached), standing(Standing::Failed));
         let failure = tried.clone().filter(|way| way.standing == Standing::Failed).find_map(|way| {
             let failure = &way.failed.as_ref()?.0;
             let message = if failure.said.is_empty() { failure.to_string() } else { failure.said.clone() };
             Some(v1::BeaconFailure { agent: there(way).to_owned(), message })
         });
-        let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
         (count(reached), count(reached.saturating_add(failed)), failure)
     };
     let name = standing.name.clone();

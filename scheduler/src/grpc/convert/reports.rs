@@ -8,12 +8,11 @@ use crate::store::agents::Agent;
 use crate::store::reports::{AgentRow, AssignmentRow};
 use crate::strategy::LoadLevel;
 
-use super::{InvalidField, duration, rtt, timestamp};
+use super::{InvalidField, duration, rtt, timestamp, whole};
 
 /// The states that are asked for.
 pub(in crate::grpc) fn states(asked: &[i32]) -> Result<Vec<TaskState>, InvalidField> {
-    let known =
-        |value: &i32| TaskState::ALL.iter().copied().find(|state| i32::from(v1::TaskState::from(*state)) == *value);
+    let known = |value: &i32| TaskState::try_from(v1::TaskState::try_from(*value).ok()?).ok();
     let unknown = |value: &i32| InvalidField::new("states", format!("{value} is no state of a task"));
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
@@ -42,59 +41,9 @@ pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest
 /// The first rows, all where the limit is 0; and how many more there are.
 pub(in crate::grpc) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
-    let more = u64::try_from(rows.len().saturating_sub(limit)).unwrap_or(u64::MAX);
+    let more = whole(rows.len().saturating_sub(limit));
     rows.truncate(limit);
     (rows, more)
-}
-
-impl From<TaskState> for v1::TaskState {
-    fn from(state: TaskState) -> Self {
-        match state {
-            TaskState::Submitted => Self::Submitted,
-            TaskState::Measuring => Self::Measuring,
-            TaskState::Located => Self::Located,
-            TaskState::Assigned => Self::Assigned,
-            TaskState::Leased => Self::Leased,
-            TaskState::Done => Self::Done,
-            TaskState::Failed => Self::Failed,
-            TaskState::Cancelled => Self::Cancelled,
-        }
-    }
-}
-
-impl From<ReasonKind> for v1::ReasonKind {
-    fn from(kind: ReasonKind) -> Self {
-        match kind {
-            ReasonKind::Guard => Self::Guard,
-            ReasonKind::Robots => Self::Robots,
-            ReasonKind::Breaker => Self::Breaker,
-            ReasonKind::Blocked => Self::Blocked,
-            ReasonKind::NameNotFound => Self::NameNotFound,
-            ReasonKind::ConnectionRefused => Self::ConnectionRefused,
-            ReasonKind::NoConnection => Self::NoConnection,
-            ReasonKind::TimedOut => Self::TimedOut,
-            ReasonKind::Tls => Self::Tls,
-            ReasonKind::Redirect => Self::Redirect,
-            ReasonKind::Status4xx => Self::Status4xx,
-            ReasonKind::Status5xx => Self::Status5xx,
-            ReasonKind::BrokenAnswer => Self::BrokenAnswer,
-            ReasonKind::Unreachable => Self::Unreachable,
-            ReasonKind::Poison => Self::Poison,
-            ReasonKind::NoAgent => Self::NoAgent,
-            ReasonKind::Cancelled => Self::Cancelled,
-            ReasonKind::SameSite => Self::SameSite,
-            ReasonKind::Other => Self::Other,
-        }
-    }
-}
-
-impl TryFrom<v1::ReasonKind> for ReasonKind {
-    /// It names none.
-    type Error = v1::ReasonKind;
-
-    fn try_from(kind: v1::ReasonKind) -> Result<Self, v1::ReasonKind> {
-        Self::ALL.iter().copied().find(|one| v1::ReasonKind::from(*one) == kind).ok_or(kind)
-    }
 }
 
 impl From<AssignmentRow> for v1::AssignmentRow {
