@@ -6,7 +6,7 @@
 
 use crate::model::AgentId;
 
-use super::elect::{Ballot, ElectError, Elected, Nominee};
+use super::elect::{Ballot, Cost, ElectError, Elected, Nominee};
 use super::fit::Measured;
 use super::refined::{HeldOut, MOST_AGENTS, Prepared};
 use super::{Mesh, elect};
@@ -28,9 +28,9 @@ pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
     let ballot = Ballot::new(mesh, nominees, seed);
-    let contest = Contest::new(&ballot, held_out, &measured);
+    let mut contest = Contest::new(&ballot, held_out, &measured);
     let mut chosen: Vec<usize> = ballot.places(&landmarks);
-    ballot.swap(&mut chosen, MOST_PASSES, |chosen| contest.cost(chosen));
+    ballot.swap(&mut chosen, MOST_PASSES, &mut contest);
     Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())
 }
 
@@ -60,8 +60,10 @@ impl<'a> Contest<'a> {
             nearest: (nearest.iter().sum::<f64>() / count).max(f64::MIN_POSITIVE),
         }
     }
+}
 
-    fn cost(&self, chosen: &[usize]) -> f64 {
+impl Cost for Contest<'_> {
+    fn of(&mut self, chosen: &[usize]) -> f64 {
         // One that the mesh does not join to the others cannot be held out, nor help to locate whoever is.
         let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
         let Some(landmarks) = landmarks else { return f64::INFINITY };
