@@ -32,6 +32,7 @@ core=(
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
     scheduler/src/seed.rs
+    scheduler/src/stats.rs
     scheduler/src/throughput.rs
     scheduler/src/throughput
     scheduler/src/site_list.rs

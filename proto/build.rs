@@ -21,7 +21,7 @@ const FILES: [&str; 6] = [
 const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
     GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent PlacedAgent PlanResponse PlannedAgent PlannedLoad \
-    PlannedOutlook PlannedSuggestion Residual ShowEmbeddingResponse SiteMeasurement SiteOrder SitePlacement SiteSighting \
+    PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse ShowEmbeddingResponse SiteMeasurement SiteOrder SitePlacement SiteSighting \
     SiteVerdict StrategyThroughput ThroughputResponse UnreachedAgent Way";
 
 /// Fields that are printed under another name.
@@ -42,7 +42,7 @@ const RENAMED: [(&str, &str); 13] = [
 ];
 
 /// Fields that a function of `src/json.rs` prints.
-const PRINTED_BY: [(&str, &str); 24] = [
+const PRINTED_BY: [(&str, &str); 25] = [
     ("Agent.capacity", "some"),
     ("Agent.tags", "joined"),
     ("AgentSession.end_cause", "some"),
@@ -63,6 +63,7 @@ const PRINTED_BY: [(&str, &str); 24] = [
     ("PlanResponse.after", "or_default"),
     ("PlanResponse.before", "or_default"),
     ("PlanResponse.suggestions", "ranked"),
+    ("ShowContactUrlResponse.contact_url", "some"),
     ("SitePlacement.coordinate", "rounded"),
     ("StrategyThroughput.crawling", "length"),
     ("ElectionExplanation.carriers", "or_default"),

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::contact::ContactUrl;
@@ -322,6 +323,16 @@ fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> any
         advertise: run.advertise,
         replace_secrets: run.replace_secrets,
     })
+}
+
+/// Takes one of some words as a flag's value.
+fn one_of<T: Copy + Send + Sync + 'static>(
+    all: impl IntoIterator<Item = T>,
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let all: Vec<T> = all.into_iter().collect();
+    PossibleValuesParser::new(all.iter().map(|one| word(*one)))
+        .map(move |said| all.iter().copied().find(|one| word(*one) == said).expect("a possible value"))
 }
 
 #[cfg(test)]

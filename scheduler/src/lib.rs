@@ -31,6 +31,7 @@ pub mod secret;
 pub mod seed;
 pub mod simulate;
 pub mod site_list;
+pub mod stats;
 pub mod store;
 pub mod strategy;
 pub mod tasks;

@@ -42,6 +42,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) use words;
+
 mod cause;
 mod policy;
 mod task;

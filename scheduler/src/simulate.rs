@@ -23,12 +23,41 @@ mod settings;
 mod tests;
 
 pub use distribution::Distributions;
-pub use draw::{Draw, DrawError};
+pub use draw::Draw;
 pub use dump::dump;
 pub use judged::{Judged, JudgedAgent, JudgedSite, Taken, play_drawing};
-pub use matrix::{Matrix, MatrixError};
-pub use nodes::{Node, NodesError};
+pub use matrix::Matrix;
+pub use nodes::Node;
 pub use page::{Page, page};
 pub use run::{SimulateError, judge, run};
 pub use score::{Estimate, LeftOut, Report, Standing};
-pub use settings::{Election, Settings, SettingsError, Tier, UnknownName, ingredient, judged};
+pub use settings::{Election, Settings, SettingsError, Tier, judged};
+
+use std::path::{Path, PathBuf};
+
+/// Why a file is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be opened or read.
+    #[error("read {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What it says makes no sense: the file, the place in it, and what is wrong.
+    #[error("{0}")]
+    Nonsense(String),
+}
+
+impl FileError {
+    fn read(file: &Path) -> impl Fn(std::io::Error) -> Self {
+        |source| Self::Read { file: file.to_owned(), source }
+    }
+
+    /// At a place, which begins with what parts it from the file's name.
+    fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
+        Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
+    }
+}

@@ -22,8 +22,7 @@ pub(super) async fn show(
     connection: &ConnectionArgs,
 ) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let asked = client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await;
-    let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
+    let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
     let ways = match reach::rows(&client, name, String::new()).await {
         // One that was removed reaches nobody; and a scheduler may be older than the question.
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),

@@ -52,9 +52,8 @@ impl ListArgs {
         };
         let any = request == ListAgentsRequest { removed, limit, ..ListAgentsRequest::default() };
         let client = Client::connect(connection).await?;
-        let listed = client.fleet().list_agents(request).await;
         let ListAgentsResponse { agents, open_enrolments, more } =
-            listed.map_err(|status| client.refusal(&status))?.into_inner();
+            client.answer(client.fleet().list_agents(request).await)?;
         let rows: Vec<Agent> = agents.into_iter().map(agents::known).collect();
         let view = wide.view();
         match format {

@@ -22,8 +22,7 @@ impl ReopenArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let client = Client::connect(connection).await?;
         let Self { sites, all } = self;
-        let asked = client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await;
-        let reopened = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let reopened = client.answer(client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await)?;
         print(&format!("{}\n", sentence(&reopened)))
     }
 }
@@ -44,8 +43,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
 /// Lists the open alarms.
 pub(super) async fn list(limit: u64, format: Format, view: &View, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let listed = client.sites().list_alarms(ListAlarmsRequest { limit }).await;
-    let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
+    let listed = client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)?;
     if listed.alarms.is_empty() && format == Format::Table {
         return print("no site is broken off\n");
     }

@@ -41,8 +41,7 @@ impl CancelArgs {
 pub(super) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();
-    let asked = client.sites().cancel_tasks(request).await;
-    let cancelled = asked.map_err(|status| client.refusal(&status))?.into_inner();
+    let cancelled = client.answer(client.sites().cancel_tasks(request).await)?;
     print(&format!("batch {batch}: {}\n", cancelled_sentence(&cancelled)))
 }
 
@@ -69,8 +68,8 @@ impl RetryArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let client = Client::connect(connection).await?;
         let Self { sites, failed, batch } = self;
-        let asked = client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await;
-        let retried = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let retried = client
+            .answer(client.sites().retry_tasks(RetryTasksRequest { batch: batch.clone(), sites, failed }).await)?;
         print(&format!("batch {batch}: {}\n", retried_sentence(&retried)))
     }
 }

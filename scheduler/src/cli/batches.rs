@@ -70,9 +70,8 @@ impl BatchesCommand {
         match self {
             Self::List { limit, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                let listed = client.sites().list_batches(ListBatchesRequest { limit }).await;
                 let ListBatchesResponse { batches, more } =
-                    listed.map_err(|status| client.refusal(&status))?.into_inner();
+                    client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)?;
                 if batches.is_empty() && format == Format::Table {
                     return print("no batches yet: landfall sites submit FILE --batch NAME\n");
                 }
@@ -81,8 +80,7 @@ impl BatchesCommand {
             }
             Self::Show { batch, format: ShowFormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                let asked = client.sites().show_batch(ShowBatchRequest { batch }).await;
-                let shown = asked.map_err(|status| client.refusal(&status))?.into_inner();
+                let shown = client.answer(client.sites().show_batch(ShowBatchRequest { batch }).await)?;
                 match format {
                     ShowFormat::Table => print(&text(&shown, &wide.view())?),
                     ShowFormat::Json => output::print_json(&Shown::try_from(shown)?),

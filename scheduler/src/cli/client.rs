@@ -15,7 +15,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use url::Url;
@@ -121,6 +121,11 @@ impl Client {
 
     pub(super) fn reports(&self) -> ReportServiceClient<Authorized> {
         ReportServiceClient::new(self.authorized.clone())
+    }
+
+    /// What was answered, or why not.
+    pub(super) fn answer<T>(&self, asked: Result<Response<T>, Status>) -> anyhow::Result<T> {
+        asked.map(Response::into_inner).map_err(|status| self.refusal(&status))
     }
 
     /// A refusal as a sentence for people.

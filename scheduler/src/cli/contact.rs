@@ -2,7 +2,6 @@
 
 use clap::Subcommand;
 use landfall_proto::v1::{SetContactUrlRequest, ShowContactUrlRequest};
-use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
@@ -31,18 +30,15 @@ impl ContactCommand {
         match self {
             Self::Set { url } => {
                 let request = SetContactUrlRequest { contact_url: url.to_string() };
-                client.fleet().set_contact_url(request).await.map_err(|status| client.refusal(&status))?;
+                client.answer(client.fleet().set_contact_url(request).await)?;
                 print(&format!("the contact URL is {url}\n"))
             }
             Self::Show { format } => {
-                let shown = client.fleet().show_contact_url(ShowContactUrlRequest {}).await;
-                let url = shown.map_err(|status| client.refusal(&status))?.into_inner().contact_url;
+                let shown = client.answer(client.fleet().show_contact_url(ShowContactUrlRequest {}).await)?;
                 match format.format {
-                    ShowFormat::Json => {
-                        output::print_json(&Shown { contact_url: Some(url).filter(|url| !url.is_empty()) })
-                    }
-                    ShowFormat::Table if url.is_empty() => print(NO_CONTACT),
-                    ShowFormat::Table => print(&format!("{url}\n")),
+                    ShowFormat::Json => output::print_json(&shown),
+                    ShowFormat::Table if shown.contact_url.is_empty() => print(NO_CONTACT),
+                    ShowFormat::Table => print(&format!("{}\n", shown.contact_url)),
                 }
             }
         }
@@ -52,9 +48,3 @@ impl ContactCommand {
 /// Said where there is none.
 const NO_CONTACT: &str =
     "no contact URL is set, and agents send no request to a site without one: landfall contact set URL\n";
-
-/// The contact URL, as programs get it.
-#[derive(Debug, Serialize)]
-struct Shown {
-    contact_url: Option<String>,
-}

@@ -42,8 +42,7 @@ impl DrainArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { name, wait } = self;
         let client = Client::connect(connection).await?;
-        let asked = client.fleet().drain_agent(DrainAgentRequest { name: name.clone() }).await;
-        let drained = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let drained = client.answer(client.fleet().drain_agent(DrainAgentRequest { name: name.clone() }).await)?;
         let moved = match drained.withdrawn {
             0 => String::new(),
             tasks => format!("; {} go to others", counted(tasks, "task")),
@@ -93,8 +92,7 @@ async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> an
 /// `landfall agents resume`.
 pub(super) async fn resume(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let asked = client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await;
-    let resumed = asked.map_err(|status| client.refusal(&status))?.into_inner().resumed;
+    let resumed = client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
     print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
 }
 
@@ -102,9 +100,8 @@ impl RemoveArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { name, force } = self;
         let client = Client::connect(connection).await?;
-        let asked = client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await;
         let RemoveAgentResponse { withdrawn, leases, before } =
-            asked.map_err(|status| client.refusal(&status))?.into_inner();
+            client.answer(client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await)?;
         if before {
             return print(&format!("{name} was removed before\n"));
         }

@@ -66,17 +66,14 @@ impl EmbeddingCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let client = Client::connect(connection).await?;
         let mut embeddings = client.embeddings();
-        let refusal = |status| client.refusal(&status);
         match self {
-            Self::Show { format: FormatArgs { format, wide } } => show(
-                &embeddings.show_embedding(ShowEmbeddingRequest {}).await.map_err(refusal)?.into_inner(),
-                format,
-                &wide.view(),
-            ),
+            Self::Show { format: FormatArgs { format, wide } } => {
+                show(&client.answer(embeddings.show_embedding(ShowEmbeddingRequest {}).await)?, format, &wide.view())
+            }
             Self::Fit { wait, format: FormatArgs { format, wide } } => {
                 let wait = Some(prost_types::Duration { seconds: i64::from(wait), nanos: 0 });
-                let answer = embeddings.fit_embedding(FitEmbeddingRequest { wait }).await.map_err(refusal)?;
-                match answer.into_inner().epoch {
+                let answer = client.answer(embeddings.fit_embedding(FitEmbeddingRequest { wait }).await)?;
+                match answer.epoch {
                     Some(epoch) => output::print_rows(&[epoch], format, &wide.view()),
                     None => Err(anyhow::anyhow!(
                         "no new embedding within the wait; the request stands: `landfall embedding history` shows when it is fitted"
@@ -84,16 +81,16 @@ impl EmbeddingCommand {
                 }
             }
             Self::History { limit, format: FormatArgs { format, wide } } => {
-                let answer = embeddings.list_epochs(ListEpochsRequest { limit }).await.map_err(refusal)?;
-                let rows = answer.into_inner().epochs;
+                let answer = client.answer(embeddings.list_epochs(ListEpochsRequest { limit }).await)?;
+                let rows = answer.epochs;
                 if rows.is_empty() && format == Format::Table {
                     return print(&format!("{NO_EMBEDDING}\n"));
                 }
                 output::print_rows(&rows, format, &wide.view())
             }
             Self::Export { format } => {
-                let answer = embeddings.export_embedding(ExportEmbeddingRequest {}).await.map_err(refusal)?;
-                export(answer.into_inner(), format)
+                let answer = client.answer(embeddings.export_embedding(ExportEmbeddingRequest {}).await)?;
+                export(answer, format)
             }
         }
     }

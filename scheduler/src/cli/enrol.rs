@@ -85,8 +85,7 @@ impl EnrolArgs {
     async fn enrol_one(&self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let request = self.request()?;
         let client = Client::connect(connection).await?;
-        let made = client.fleet().create_enrolment(request).await;
-        let made = made.map_err(|status| client.refusal(&status))?.into_inner();
+        let made = client.answer(client.fleet().create_enrolment(request).await)?;
         warn_without_contact(&made);
         let enrolment = Enrolment::new(made, client.url());
         match self.format.format {
@@ -149,8 +148,7 @@ impl EnrolArgs {
         let client = Client::connect(connection).await?;
         let dry_run = !rejected.is_empty();
         let asked = CreateEnrolmentsRequest { enrolments: agents, dry_run };
-        let answer = client.fleet().create_enrolments(asked).await;
-        let answer = answer.map_err(|status| client.refusal(&status))?.into_inner();
+        let answer = client.answer(client.fleet().create_enrolments(asked).await)?;
         rejected.extend(answer.problems.into_iter().map(|problem| {
             let place = usize::try_from(problem.index).unwrap_or(usize::MAX);
             Rejected { line: lines.get(place).copied().unwrap_or_default(), reason: problem.problem }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use csv::{ReaderBuilder, StringRecord, Trim};
 use landfall_proto::v1::CreateEnrolmentRequest;
 
+use crate::simulate::nodes::line_of;
+
 /// What columns there may be.
 const KNOWN: &str = "city, isp (or carrier), country, latitude, longitude, name and tags";
 
@@ -67,10 +69,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<List, String> {
     let columns = columns(reader.headers().map_err(|error| error.to_string())?)?;
     let mut list = List::default();
     let mut named: HashMap<String, u64> = HashMap::new();
-    let mut lines = Lines { text, known: 0, line: 1 };
     for record in reader.records() {
         let record = record.map_err(|error| error.to_string())?;
-        let line = lines.of(record.position().map_or(0, csv::Position::byte));
+        let line = record.position().map_or(0, |position| line_of(position, bytes));
         match agent(&columns, &record) {
             Err(reason) => list.rejected.push(Rejected { line, reason }),
             Ok(agent) => match named.get(&agent.name) {
@@ -86,27 +87,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<List, String> {
         }
     }
     Ok(list)
-}
-
-/// Where records begin. The reader says where it began to look for one, which may be at empty lines before it.
-struct Lines<'a> {
-    text: &'a str,
-    /// The place whose line is known.
-    known: usize,
-    line: u64,
-}
-
-impl Lines<'_> {
-    /// The line of the record that was looked for from here on; asked in order.
-    fn of(&mut self, byte: u64) -> u64 {
-        let from = usize::try_from(byte).unwrap_or(usize::MAX).max(self.known);
-        let breaks = |text: &str| text.bytes().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        let start = from + self.text.get(from..).map_or(0, breaks);
-        let passed = self.text.get(self.known..start).unwrap_or_default();
-        self.line += u64::try_from(passed.matches('\n').count()).unwrap_or_default();
-        self.known = start;
-        self.line
-    }
 }
 
 fn columns(header: &StringRecord) -> Result<Vec<Column>, String> {

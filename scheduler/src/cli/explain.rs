@@ -42,8 +42,7 @@ impl ExplainArgs {
         let Self { site, batch, at, format: ShowFormatArgs { format, wide } } = self;
         let client = Client::connect(connection).await?;
         let request = ExplainRequest { site, batch: batch.unwrap_or_default(), assignment_id: at };
-        let asked = client.sites().explain(request).await;
-        let explained = Explained::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
+        let explained = Explained::from(client.answer(client.sites().explain(request).await)?);
         match format {
             ShowFormat::Table => print(&explained.text(&wide.view())?),
             ShowFormat::Json => output::print_json(&explained),

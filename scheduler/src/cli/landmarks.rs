@@ -98,7 +98,7 @@ impl LandmarksCommand {
                 (client.fleet().elect_landmarks(request).await.map(without_map), client, format, wide.view())
             }
         };
-        let mut answer = answer.map_err(|status| client.refusal(&status))?.into_inner();
+        let mut answer = client.answer(answer)?;
         match answer.explanation.take() {
             Some(explanation) => {
                 let map = map_text(&answer);
@@ -121,8 +121,7 @@ fn too_few(landmarks: usize) -> String {
 
 async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let answer = client.fleet().trust_agent(TrustAgentRequest { name: name.clone() }).await;
-    let released = answer.map_err(|status| client.refusal(&status))?.into_inner().released;
+    let released = client.answer(client.fleet().trust_agent(TrustAgentRequest { name: name.clone() }).await)?.released;
     print(&match released {
         true => format!("{name} is believed again; what it measured is forgotten, and it measures anew\n"),
         false => format!("{name} is not quarantined\n"),

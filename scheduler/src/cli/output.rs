@@ -174,6 +174,21 @@ pub(super) fn float_cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
+/// A length of time in a table, in the unit in which it has two or three digits before the point; a dash where there is none.
+pub(super) fn span_cell(duration: Option<Duration>) -> String {
+    milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
+}
+
+/// So many seconds for people.
+pub(super) fn span(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.1} s"),
+        ..7_200.0 => format!("{:.1} min", seconds / 60.0),
+        ..360_000.0 => format!("{:.1} h", seconds / 3_600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
 /// A share from 0 to 1, in per cent.
 pub(super) fn share_cell(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
@@ -309,6 +324,8 @@ mod tests {
         ] {
             assert_eq!(number(count), expected);
         }
+        let spans = [59.96, 119.0, 300.0, 7_300.0, 1e6].map(span);
+        assert_eq!(spans, ["60.0 s", "119.0 s", "5.0 min", "2.0 h", "11.6 days"]);
         assert_eq!((count_cell(0u64), count_cell(12_345u32)), ("-".to_owned(), "12,345".to_owned()));
         assert_eq!(bytes_cell(999), "999 B");
         assert_eq!(bytes_cell(999_999), "1.0 MB");

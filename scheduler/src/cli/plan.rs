@@ -12,7 +12,7 @@ use prost_types::Duration;
 use super::ConnectionArgs;
 use super::addition::Addition;
 use super::client::Client;
-use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, counted, share_cell};
+use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, counted, share_cell, span_cell};
 use super::sites::globe_cell;
 use crate::exit::print;
 use crate::model::Strategy;
@@ -49,8 +49,7 @@ impl PlanArgs {
             strategy: strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
             suggest: suggest.unwrap_or_default(),
         };
-        let asked = client.reports().plan(request).await;
-        let plan = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let plan = client.answer(client.reports().plan(request).await)?;
         match format {
             ShowFormat::Table => print(&text(&plan, suggest.is_some(), &wide.view())?),
             ShowFormat::Json => output::print_json(&plan),
@@ -115,17 +114,6 @@ fn share_of(load: Option<&PlannedLoad>) -> String {
 /// Milliseconds to a hundredth: a suggestion may be worth less than a tenth.
 fn fine_cell(duration: Option<Duration>) -> String {
     output::float_cell(milliseconds(duration), 2)
-}
-
-/// A time for people, with the unit in which it has two or three digits before the point.
-fn span_cell(duration: Option<Duration>) -> String {
-    let Some(millis) = milliseconds(duration) else { return "-".to_owned() };
-    match millis / 1e3 {
-        seconds if seconds < 120.0 => format!("{seconds:.1} s"),
-        seconds if seconds < 7_200.0 => format!("{:.1} min", seconds / 60.0),
-        seconds if seconds < 360_000.0 => format!("{:.1} h", seconds / 3_600.0),
-        seconds => format!("{:.1} days", seconds / 86_400.0),
-    }
 }
 
 /// By how much it changes, in per cent of what it was.

@@ -107,6 +107,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
     printed.shown("agents show", |shown| agent::Shown::new(shown, Vec::new()));
     printed.shown("agents reach", |way: v1::Way| way);
+    printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
     printed.shown("landmarks elect", |explanation| election::Election { landmarks: Vec::new(), explanation });
     printed.rows("embedding history", |epoch: v1::Epoch| epoch);

@@ -25,8 +25,8 @@ impl RemoveArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { batch, cancel } = self;
         let client = Client::connect(connection).await?;
-        let asked = client.sites().remove_batch(RemoveBatchRequest { batch: batch.clone(), cancel }).await;
-        let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let mut stream =
+            client.answer(client.sites().remove_batch(RemoveBatchRequest { batch: batch.clone(), cancel }).await)?;
         let mut told = 0;
         loop {
             let broke = |why| anyhow::anyhow!("{why}; the same command goes on with it");

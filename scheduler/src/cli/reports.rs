@@ -59,8 +59,8 @@ impl ReportCommand {
             Self::Agents { batch, agent, limit, format: FormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
                 let (batch, agent) = (batch.unwrap_or_default(), agent.unwrap_or_default());
-                let asked = client.reports().agents(AgentsReportRequest { batch, agent, limit }).await;
-                let report = asked.map_err(|status| client.refusal(&status))?.into_inner();
+                let report =
+                    client.answer(client.reports().agents(AgentsReportRequest { batch, agent, limit }).await)?;
                 output::print_rows(&report.agents, format, &wide.view())?;
                 if format == Format::Table { print(&output::more(report.more)) } else { Ok(()) }
             }

@@ -1,14 +1,12 @@
 //! Whether an agent takes work, as the scheduler decided: as a flag's value, and in plain words.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::TypedValueParser;
 use landfall_proto::json::Word;
 use landfall_proto::v1::ServiceState;
 
 /// Takes the words of all that a scheduler says.
 pub(super) fn parser() -> impl TypedValueParser<Value = ServiceState> {
-    let states = || (1..).map_while(|number| ServiceState::try_from(number).ok());
-    PossibleValuesParser::new(states().map(Word::word))
-        .map(move |word| states().find(|state| state.word() == word).expect("a possible value"))
+    super::one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
 
 /// For people; a pause with its reason.

@@ -15,13 +15,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::ConnectionArgs;
 use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, float_cell as figure};
+use super::{ConnectionArgs, one_of};
 use crate::exit::{print, sentence, usage};
+use crate::gnp::Ingredients;
 use crate::model::Strategy;
 use crate::simulate::{
-    Distributions, Election, Estimate, Matrix, MatrixError, Node, NodesError, Page, Report, Settings, SettingsError,
-    SimulateError, Standing, Tier, dump, ingredient, judge, judged, nodes, page,
+    Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError, SimulateError,
+    Standing, Tier, dump, judge, judged, nodes, page,
 };
 
 /// What anybody may do with a file, before the mask of whoever writes it.
@@ -55,15 +56,15 @@ pub(super) struct SimulateArgs {
     /// does not tell it
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
-    /// The map that predicts: plain, refined
-    #[arg(long, default_value_t = Tier::default().name().to_owned())]
-    tier: String,
+    /// The map that predicts
+    #[arg(long, default_value = Tier::Refined.name(), value_parser = one_of(Tier::ALL.iter().copied(), Tier::name))]
+    tier: Tier,
     /// Leave ingredients out of the refined map, to see what each is worth
-    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',')]
-    without: Vec<String>,
-    /// How landmarks are chosen: improved, kmedoids, random, farthest
-    #[arg(long, default_value_t = Election::default().name().to_owned())]
-    election: String,
+    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(Ingredients::NAMES, |name| name))]
+    without: Vec<&'static str>,
+    /// How landmarks are chosen
+    #[arg(long, default_value = Election::Improved.name(), value_parser = one_of(Election::ALL.iter().copied(), Election::name))]
+    election: Election,
     /// Agents that gnp-confirmed asks to measure a site once
     #[arg(long, default_value_t = 3, value_name = "K")]
     confirm: usize,
@@ -95,21 +96,15 @@ struct Answer<'a> {
 impl SimulateArgs {
     pub(super) fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         connection.refuse("this one needs no scheduler")?;
-        let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), nodes::read).map_err(|error| match error {
-            NodesError::Read { .. } => anyhow::Error::new(error),
-            nonsense => usage(nonsense.to_string()),
-        })?;
+        let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), nodes::read).map_err(untaken)?;
         let settings = self.settings(nodes)?;
-        let matrix = Matrix::read(&self.matrix).map_err(|error| match error {
-            MatrixError::Read { .. } => anyhow::Error::new(error),
-            nonsense => usage(nonsense.to_string()),
-        })?;
+        let matrix = Matrix::read(&self.matrix).map_err(untaken)?;
         settings.check(&matrix).map_err(|error| match error {
-            SettingsError::Draw(_) => usage(format!("{}: {error}", self.matrix.display())),
-            SettingsError::OtherNodes { .. } => {
+            SettingsError::Matrix(_) => usage(format!("{}: {error}", self.matrix.display())),
+            SettingsError::Nodes(_) => {
                 usage(format!("{}: {error}", self.nodes.as_deref().unwrap_or(&self.matrix).display()))
             }
-            _ => usage(error.to_string()),
+            SettingsError::Nonsense(complaint) => usage(complaint),
         })?;
         for (flag, file) in [("--dump", &self.dump), ("--html", &self.html)] {
             // Said before the work and not after it.
@@ -154,19 +149,22 @@ impl SimulateArgs {
             seeds: self.seeds,
             sites: self.sites,
             strategies,
-            tier: self.tier.parse::<Tier>().map_err(|unknown| usage(format!("--tier: {unknown}")))?,
-            without: self
-                .without
-                .iter()
-                .map(|name| ingredient(name))
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(|unknown| usage(format!("--without: {unknown}")))?,
-            election: self.election.parse::<Election>().map_err(|unknown| usage(format!("--election: {unknown}")))?,
+            tier: self.tier,
+            without: self.without.clone(),
+            election: self.election,
             confirm: self.confirm,
             crawls: self.crawls,
             nodes,
             threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
         })
+    }
+}
+
+/// What a file says is the asker's to mend.
+fn untaken(error: FileError) -> anyhow::Error {
+    match error {
+        FileError::Read { .. } => anyhow::Error::new(error),
+        FileError::Nonsense(complaint) => usage(complaint),
     }
 }
 
@@ -209,16 +207,11 @@ fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>
 
 /// The report for people.
 fn text(matrix: &str, report: &Report, view: &View) -> String {
-    let &Report { nodes, agents, landmarks, dims, seeds, first_seed, election, tier, .. } = report;
-    let last = first_seed.saturating_add(seeds.saturating_sub(1));
+    let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = report;
+    let last = report.last_seed();
     let drawn = if seeds == 1 { format!("seed {last}") } else { format!("seeds {first_seed} to {last}") };
     let each = report.sites / usize::try_from(seeds).unwrap_or(usize::MAX).max(1);
-    // The refined map takes several numbers of dimensions of its own.
-    let map = match report.without.as_slice() {
-        [] if tier == Tier::Plain.name() => format!("{tier}, {dims} dimensions"),
-        [] => tier.to_owned(),
-        without => format!("{tier} without {}", without.join(", ")),
-    };
+    let map = report.map();
     let head = format!(
         "{matrix}: {nodes} nodes, {drawn}\n\
          each seed: {agents} agents, {landmarks} of them landmarks ({election}), {each} sites that only landmarks measured\n\

@@ -121,8 +121,7 @@ impl SitesCommand {
             Self::Reopen(args) => args.run(connection).await,
             Self::Show { site, format: ShowFormatArgs { format, wide } } => {
                 let client = Client::connect(connection).await?;
-                let asked = client.sites().show_site(ShowSiteRequest { site }).await;
-                let site = Site::from(asked.map_err(|status| client.refusal(&status))?.into_inner());
+                let site = Site::from(client.answer(client.sites().show_site(ShowSiteRequest { site }).await)?);
                 match format {
                     ShowFormat::Table => print(&site.text(&wide.view())?),
                     ShowFormat::Json => output::print_json(&site),

@@ -27,8 +27,8 @@ impl TagArgs {
             return Err(usage("nothing to do: give --add TAG or --remove TAG"));
         }
         let client = Client::connect(connection).await?;
-        let asked = client.fleet().tag_agent(TagAgentRequest { name: name.clone(), add, remove }).await;
-        let tags = asked.map_err(|status| client.refusal(&status))?.into_inner().tags;
+        let tags =
+            client.answer(client.fleet().tag_agent(TagAgentRequest { name: name.clone(), add, remove }).await)?.tags;
         let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
         print(&format!("{name}: {tags}\n"))
     }

@@ -1,15 +1,14 @@
 //! Which tasks of a batch are asked for, how they come, and `landfall sites list`.
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, AssignmentsRequest};
 use prost_types::Timestamp;
 use serde::Serialize;
 
-use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Printed, Printer, Row, View};
+use super::{ConnectionArgs, one_of};
 use crate::exit::print;
 use crate::model::{ReasonKind, TaskState};
 
@@ -25,24 +24,14 @@ pub(super) struct TasksArgs {
     #[arg(long, value_name = "NAME")]
     batch: String,
     /// Only sites in this state; may be said again
-    #[arg(long, value_name = "STATE", value_parser = states())]
+    #[arg(long, value_name = "STATE", value_parser = one_of(TaskState::ALL.iter().copied(), TaskState::name))]
     state: Vec<TaskState>,
     /// Only sites that failed or were cancelled for this reason; may be said again
-    #[arg(long, value_name = "KIND", value_parser = reasons())]
+    #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
     reason: Vec<ReasonKind>,
     /// Only sites for which this agent was chosen last
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-}
-
-fn states() -> impl TypedValueParser<Value = TaskState> {
-    let words = PossibleValuesParser::new(TaskState::ALL.iter().map(|state| state.name()));
-    words.map(|word| TaskState::named(&word).expect("a possible value"))
-}
-
-fn reasons() -> impl TypedValueParser<Value = ReasonKind> {
-    let words = PossibleValuesParser::new(ReasonKind::ALL.iter().map(|kind| kind.name()));
-    words.map(|word| ReasonKind::named(&word).expect("a possible value"))
 }
 
 impl TasksArgs {
@@ -62,8 +51,7 @@ impl TasksArgs {
             limit,
         };
         let client = Client::connect(connection).await?;
-        let asked = client.reports().assignments(request).await;
-        let mut stream = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let mut stream = client.answer(client.reports().assignments(request).await)?;
         let mut printer = Printer::new(format, view);
         let (mut rows, mut more): (Vec<R>, u64) = (Vec::new(), 0);
         while let Some(row) = stream.message().await.map_err(|status| client.refusal(&status))? {

@@ -1,7 +1,5 @@
 //! `landfall report throughput`: how a batch grew, who did it, and how long it will still take.
 
-use std::time::Duration;
-
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use landfall_proto::json;
@@ -13,7 +11,7 @@ use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{
     self, Column, Format, FormatArgs, Row, View, bytes_cell, count_cell, counted, float_cell, number, share_cell,
-    size_cell, text_cell,
+    size_cell, span, span_cell, text_cell,
 };
 use super::watch::left;
 use crate::exit::{print, usage};
@@ -60,8 +58,7 @@ impl ThroughputArgs {
         }
         let client = Client::connect(connection).await?;
         let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };
-        let asked = client.reports().throughput(request).await;
-        let mut answer = asked.map_err(|status| client.refusal(&status))?.into_inner();
+        let mut answer = client.answer(client.reports().throughput(request).await)?;
         let view = self.format.wide.view();
         let left = answer.estimate.as_ref().map(left);
         let more_agents = cut(&mut answer.agents, self.agent.as_deref(), self.limit).with_context(|| {
@@ -128,9 +125,9 @@ impl Shown {
         if told.uncrawled > 0 {
             head += &format!(", {} ended without a crawl", number(told.uncrawled));
         }
-        match (self.begun_at, json::milliseconds(self.span)) {
+        match (self.begun_at, self.span) {
             (Some(begun), Some(span)) => {
-                head += &format!(", in {}; it began {}\n", span_cell(span), view.when(Some(begun)));
+                head += &format!(", in {}; it began {}\n", span_cell(Some(span)), view.when(Some(begun)));
             }
             (Some(begun), None) => head += &format!("; the first crawl began {}\n", view.when(Some(begun))),
             (None, _) => head += "; no crawl has begun\n",
@@ -164,7 +161,7 @@ pub(super) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
     }
     if !growth.is_empty() {
         let rates: Vec<f64> = growth.iter().map(|slice| slice.megabytes_per_minute).collect();
-        let width = growth.first().map_or(0.0, |slice| millis(slice.until));
+        let width = growth.first().and_then(|slice| slice.until);
         text += &format!("\nMB/min in each {}  {}\n", span_cell(width), bars(&rates));
         text += &output::table(growth, view);
     }
@@ -189,26 +186,13 @@ fn bars(figures: &[f64]) -> String {
     figures.iter().map(bar).collect::<String>().trim_end().to_owned()
 }
 
-/// A length of time for people: to a tenth of a second below a minute, to the second above.
-fn span_cell(millis: f64) -> String {
-    if millis < 60_000.0 {
-        return format!("{:.1} s", millis / 1e3);
-    }
-    let seconds = Duration::try_from_secs_f64((millis / 1e3).round()).unwrap_or(Duration::MAX);
-    humantime_serde::re::humantime::format_duration(seconds).to_string()
-}
-
 fn rate_cell(rate: Option<f64>) -> String {
     float_cell(rate, 1)
 }
 
-fn millis(duration: Option<prost_types::Duration>) -> f64 {
-    json::milliseconds(duration).unwrap_or_default()
-}
-
 impl Row for GrowthSlice {
     const COLUMNS: &'static [Column<Self>] = &[
-        (">after", |row, _| span_cell(millis(row.until))),
+        (">after", |row, _| span_cell(row.until)),
         (">sites", |row, _| count_cell(row.sites)),
         (">pages", |row, _| count_cell(row.pages)),
         (">size", |row, _| size_cell(row.bytes)),
@@ -225,10 +209,10 @@ impl Row for AgentThroughput {
         (">pages", |row, _| count_cell(row.pages)),
         (">size", |row, _| size_cell(row.bytes)),
         (">MB/min", |row, _| rate_cell(row.megabytes_per_minute)),
-        (">busy", |row, _| span_cell(millis(row.busy))),
+        (">busy", |row, _| span_cell(row.busy)),
         (">at once", |row, _| {
-            let busy = millis(row.busy);
-            rate_cell((busy > 0.0).then(|| millis(row.crawling) / busy))
+            let busy = json::milliseconds(row.busy).filter(|busy| *busy > 0.0);
+            rate_cell(json::milliseconds(row.crawling).zip(busy).map(|(crawling, busy)| crawling / busy))
         }),
         (">share", |row, _| text_cell(&row.share.map(share_cell).unwrap_or_default())),
         ("+carrier", |row, _| row.carrier.clone()),
@@ -245,8 +229,8 @@ impl Row for StrategyThroughput {
         (">mean rtt ms", |row, _| output::millis_cell(row.mean_rtt)),
         (">mean crawl", |row, _| {
             // Exact to 2^53.
-            let mean = (row.sites > 0).then(|| millis(row.crawling) / row.sites as f64);
-            text_cell(&mean.map(span_cell).unwrap_or_default())
+            let mean = json::milliseconds(row.crawling).filter(|_| row.sites > 0).map(|all| all / row.sites as f64);
+            text_cell(&mean.map(|mean| span(mean / 1e3)).unwrap_or_default())
         }),
     ];
 }
@@ -326,14 +310,16 @@ mod tests {
         let view = View { now, ..View::plain() };
         let about = answer.estimate.as_ref().map(left);
         let text = text(&Shown::of("autumn".into(), Some(2), answer), about.as_deref(), &view);
-        let head = "batch autumn, round 2: 2 of 5 sites crawled, 1 ended without a crawl, in 2m; it began 5 min ago\n  \
+        let head = "batch autumn, round 2: 2 of 5 sites crawled, 1 ended without a crawl, in 2.0 min; it began 5 min ago\n  \
                     20 pages, 3.0 MB: 1.5 MB/min, 1.0 sites/min\n  1 site being crawled, 7 pages so far, not counted below\n  \
-                    about 1m 10s left for 2 sites\n\nMB/min in each 1m  ▄█\n";
+                    about 1m 10s left for 2 sites\n\nMB/min in each 60.0 s  ▄█\n";
         assert!(text.starts_with(head), "{text}");
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert!(lines.contains(&vec!["1m", "1", "10", "1.0", "MB", "1.0", "1.0"]), "{text}");
+        assert!(lines.contains(&vec!["60.0", "s", "1", "10", "1.0", "MB", "1.0", "1.0"]), "{text}");
         assert!(
-            lines.iter().any(|line| line.starts_with(&["harbin"]) && line.ends_with(&["1m", "1.5", "100.0", "%"])),
+            lines
+                .iter()
+                .any(|line| line.starts_with(&["harbin"]) && line.ends_with(&["60.0", "s", "1.5", "100.0", "%"])),
             "{text}"
         );
         assert!(

@@ -22,8 +22,7 @@ impl TokensArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let Self { all, format: FormatArgs { format, wide } } = self;
         let client = Client::connect(connection).await?;
-        let listed = client.fleet().list_enrolments(ListEnrolmentsRequest { all }).await;
-        let listed = listed.map_err(|status| client.refusal(&status))?.into_inner();
+        let listed = client.answer(client.fleet().list_enrolments(ListEnrolmentsRequest { all }).await)?;
         if listed.older > 0 {
             eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
         }
@@ -38,8 +37,7 @@ impl TokensArgs {
 /// `landfall agents revoke`.
 pub(super) async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
-    let revoked = client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await;
-    let revoked = revoked.map_err(|status| client.refusal(&status))?.into_inner();
+    let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
     let name = revoked.name;
     print(&match revoked.before {
         true => format!("the token for {name} was revoked before\n"),

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{AgentId, Rtt};
+use crate::stats::median;
 
 use super::{Embedding, Mesh};
 
@@ -78,10 +79,10 @@ impl Quality {
             }
         }
         residuals.sort_by(|a, b| b.log_error().abs().total_cmp(&a.log_error().abs()));
-        let of_one = |(agent, mut errors): (AgentId, Vec<f64>)| AgentQuality {
+        let of_one = |(agent, errors): (AgentId, Vec<f64>)| AgentQuality {
             agent,
             distances: errors.len(),
-            median_error: median(&mut errors).unwrap_or(0.0),
+            median_error: median(errors).unwrap_or(0.0),
         };
         let agents = errors.into_iter().map(of_one).collect();
         Self { dimensions: embedding.dimensions(), residuals, agents }
@@ -99,14 +100,14 @@ impl Quality {
 
     /// The median error of all pairs; `None` when none is measured.
     pub fn median_error(&self) -> Option<f64> {
-        median(&mut self.residuals.iter().map(|residual| residual.log_error().abs()).collect::<Vec<_>>())
+        median(self.residuals.iter().map(|residual| residual.log_error().abs()).collect())
     }
 
     /// Agents whose own error stands out, the worst first: what they measure or answer is not like the rest.
     pub fn suspects(&self) -> Vec<AgentQuality> {
         let judged = self.agents.iter().filter(|agent| agent.distances >= FEWEST_TO_JUDGE);
-        let mut medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();
-        let usual = median(&mut medians).unwrap_or(0.0);
+        let medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();
+        let usual = median(medians).unwrap_or(0.0);
         let bound = (STANDS_OUT * usual).max(STANDS_OUT_ABOVE);
         let mut suspects: Vec<AgentQuality> = judged.filter(|agent| agent.median_error > bound).copied().collect();
         suspects.sort_by(|a, b| b.median_error.total_cmp(&a.median_error));
@@ -120,11 +121,6 @@ impl Quality {
 }
 
 /// The upper median; `None` of nothing.
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Placement, fit};

@@ -2,6 +2,7 @@
 
 use super::score::{nearest, relative_error};
 use super::{Judged, JudgedSite, Settings};
+use crate::stats::count;
 
 /// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
 const STEPS: usize = 200;
@@ -57,11 +58,6 @@ fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
     }
     quantiles.push(greatest);
     quantiles
-}
-
-/// Exact below 2^53.
-fn count(of: usize) -> f64 {
-    of as f64
 }
 
 #[cfg(test)]

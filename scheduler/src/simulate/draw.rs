@@ -7,7 +7,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::Matrix;
+use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};
 use crate::model::{AgentId, Rtt};
 
@@ -19,33 +19,19 @@ pub struct Draw<'a> {
     sites: Vec<usize>,
 }
 
-/// Why a matrix cannot be drawn from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum DrawError {
-    /// Nobody would measure.
-    #[error("at least 1 agent is needed")]
-    NoAgents,
-    /// No node would be left to be a site.
-    #[error("{agents} agents leave no site among the {nodes} nodes of the matrix")]
-    TooFewNodes {
-        /// Agents asked.
-        agents: usize,
-        /// Nodes there are.
-        nodes: usize,
-    },
-}
-
 impl<'a> Draw<'a> {
     /// Draws `agents` nodes; all others are sites.
     ///
     /// # Errors
     /// When that leaves no agent or no site.
-    pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, DrawError> {
+    pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, SettingsError> {
         if agents == 0 {
-            return Err(DrawError::NoAgents);
+            return Err(SettingsError::zero("agents"));
         }
         if agents >= matrix.nodes() {
-            return Err(DrawError::TooFewNodes { agents, nodes: matrix.nodes() });
+            let nodes = matrix.nodes();
+            let complaint = format!("{agents} agents leave no site among the {nodes} nodes of the matrix");
+            return Err(SettingsError::Matrix(complaint));
         }
         let mut nodes: Vec<usize> = (0..matrix.nodes()).collect();
         nodes.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
@@ -164,6 +150,6 @@ mod tests {
             Draw::new(&matrix, 4, 1).unwrap_err().to_string(),
             "4 agents leave no site among the 4 nodes of the matrix"
         );
-        assert_eq!(Draw::new(&matrix, 0, 1).unwrap_err(), DrawError::NoAgents);
+        assert_eq!(Draw::new(&matrix, 0, 1).unwrap_err().to_string(), "agents must be at least 1");
     }
 }

@@ -7,12 +7,12 @@ use rand_chacha::ChaCha8Rng;
 use super::crawls::crawl_again;
 use super::landmarks::landmarks;
 use super::map::Map;
-use super::{Draw, Matrix, Node, Settings, SettingsError, SimulateError};
+use super::{Draw, Matrix, Node, Settings, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
-use crate::seed;
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
 use crate::strategy::{Candidate, Home, Site, Spread, choose};
+use crate::{seed, stats};
 
 /// What one seed showed.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,7 +92,7 @@ pub(super) fn play(
     seed: u64,
     site_done: &(dyn Fn() + Sync),
 ) -> Result<Judged, SimulateError> {
-    let draw = Draw::new(matrix, settings.agents, seed).map_err(SettingsError::Draw)?;
+    let draw = Draw::new(matrix, settings.agents, seed)?;
     play_drawing(draw, settings, seed, site_done)
 }
 
@@ -224,7 +224,7 @@ impl Field<'_> {
         };
         let truths: Vec<f64> =
             drawn_among.into_iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
-        let (truth, fell_back) = (super::score::mean(&truths)?, choice.fallback.is_some());
+        let (truth, fell_back) = (stats::mean(&truths)?, choice.fallback.is_some());
         Some(Taken { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 

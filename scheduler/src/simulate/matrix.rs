@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+
+use super::FileError;
 
 /// The first two bytes of every gzip member.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -20,80 +22,15 @@ pub struct Matrix {
     millis: Vec<f64>,
 }
 
-/// What is wrong with a matrix file.
-#[derive(Debug, thiserror::Error)]
-pub enum MatrixError {
-    /// The file cannot be opened or read.
-    #[error("read {}: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not comma-separated values.
-    #[error("{}: row {row} is not comma-separated text: {source}", file.display())]
-    Text {
-        /// The file.
-        file: PathBuf,
-        /// The row, from 1.
-        row: usize,
-        /// Why.
-        source: csv::Error,
-    },
-    /// There is no row at all.
-    #[error("{}: the matrix is empty", file.display())]
-    Empty {
-        /// The file.
-        file: PathBuf,
-    },
-    /// A row has another length than the matrix has rows.
-    #[error("{}: row {row} has {columns} columns where {expected} are expected: the matrix must be square", file.display())]
-    Ragged {
-        /// The file.
-        file: PathBuf,
-        /// The row, from 1.
-        row: usize,
-        /// Its columns.
-        columns: usize,
-        /// Columns of the first row.
-        expected: usize,
-    },
-    /// More or fewer rows than columns.
-    #[error("{}: {rows} rows but {columns} columns: the matrix must be square", file.display())]
-    NotSquare {
-        /// The file.
-        file: PathBuf,
-        /// How many rows.
-        rows: usize,
-        /// How many columns.
-        columns: usize,
-    },
-    /// A value that cannot be a round trip.
-    #[error("{}: row {row}, column {column}: '{value}' {complaint}", file.display())]
-    Value {
-        /// The file.
-        file: PathBuf,
-        /// The row, from 1.
-        row: usize,
-        /// The column, from 1.
-        column: usize,
-        /// As written.
-        value: String,
-        /// What is wrong with it.
-        complaint: &'static str,
-    },
-}
-
 impl Matrix {
     /// Reads a file, gzip or plain by its first bytes.
     ///
     /// # Errors
     /// When the file cannot be read, or is not a square matrix of round trips.
-    pub fn read(file: &Path) -> Result<Self, MatrixError> {
-        let unreadable = |source| MatrixError::Read { file: file.to_owned(), source };
+    pub fn read(file: &Path) -> Result<Self, FileError> {
+        let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
-        File::open(file).and_then(|opened| BufReader::new(opened).read_to_end(&mut bytes)).map_err(unreadable)?;
+        File::open(file).and_then(|opened| BufReader::new(opened).read_to_end(&mut bytes)).map_err(&unreadable)?;
         if bytes.starts_with(&GZIP_MAGIC) {
             let mut plain = Vec::new();
             MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut plain).map_err(unreadable)?;
@@ -106,7 +43,7 @@ impl Matrix {
     ///
     /// # Errors
     /// When it is not a square matrix of round trips.
-    pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, MatrixError> {
+    pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =
             csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(bytes);
@@ -115,28 +52,30 @@ impl Matrix {
         let mut count = 0;
         for (index, record) in rows.records().enumerate() {
             let row = index + 1;
-            let record = record.map_err(|source| MatrixError::Text { file: file.to_owned(), row, source })?;
+            let record = record.map_err(|error| {
+                FileError::at(file, &format!(": row {row}"), format!("not comma-separated text: {error}"))
+            })?;
             if count == 0 {
                 nodes = record.len();
             }
             if record.len() != nodes {
-                return Err(MatrixError::Ragged { file: file.to_owned(), row, columns: record.len(), expected: nodes });
+                let columns = record.len();
+                let complaint = format!("{columns} columns where {nodes} are expected: the matrix must be square");
+                return Err(FileError::Nonsense(format!("{}: row {row} has {complaint}", file.display())));
             }
             count += 1;
             for (index, text) in record.iter().enumerate() {
-                let value = value(text, row == index + 1).map_err(|complaint| MatrixError::Value {
-                    file: file.to_owned(),
-                    row,
-                    column: index + 1,
-                    value: text.to_owned(),
-                    complaint,
+                let value = value(text, row == index + 1).map_err(|complaint| {
+                    FileError::at(file, &format!(": row {row}, column {}", index + 1), format!("'{text}' {complaint}"))
                 })?;
                 millis.push(value);
             }
         }
         match count {
-            0 => Err(MatrixError::Empty { file: file.to_owned() }),
-            rows if rows != nodes => Err(MatrixError::NotSquare { file: file.to_owned(), rows, columns: nodes }),
+            0 => Err(FileError::at(file, "", "the matrix is empty")),
+            rows if rows != nodes => {
+                Err(FileError::at(file, "", format!("{rows} rows but {nodes} columns: the matrix must be square")))
+            }
             _ => Ok(Self { nodes, millis }),
         }
     }

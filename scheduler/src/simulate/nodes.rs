@@ -6,8 +6,9 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::FileError;
 use crate::gnp::Position;
 use crate::model::Strategy;
 
@@ -27,63 +28,6 @@ pub struct Node {
     pub address: Option<IpAddr>,
 }
 
-/// What is wrong with a file of nodes.
-#[derive(Debug, thiserror::Error)]
-pub enum NodesError {
-    /// The file cannot be opened or read.
-    #[error("read {}: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not comma-separated values.
-    #[error("{}, line {line}: it is not comma-separated text: {source}", file.display())]
-    Text {
-        /// The file.
-        file: PathBuf,
-        /// The line, from 1.
-        line: u64,
-        /// Why.
-        source: csv::Error,
-    },
-    /// The first line does not name the columns.
-    #[error("{}, line 1: {complaint}: the header names columns among {}", file.display(), COLUMNS.join(", "))]
-    Header {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        complaint: String,
-    },
-    /// A line has more or fewer values than there are columns.
-    #[error("{}, line {line}: {values} values where the header has {columns} columns", file.display())]
-    Ragged {
-        /// The file.
-        file: PathBuf,
-        /// The line, from 1.
-        line: u64,
-        /// Values it has.
-        values: usize,
-        /// Columns of the header.
-        columns: usize,
-    },
-    /// A value that cannot be what its column says.
-    #[error("{}, line {line}: {column}: '{value}' {complaint}", file.display())]
-    Value {
-        /// The file.
-        file: PathBuf,
-        /// The line, from 1.
-        line: u64,
-        /// The column.
-        column: &'static str,
-        /// As written.
-        value: String,
-        /// What is wrong with it.
-        complaint: String,
-    },
-}
-
 /// Every column there may be.
 const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
 
@@ -91,44 +35,40 @@ const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address
 ///
 /// # Errors
 /// When it cannot be read, or a line is not of a node.
-pub fn read(file: &Path) -> Result<Vec<Node>, NodesError> {
-    let bytes = fs::read(file).map_err(|source| NodesError::Read { file: file.to_owned(), source })?;
-    parse(file, &bytes)
+pub fn read(file: &Path) -> Result<Vec<Node>, FileError> {
+    parse(file, &fs::read(file).map_err(FileError::read(file))?)
 }
 
 /// Parses the text of `file`.
 ///
 /// # Errors
 /// When a line is not of a node.
-pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, NodesError> {
+pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut rows = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(bytes);
-    let header = rows.headers().map_err(|source| NodesError::Text { file: file.to_owned(), line: 1, source })?;
-    let columns = columns(header).map_err(|complaint| NodesError::Header { file: file.to_owned(), complaint })?;
+    let at = |line: u64, complaint: String| FileError::at(file, &format!(", line {line}"), complaint);
+    let unread = |line: u64, error: csv::Error| at(line, format!("it is not comma-separated text: {error}"));
+    let columns = columns(rows.headers().map_err(|error| unread(1, error))?)
+        .map_err(|problem| at(1, format!("{problem}: the header names columns among {}", COLUMNS.join(", "))))?;
     let mut nodes = Vec::new();
     let mut last = 1;
     for record in rows.records() {
-        let record = record.map_err(|source| NodesError::Text { file: file.to_owned(), line: last + 1, source })?;
+        let record = record.map_err(|error| unread(last + 1, error))?;
         let line = record.position().map_or(last + 1, |position| line_of(position, bytes));
         last = line;
         if record.len() != columns.len() {
             let (values, columns) = (record.len(), columns.len());
-            return Err(NodesError::Ragged { file: file.to_owned(), line, values, columns });
+            return Err(at(line, format!("{values} values where the header has {columns} columns")));
         }
         let values: Vec<(&'static str, &str)> = columns.iter().copied().zip(record.iter()).collect();
-        nodes.push(node(&values).map_err(|(column, value, complaint)| NodesError::Value {
-            file: file.to_owned(),
-            line,
-            column,
-            value,
-            complaint,
-        })?);
+        let bad = |(column, value, complaint): Bad| at(line, format!("{column}: '{value}' {complaint}"));
+        nodes.push(node(&values).map_err(bad)?);
     }
     Ok(nodes)
 }
 
 /// The line a record is on; what the reader says is that of the blank lines before it, if there are any.
-fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
+pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
     let lines = blank.filter(|byte| **byte == b'\n').count();

@@ -4,8 +4,9 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plot::{Axis, Bar, Curve, bars, lines};
-use super::{Distributions, LeftOut, Report, Settings, Standing, Tier};
+use super::{Distributions, LeftOut, Report, Settings, Standing};
 use crate::model::Strategy;
+use crate::stats::count;
 
 const STYLE: &str = include_str!("style.css");
 /// Relative errors beyond this are not drawn, and said.
@@ -55,21 +56,15 @@ pub fn page(page: &Page<'_>) -> String {
 
 fn asked(page: &Page<'_>) -> Markup {
     let Page { settings, report, .. } = page;
-    let last = report.first_seed.saturating_add(report.seeds.saturating_sub(1));
-    let map = match report.without.as_slice() {
-        [] if report.tier == Tier::Plain.name() => format!("{}, {} dimensions", report.tier, report.dims),
-        [] => report.tier.to_owned(),
-        without => format!("{} without {}", report.tier, without.join(", ")),
-    };
     let nodes = page.nodes.unwrap_or("nothing but their round trips");
     let rows = [
         ("matrix", format!("{}, {} nodes", page.matrix, report.nodes)),
         ("known of the nodes", nodes.to_owned()),
-        ("seeds", format!("{} to {last}: agents are drawn anew for each", report.first_seed)),
+        ("seeds", format!("{} to {}: agents are drawn anew for each", report.first_seed, report.last_seed())),
         ("agents", report.agents.to_string()),
         ("landmarks", format!("{}, election {}", report.landmarks, report.election)),
         ("sites", format!("{} in all seeds", report.sites)),
-        ("map", map),
+        ("map", report.map()),
         ("confirming agents", settings.confirm.to_string()),
         ("crawls of each site", settings.crawls.to_string()),
     ];
@@ -196,9 +191,4 @@ fn learning(page: &Page<'_>) -> Markup {
         }
         (lines("Excess by crawl", &across, &Axis::linear("excess, ms", most), &curves))
     } }
-}
-
-/// Exact below 2^53.
-fn count(of: usize) -> f64 {
-    of as f64
 }

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
+use crate::stats::count;
+
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 64.0;
@@ -166,11 +168,6 @@ fn label(value: f64) -> String {
 
 fn px(value: f64) -> String {
     format!("{value:.1}")
-}
-
-/// Exact below 2^53.
-fn count(of: usize) -> f64 {
-    of as f64
 }
 
 #[cfg(test)]

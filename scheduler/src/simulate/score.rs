@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::nodes::lacks;
-use super::{Judged, JudgedAgent, JudgedSite, Settings};
+use super::{Judged, JudgedAgent, JudgedSite, Settings, Tier};
 use crate::model::Strategy;
+use crate::stats::{count, mean, quantile};
 
 /// What a simulation found. Serialised as it stands; a figure of nothing is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -106,6 +107,20 @@ pub struct Standing {
 }
 
 impl Report {
+    /// The last of its seeds.
+    pub fn last_seed(&self) -> u64 {
+        self.first_seed.saturating_add(self.seeds.saturating_sub(1))
+    }
+
+    /// The map in words. The refined one takes several numbers of dimensions of its own.
+    pub fn map(&self) -> String {
+        match self.without.as_slice() {
+            [] if self.tier == Tier::Plain.name() => format!("{}, {} dimensions", self.tier, self.dims),
+            [] => self.tier.to_owned(),
+            without => format!("{} without {}", self.tier, without.join(", ")),
+        }
+    }
+
     /// Sums up what was judged.
     pub fn of(nodes: usize, settings: &Settings, judged: &[Judged]) -> Self {
         let sites: Vec<&JudgedSite> =
@@ -208,20 +223,6 @@ fn load_cv(seed: &Judged, index: usize, agents: usize) -> Option<f64> {
     (mean > 0.0).then(|| ((squares + idle) / count(agents)).sqrt() / mean)
 }
 
-/// A quantile by linear interpolation between neighbours of a sorted list.
-fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
-    let last = sorted.len().checked_sub(1)?;
-    let place = share * count(last);
-    // Found by search: the share of a length is no index.
-    let (mut low, mut high) = (0, last);
-    while low < high {
-        let middle = (low + high).div_ceil(2);
-        if count(middle) <= place { low = middle } else { high = middle - 1 }
-    }
-    let above = sorted[(low + 1).min(last)];
-    Some(sorted[low] + (above - sorted[low]) * (place - count(low)))
-}
-
 /// One minus the mean of the smallest `percent` of a sorted list, rounded down, at least one of them.
 fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
     let kept = (sorted.len().saturating_mul(percent) / 100).max(1);
@@ -230,16 +231,6 @@ fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
 
 fn mean_over(sites: &[&JudgedSite], figure: impl Fn(&JudgedSite) -> Option<f64>) -> Option<f64> {
     mean(&sites.iter().filter_map(|site| figure(site)).collect::<Vec<f64>>())
-}
-
-/// The mean; `None` of nothing.
-pub(super) fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
-}
-
-/// A count as a number to compute with; exact below 2^53.
-fn count(of: usize) -> f64 {
-    of as f64
 }
 
 #[cfg(test)]
@@ -296,15 +287,5 @@ mod tests {
         assert_eq!((report.estimate.re50, report.estimate.acc70, report.estimate.top1_hit), (None, None, None));
         assert!(report.strategies.iter().all(|standing| standing.mean_rtt_ms.is_none() && standing.load_cv.is_none()));
         assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
-    }
-
-    #[test]
-    fn quantiles_lie_between_neighbours() {
-        let sorted = [1.0, 2.0, 4.0, 8.0];
-        assert_eq!(quantile(&sorted, 0.0), Some(1.0));
-        assert_eq!(quantile(&sorted, 0.5), Some(3.0));
-        assert_eq!(quantile(&sorted, 1.0), Some(8.0));
-        assert_eq!(quantile(&[5.0], 0.9), Some(5.0));
-        assert_eq!(quantile(&[], 0.9), None);
     }
 }

@@ -1,15 +1,11 @@
 //! What a simulation is asked to do, checked before anything runs.
 
 use std::num::NonZeroUsize;
-use std::str::FromStr;
 
 use super::nodes::{Node, lacks};
-use super::{Draw, DrawError, Matrix};
-use crate::gnp::{self, Ingredients};
-use crate::model::Strategy;
-
-/// Landmarks below which the scheduler makes no map.
-const FEWEST_LANDMARKS: usize = gnp::FEWEST_LANDMARKS;
+use super::{Draw, Matrix};
+use crate::gnp::{self, FEWEST_LANDMARKS, Ingredients};
+use crate::model::{Strategy, words};
 
 /// What to draw, how to map it and whom to judge. The report is a function of these and the matrix.
 #[derive(Debug, Clone)]
@@ -54,9 +50,9 @@ impl Default for Settings {
             seeds: 10,
             sites: None,
             strategies: judged(&[]).collect(),
-            tier: Tier::default(),
+            tier: Tier::Refined,
             without: Vec::new(),
-            election: Election::default(),
+            election: Election::Improved,
             confirm: 3,
             crawls: 1,
             nodes: Vec::new(),
@@ -65,70 +61,24 @@ impl Default for Settings {
     }
 }
 
-/// Settings that make no sense, by themselves or for this matrix. Every message names the setting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Settings that make no sense. Every message names the setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A number that must not be zero is.
-    #[error("{setting} must be at least 1")]
-    Zero {
-        /// Which.
-        setting: &'static str,
-    },
-    /// The last seed is beyond what a seed can be.
-    #[error("first-seed {first} and {seeds} seeds go beyond the greatest seed, {}", u64::MAX)]
-    SeedsBeyondRange {
-        /// The first seed.
-        first: u64,
-        /// How many.
-        seeds: u64,
-    },
-    /// Too few landmarks for any map.
-    #[error("landmarks must be at least {}, is {landmarks}: fewer leave even a line open", FEWEST_LANDMARKS)]
-    TooFewLandmarks {
-        /// Landmarks asked.
-        landmarks: usize,
-    },
-    /// Landmarks are agents.
-    #[error("landmarks must be at most the number of agents, {agents}, is {landmarks}")]
-    MoreLandmarksThanAgents {
-        /// Landmarks asked.
-        landmarks: usize,
-        /// Agents there are.
-        agents: usize,
-    },
-    /// More dimensions than the landmarks can span.
-    #[error("dims must be below the number of landmarks, {landmarks}, is {dims}")]
-    TooManyDimensions {
-        /// Dimensions asked.
-        dims: usize,
-        /// Landmarks there are.
-        landmarks: usize,
-    },
-    /// A matrix has neither names, positions nor addresses, and neither have its nodes.
-    #[error("strategy {}: it goes by {lacks}, which a matrix of round trips does not say, and no node's is known", strategy.name())]
-    NotOfAMatrix {
-        /// Which.
-        strategy: Strategy,
-        /// What it goes by.
-        lacks: &'static str,
-    },
-    /// Nodes are told of, but not as many as there are.
-    #[error("nodes: {told} are told of where the matrix has {nodes}")]
-    OtherNodes {
-        /// So many are told of.
-        told: usize,
-        /// So many there are.
-        nodes: usize,
-    },
-    /// The plain map has nothing that could be left out.
-    #[error("without {ingredient}: only the refined tier has ingredients")]
-    NothingToLeaveOut {
-        /// What was to be left out.
-        ingredient: &'static str,
-    },
-    /// The matrix is too small.
-    #[error(transparent)]
-    Draw(#[from] DrawError),
+    /// By themselves.
+    #[error("{0}")]
+    Nonsense(String),
+    /// For so small a matrix.
+    #[error("{0}")]
+    Matrix(String),
+    /// For the nodes of this matrix.
+    #[error("{0}")]
+    Nodes(String),
+}
+
+impl SettingsError {
+    pub(super) fn zero(setting: &str) -> Self {
+        Self::Nonsense(format!("{setting} must be at least 1"))
+    }
 }
 
 impl Settings {
@@ -146,30 +96,39 @@ impl Settings {
             ("crawls", self.crawls == 0),
         ];
         if let Some((setting, _)) = counts.into_iter().find(|(_, zero)| *zero) {
-            return Err(SettingsError::Zero { setting });
+            return Err(SettingsError::zero(setting));
         }
-        if self.first_seed.checked_add(self.seeds - 1).is_none() {
-            return Err(SettingsError::SeedsBeyondRange { first: self.first_seed, seeds: self.seeds });
+        let nonsense = |complaint| Err(SettingsError::Nonsense(complaint));
+        let &Self { agents, landmarks, first_seed, seeds, .. } = self;
+        if first_seed.checked_add(seeds - 1).is_none() {
+            let greatest = u64::MAX;
+            return nonsense(format!(
+                "first-seed {first_seed} and {seeds} seeds go beyond the greatest seed, {greatest}"
+            ));
         }
-        let &Self { agents, landmarks, .. } = self;
         if landmarks < FEWEST_LANDMARKS {
-            return Err(SettingsError::TooFewLandmarks { landmarks });
+            return nonsense(format!(
+                "landmarks must be at least {FEWEST_LANDMARKS}, is {landmarks}: fewer leave even a line open"
+            ));
         }
         if landmarks > agents {
-            return Err(SettingsError::MoreLandmarksThanAgents { landmarks, agents });
+            return nonsense(format!("landmarks must be at most the number of agents, {agents}, is {landmarks}"));
         }
         if let Some(dims) = self.dims.filter(|dims| *dims >= landmarks) {
-            return Err(SettingsError::TooManyDimensions { dims, landmarks });
+            return nonsense(format!("dims must be below the number of landmarks, {landmarks}, is {dims}"));
         }
-        if let (Tier::Plain, Some(&ingredient)) = (self.tier, self.without.first()) {
-            return Err(SettingsError::NothingToLeaveOut { ingredient });
+        if let (Tier::Plain, Some(ingredient)) = (self.tier, self.without.first()) {
+            return nonsense(format!("without {ingredient}: only the refined tier has ingredients"));
         }
         if !self.nodes.is_empty() && self.nodes.len() != matrix.nodes() {
-            return Err(SettingsError::OtherNodes { told: self.nodes.len(), nodes: matrix.nodes() });
+            let (told, nodes) = (self.nodes.len(), matrix.nodes());
+            return Err(SettingsError::Nodes(format!("nodes: {told} are told of where the matrix has {nodes}")));
         }
-        let lacking = |strategy: &Strategy| lacks(*strategy, &self.nodes).map(|lacks| (*strategy, lacks));
-        if let Some((strategy, lacks)) = self.strategies.iter().find_map(lacking) {
-            return Err(SettingsError::NotOfAMatrix { strategy, lacks });
+        let lacking = |strategy: &Strategy| Some((strategy.name(), lacks(*strategy, &self.nodes)?));
+        if let Some((name, lacks)) = self.strategies.iter().find_map(lacking) {
+            return nonsense(format!(
+                "strategy {name}: it goes by {lacks}, which a matrix of round trips does not say, and no node's is known"
+            ));
         }
         Draw::new(matrix, agents, self.first_seed)?;
         Ok(())
@@ -199,98 +158,29 @@ pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
     Strategy::ALL.into_iter().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
 
-/// A name that is not known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {kind} '{name}': known are {known}")]
-pub struct UnknownName {
-    /// Of what.
-    pub kind: &'static str,
-    /// As given.
-    pub name: String,
-    /// Every known name.
-    pub known: String,
-}
-
-/// Finds a name among those of `all`.
-fn named<T: Copy>(kind: &'static str, all: &[T], name_of: fn(T) -> &'static str, name: &str) -> Result<T, UnknownName> {
-    all.iter().copied().find(|&one| name_of(one) == name).ok_or_else(|| {
-        let known: Vec<&str> = all.iter().map(|&one| name_of(one)).collect();
-        UnknownName { kind, name: name.to_owned(), known: known.join(", ") }
-    })
-}
-
-/// An ingredient of the refined map by its name.
-pub fn ingredient(name: &str) -> Result<&'static str, UnknownName> {
-    named("ingredient", &Ingredients::NAMES, |name| name, name)
-}
-
-/// Which of the two maps predicts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tier {
-    /// One point a host.
-    Plain,
-    /// A cloud of points a site, corrected by what the map gets wrong between agents: what the scheduler chooses by.
-    #[default]
-    Refined,
-}
-
-impl Tier {
-    /// Every tier.
-    pub const ALL: [Self; 2] = [Self::Plain, Self::Refined];
-
-    /// Its name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Refined => "refined",
-        }
+words!(
+    /// Which of the two maps predicts.
+    Tier {
+        /// One point a host.
+        Plain = "plain",
+        /// A cloud of points a site, corrected by what the map gets wrong between agents: what the scheduler chooses by.
+        Refined = "refined",
     }
-}
+);
 
-impl FromStr for Tier {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        named("tier", &Self::ALL, Self::name, name)
+words!(
+    /// How landmarks are chosen among the agents, from their mesh alone.
+    Election {
+        /// The scheduler's own: k-medoids, improved by agents held out as sites.
+        Improved = "improved",
+        /// k-medoids with nothing beside.
+        KMedoids = "kmedoids",
+        /// Drawn by the seed.
+        Random = "random",
+        /// Each the farthest from those before it: a known trap, here to be compared with.
+        Farthest = "farthest",
     }
-}
-
-/// How landmarks are chosen among the agents, from their mesh alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Election {
-    /// The scheduler's own: k-medoids, improved by agents held out as sites.
-    #[default]
-    Improved,
-    /// k-medoids with nothing beside.
-    KMedoids,
-    /// Drawn by the seed.
-    Random,
-    /// Each the farthest from those before it: a known trap, here to be compared with.
-    Farthest,
-}
-
-impl Election {
-    /// Every election.
-    pub const ALL: [Self; 4] = [Self::Improved, Self::KMedoids, Self::Random, Self::Farthest];
-
-    /// Its name on the command line and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Improved => "improved",
-            Self::KMedoids => "kmedoids",
-            Self::Random => "random",
-            Self::Farthest => "farthest",
-        }
-    }
-}
-
-impl FromStr for Election {
-    type Err = UnknownName;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        named("election", &Self::ALL, Self::name, name)
-    }
-}
+);
 
 #[cfg(test)]
 mod tests {
@@ -323,17 +213,6 @@ mod tests {
         let without = |s: &mut Settings| (s.tier, s.without) = (Tier::Plain, vec!["height"]);
         assert_eq!(refusal(without), "without height: only the refined tier has ingredients");
         assert!(refusal(|s| s.first_seed = u64::MAX).contains("beyond the greatest seed"));
-    }
-
-    #[test]
-    fn names_are_known_and_unknown_ones_answered_with_those_that_are() {
-        assert!(Tier::ALL.into_iter().all(|one| one.name().parse() == Ok(one)));
-        assert!(Election::ALL.into_iter().all(|one| one.name().parse() == Ok(one)));
-        assert_eq!(ingredient("cloud"), Ok("cloud"));
-        assert!(
-            ingredient("salt").unwrap_err().to_string().starts_with("unknown ingredient 'salt': known are height, ")
-        );
-        assert!("".parse::<Election>().unwrap_err().to_string().starts_with("unknown election ''"));
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use crate::gnp::{Mesh, millis};
 use crate::model::AgentId;
+use crate::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
-use super::size::median;
 
 /// Partners from which on it is no odd path.
 const FEWEST_PARTNERS: usize = 2;

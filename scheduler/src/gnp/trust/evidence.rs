@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::gnp::{Mesh, millis};
 use crate::model::{AgentId, Rtt};
+use crate::stats::count;
 
 use super::size::{Believed, Size};
 use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};
@@ -85,8 +86,4 @@ pub(super) fn claims(size: &Size, landmarks: usize) -> String {
         "it claims too little: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \
          sites it confirmed"
     )
-}
-
-fn count(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

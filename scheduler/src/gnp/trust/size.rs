@@ -5,6 +5,7 @@
 //! spread: thirty odd paths tell little of a network's noise and much of whether one agent is off from all others.
 
 use super::{Kind, Standing};
+use crate::stats::median;
 
 /// Scales the MAD of normally distributed values to their standard deviation.
 const MAD_SCALE: f64 = 1.4826;
@@ -140,12 +141,6 @@ fn center(values: &[f64]) -> (f64, f64) {
     let center = median(values.to_vec()).unwrap_or(0.0);
     let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);
     (center, MAD_SCALE * away)
-}
-
-/// The upper median; `None` of nothing.
-pub(super) fn median(values: Vec<f64>) -> Option<f64> {
-    let middle = values.len() / 2;
-    sorted(values).get(middle).copied()
 }
 
 fn sorted(mut values: Vec<f64>) -> Vec<f64> {
