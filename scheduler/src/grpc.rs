@@ -17,24 +17,23 @@ use tonic::transport::server::TcpIncoming;
 use tower::layer::layer_fn;
 
 use crate::Scheduler;
-use auth::Guard;
-use away::Away;
+use gate::Gate;
 
 mod agent_convert;
-pub mod agent_session;
+mod agent_session;
 mod auth;
-mod away;
-pub mod convert;
-pub mod embeddings;
-pub mod events;
-pub mod fleet;
+mod convert;
+mod embeddings;
+mod events;
+mod fleet;
+mod gate;
 pub mod incoming;
 mod named;
 mod pages;
 mod removal;
-pub mod reports;
-pub mod sites;
-pub mod status;
+mod reports;
+mod sites;
+mod status;
 
 #[cfg(test)]
 mod operator_tests;
@@ -78,12 +77,11 @@ pub async fn serve(
     // Here, for the builder's own setting does not reach a listener of ours. Without it an order that follows an acknowledgement waits
     // until the agent's kernel has confirmed that, 40 ms.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let (wakes, pool) = (Arc::clone(&scheduler.wakes), scheduler.pool.clone());
+    let of_gate = scheduler.clone();
     let served = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(layer_fn(move |within| Away::new(within, Arc::clone(&wakes))))
-        .layer(layer_fn(move |within| Guard::new(within, pool.clone())))
+        .layer(layer_fn(move |within| Gate::new(within, of_gate.clone())))
         .add_service(health_service)
         .add_service(agents)
         .add_service(sites::server(scheduler.clone(), shutdown.child_token()))

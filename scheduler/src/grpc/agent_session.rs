@@ -32,9 +32,8 @@ use crate::store::{self, agents, embeddings, enrolments, sessions};
 /// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
 const OUTBOUND_MESSAGES: usize = 256;
 
-/// Serves `landfall.v1.AgentService`.
 #[derive(Debug, Clone)]
-pub struct AgentDesk {
+pub(super) struct AgentDesk {
     scheduler: Scheduler,
     recordings: Arc<Recordings>,
     sessions: TaskTracker,
@@ -43,7 +42,7 @@ pub struct AgentDesk {
 
 impl AgentDesk {
     /// Sessions run on `sessions` and end with `shutdown`.
-    pub fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
+    pub(super) fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }
 }

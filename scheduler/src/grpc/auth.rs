@@ -1,19 +1,14 @@
 //! Who is calling: the operator by their token, an agent by its credential.
 //!
-//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`Guard`] checks
+//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`admit`] checks
 //! them before any handler runs, and leaves the caller in the request's extensions.
-
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1::agent_service_server;
 use sqlx::{PgConnection, PgPool};
 use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::http::{Extensions, HeaderMap, Request, Response};
+use tonic::codegen::http::{Extensions, HeaderMap};
 use tonic_health::pb::health_server;
-use tower::Service;
 
 use crate::secret::SecretHash;
 use crate::store::agents::{self, Holder};
@@ -21,31 +16,19 @@ use crate::store::{self, settings};
 
 /// Why a caller is not let in.
 #[derive(Debug, thiserror::Error)]
-pub enum AuthError {
-    /// No secret was presented.
+pub(super) enum AuthError {
     #[error("the metadata `authorization: Bearer SECRET` is missing")]
     Missing,
-    /// It is not the operator's.
     #[error("the operator token is wrong")]
     WrongOperatorToken,
-    /// It was the operator's.
     #[error("the operator's token was replaced at {}", store::minute(.0))]
     ReplacedOperatorToken(DateTime<Utc>),
-    /// It is no agent's.
     #[error("the credential is not known: enrol the agent again")]
     WrongCredential,
-    /// The operator removed the agent.
     #[error("agent {0} was removed by the operator: enrol it again under its name to have it back")]
     Removed(String),
-    /// Another machine was enrolled in the agent's place.
     #[error("agent {name} was moved to another machine at {}, and this one's credential is void: landfall agents enrol --name {name} --replace moves it back", store::minute(.at))]
-    Replaced {
-        /// Its name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
-    /// The store failed.
+    Replaced { name: String, at: DateTime<Utc> },
     #[error("look up a credential")]
     Store(#[from] store::Error),
 }
@@ -70,48 +53,13 @@ impl Callers {
     }
 }
 
-/// A server that lets only those in who may make their call.
-#[derive(Debug, Clone)]
-pub(super) struct Guard<S> {
-    within: S,
-    pool: PgPool,
-}
-
-impl<S> Guard<S> {
-    pub(super) const fn new(within: S, pool: PgPool) -> Self {
-        Self { within, pool }
-    }
-}
-
-impl<S, B> Service<Request<B>> for Guard<S>
-where
-    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
-    S::Future: Send,
-    B: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.within.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready serves this request; its clone has to become so.
-        let unready = self.within.clone();
-        let (mut within, pool) = (std::mem::replace(&mut self.within, unready), self.pool.clone());
-        Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            match admit(&pool, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
-                Ok(()) => within.call(Request::from_parts(parts, body)).await,
-                Err(refused) => Ok(refused.into_http()),
-            }
-        })
-    }
-}
-
-async fn admit(pool: &PgPool, path: &str, headers: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+/// Lets a call in whose caller may make it, who is left in its `extensions`.
+pub(super) async fn admit(
+    pool: &PgPool,
+    path: &str,
+    headers: &HeaderMap,
+    extensions: &mut Extensions,
+) -> Result<(), Status> {
     let callers = Callers::of(path);
     if callers == Callers::Anybody {
         return Ok(());
@@ -150,7 +98,7 @@ pub(super) struct Agent {
     pub(super) credential: Credential,
 }
 
-/// Who made a call, as [`Guard`] found.
+/// Who made a call, as [`admit`] found.
 pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Request<M>) -> Result<C, Status> {
     request.extensions().get().cloned().ok_or_else(|| AuthError::Missing.into())
 }

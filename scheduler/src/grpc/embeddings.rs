@@ -20,14 +20,13 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// How often a waiting operator looks whether the fit is there: another scheduler may be the one that fits.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Serves `landfall.v1.EmbeddingService`.
 #[derive(Debug, Clone)]
-pub struct EmbeddingDesk {
+pub(super) struct EmbeddingDesk {
     scheduler: Scheduler,
 }
 
 /// The service, with its limits.
-pub fn server(scheduler: Scheduler) -> EmbeddingServiceServer<EmbeddingDesk> {
+pub(super) fn server(scheduler: Scheduler) -> EmbeddingServiceServer<EmbeddingDesk> {
     EmbeddingServiceServer::new(EmbeddingDesk { scheduler }).max_decoding_message_size(MAX_MESSAGE)
 }
 

@@ -22,15 +22,14 @@ const MAX_MESSAGE: usize = 64 << 10;
 /// How often whoever follows is told what happened.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
-/// Serves `landfall.v1.EventService`.
 #[derive(Debug, Clone)]
-pub struct EventDesk {
+pub(super) struct EventDesk {
     scheduler: Scheduler,
     shutdown: CancellationToken,
 }
 
 /// The service, with its limits; its streams end with `shutdown`.
-pub fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
+pub(super) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
     EventServiceServer::new(EventDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
 }
 

@@ -26,15 +26,14 @@ const MOST_ENROLMENTS: usize = 5_000;
 /// Events of an agent that are shown with it.
 const EVENTS_SHOWN: i64 = 20;
 
-/// Serves `landfall.v1.FleetService`.
 #[derive(Debug, Clone)]
-pub struct FleetDesk {
+pub(super) struct FleetDesk {
     scheduler: Scheduler,
     identity: Identity,
 }
 
 /// The service, with its limits; `identity` is what enrolling agents are told.
-pub fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
+pub(super) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
     FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
 }
 

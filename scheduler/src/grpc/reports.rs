@@ -22,16 +22,15 @@ use super::{named, pages};
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Serves `landfall.v1.ReportService`.
 #[derive(Debug, Clone)]
-pub struct ReportDesk {
+pub(super) struct ReportDesk {
     scheduler: Scheduler,
     /// One plan at a time: each may hold a gigabyte and every core for seconds. Guards nothing else.
     planning: Arc<Mutex<()>>,
 }
 
 /// The service, with its limits.
-pub fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
+pub(super) fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
     ReportServiceServer::new(ReportDesk { scheduler, planning: Arc::default() }).max_decoding_message_size(MAX_MESSAGE)
 }
 

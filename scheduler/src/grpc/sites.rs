@@ -43,15 +43,14 @@ const WATCH_PERIOD: Duration = Duration::from_secs(1);
 /// A watch estimates what is left again after so many times as long as that took: of a batch of a million, a second in ten.
 const ESTIMATE_PAUSE: u32 = 10;
 
-/// Serves `landfall.v1.SiteService`.
 #[derive(Debug, Clone)]
-pub struct SiteDesk {
+pub(super) struct SiteDesk {
     scheduler: Scheduler,
     shutdown: CancellationToken,
 }
 
 /// The service, with its limits; its streams end with `shutdown`.
-pub fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
+pub(super) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
     SiteServiceServer::new(SiteDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
 }
 

@@ -23,45 +23,21 @@ use super::convert::InvalidField;
 
 /// Something that was named and is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
-    /// A batch.
+pub(super) enum Unknown {
     #[error("no batch is called '{0}'")]
     Batch(String),
-    /// An agent.
     #[error("no agent is called {0}")]
     Agent(String),
-    /// An agent that has nothing but an open token.
     #[error("{}", store::enrolments::not_yet(.0))]
     NotYet(String),
-    /// A site.
     #[error("no site is known as '{0}'")]
     Site(String),
-    /// A site in a batch.
     #[error("batch {batch} does not have {site}")]
-    InBatch {
-        /// The batch.
-        batch: String,
-        /// The site.
-        site: String,
-    },
-    /// A round of a batch.
+    InBatch { batch: String, site: String },
     #[error("batch {batch} has no round {round}: {}", newest.map_or("it has no site".to_owned(), |newest| format!("its newest is {newest}")))]
-    Round {
-        /// The batch.
-        batch: String,
-        /// What was asked for.
-        round: u32,
-        /// The newest there is.
-        newest: Option<u32>,
-    },
-    /// A choice for a site.
+    Round { batch: String, round: u32, newest: Option<u32> },
     #[error("{site} has no choice {number}: `landfall explain {site}` lists those it has")]
-    Choice {
-        /// The site.
-        site: String,
-        /// What was asked for.
-        number: i64,
-    },
+    Choice { site: String, number: i64 },
 }
 
 /// `Unavailable` when the database is away, has no room or asks to try again, `Internal` otherwise.
@@ -91,7 +67,7 @@ impl From<store::Error> for Status {
 }
 
 /// `Unavailable`: what was asked of the database may be asked again.
-pub fn away() -> Status {
+pub(super) fn away() -> Status {
     Status::unavailable("the database is away: try again")
 }
 
@@ -225,7 +201,7 @@ fn failed() -> Status {
 
 /// How an agent is told that its session has ended: `Aborted` where another process took its place, `Unauthenticated` where
 /// it was removed, `PermissionDenied` where another machine was enrolled in its place, else `Unavailable`, for it may come again at once.
-pub fn from_end(cause: Option<EndCause>) -> Status {
+pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(
             "superseded: another process has connected with this agent's credential, and the newest counts",
@@ -245,16 +221,16 @@ pub fn from_end(cause: Option<EndCause>) -> Status {
 }
 
 /// `FailedPrecondition`: who has only the former operator's token must not lock out who has the new one.
-pub fn former_token() -> Status {
+pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was replaced and is good for a while: replace the new one")
 }
 
 /// `Unavailable`: the scheduler is stopping.
-pub fn stopping() -> Status {
+pub(super) fn stopping() -> Status {
     Status::unavailable("the scheduler is stopping: try again")
 }
 
 /// `DeadlineExceeded`: the client stopped sending.
-pub fn stalled() -> Status {
+pub(super) fn stalled() -> Status {
     Status::deadline_exceeded("the submission stalled: nothing was stored")
 }

@@ -1,0 +1,59 @@
+//! What every request passes: it is refused while the database is silent, even half-way, and unless its
+//! caller may make it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tower::Service;
+
+use super::{auth, status};
+use crate::Scheduler;
+
+/// A server that lets in what may pass.
+#[derive(Debug, Clone)]
+pub(super) struct Gate<S> {
+    within: S,
+    scheduler: Scheduler,
+}
+
+impl<S> Gate<S> {
+    pub(super) const fn new(within: S, scheduler: Scheduler) -> Self {
+        Self { within, scheduler }
+    }
+}
+
+impl<S, B> Service<Request<B>> for Gate<S>
+where
+    S: Service<Request<B>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.within.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready serves this request; its clone has to become so.
+        let unready = self.within.clone();
+        let mut within = std::mem::replace(&mut self.within, unready);
+        let Scheduler { pool, wakes, .. } = self.scheduler.clone();
+        Box::pin(async move {
+            let answering = async {
+                let (mut parts, body) = request.into_parts();
+                match auth::admit(&pool, parts.uri.path(), &parts.headers, &mut parts.extensions).await {
+                    Ok(()) => within.call(Request::from_parts(parts, body)).await,
+                    Err(refused) => Ok(refused.into_http()),
+                }
+            };
+            let answered = wakes.database.while_it_answers(answering).await;
+            answered.unwrap_or_else(|| Ok(status::away().into_http()))
+        })
+    }
+}
