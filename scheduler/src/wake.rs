@@ -20,18 +20,17 @@ pub mod herald;
 
 use herald::{Herald, News};
 
-/// How many signals came, of whatever kind, and when the last did.
+/// When the last signal came, of whatever kind.
 #[derive(Debug)]
 struct Activity {
     began: Instant,
     /// Milliseconds after `began`.
     last: AtomicU64,
-    signals: AtomicU64,
 }
 
 impl Default for Activity {
     fn default() -> Self {
-        Self { began: Instant::now(), last: AtomicU64::new(0), signals: AtomicU64::new(0) }
+        Self { began: Instant::now(), last: AtomicU64::new(0) }
     }
 }
 
@@ -39,7 +38,6 @@ impl Activity {
     fn note(&self) {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
-        self.signals.fetch_add(1, Ordering::Relaxed);
     }
 
     fn quiet_for(&self) -> Duration {
@@ -52,6 +50,7 @@ impl Activity {
 pub struct Signal {
     task: Task,
     here: Notify,
+    came: AtomicU64,
     herald: Arc<Herald>,
     activity: Arc<Activity>,
 }
@@ -60,8 +59,18 @@ impl Signal {
     /// Wakes the task: here, and in the scheduler that has its duty.
     pub fn notify_one(&self) {
         self.activity.note();
-        self.here.notify_one();
+        self.ring();
         self.herald.tell(self.task);
+    }
+
+    fn ring(&self) {
+        self.came.fetch_add(1, Ordering::Relaxed);
+        self.here.notify_one();
+    }
+
+    /// How often it came, here or from another scheduler: while that is the same, nothing that it tells of has changed.
+    pub fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
     }
 
     /// What the task waits for in this process.
@@ -114,7 +123,7 @@ macro_rules! tasks {
                 let (herald, activity) = (Arc::<Herald>::default(), Arc::<Activity>::default());
                 let signal = |task| {
                     let (herald, activity) = (Arc::clone(&herald), Arc::clone(&activity));
-                    Signal { task, here: Notify::new(), herald, activity }
+                    Signal { task, here: Notify::new(), came: AtomicU64::new(0), herald, activity }
                 };
                 Self {
                     $($signal: signal(Task::$task),)+
@@ -167,11 +176,6 @@ impl Wakes {
         self.activity.quiet_for()
     }
 
-    /// How many signals came, here or from another scheduler: while it is the same, whatever is signalled has not changed.
-    pub fn signals(&self) -> u64 {
-        self.activity.signals.load(Ordering::Relaxed)
-    }
-
     /// Tells the sessions of these agents that orders or grants may wait for them, whichever scheduler they are at.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -188,7 +192,7 @@ impl Wakes {
     pub fn wake_duty(&self, duty: Duty) {
         self.activity.note();
         let of_duty = Task::ALL.iter().filter(|task| task.duty() == duty);
-        of_duty.for_each(|task| self.signal(*task).here.notify_one());
+        of_duty.for_each(|task| self.signal(*task).ring());
     }
 
     /// Takes note of who else is there, and of the duties that are this scheduler's.
@@ -214,7 +218,7 @@ impl Wakes {
     /// Wakes here what another scheduler tells of.
     fn hear(&self, news: &News) {
         self.activity.note();
-        news.tasks().for_each(|task| self.signal(task).here.notify_one());
+        news.tasks().for_each(|task| self.signal(task).ring());
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         match news.agents() {
             None => agents.values().for_each(|notify| notify.notify_one()),

@@ -2,8 +2,8 @@
 //!
 //! Only what would begin within [`schedule::AHEAD`] is assigned by a plan. The rest stays located and is planned anew in the next
 //! pass, with what the crawls taught that ended meanwhile: so the last sites of a batch go where they end soonest, and no queue is
-//! long where a prediction was wrong. A plan that decides nothing is kept until something is signalled, or a slot is about to be
-//! free. The plan itself is `strategy::schedule`, pure.
+//! long where a prediction was wrong. A plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is
+//! about to be free. The plan itself is `strategy::schedule`, pure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,8 @@ impl Kept {
 impl Planner {
     /// One pass.
     pub(super) async fn run(&self, scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
-        let (signals, now) = (scheduler.wakes.signals(), Instant::now());
+        // Of tasks and agents, and of crawls that end. What agents measure is signalled all day, and moves no slot.
+        let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
         let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
         let seen = match stands {
             Some(seen) => seen,
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_plan_that_decides_nothing_is_kept_until_something_is_signalled(pool: PgPool) {
+    async fn a_plan_that_decides_nothing_is_kept_until_a_task_an_agent_or_a_crawl_changes(pool: PgPool) {
         let trial = Trial::new(pool).await;
         let agents = trial.connect(1).await;
         let tasks = located(&trial, 5).await;
@@ -253,7 +254,13 @@ mod tests {
         let until = kept().expect("every slot is taken");
         assert!((before + Duration::from_secs(28)..=Instant::now() + Duration::from_secs(29)).contains(&until));
         assign.run_once().await.expect("a pass");
+        trial.scheduler.wakes.measure.notify_one();
+        trial.scheduler.wakes.wake_agents([agents[0].0]);
+        assign.run_once().await.expect("a pass");
         assert_eq!(kept(), Some(until), "and no other plan was made");
+        trial.scheduler.wakes.crawls.notify_one();
+        assign.run_once().await.expect("a pass");
+        assert!(kept().expect("nothing is free yet") > until, "another plan was made");
         trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
