@@ -43,6 +43,7 @@ pub mod reports;
 pub mod restores;
 pub mod retention;
 pub mod rounds;
+mod rows;
 pub mod schedulers;
 pub mod schema;
 pub mod sessions;
@@ -68,16 +69,15 @@ pub(crate) mod fixtures;
 #[cfg(test)]
 mod interleavings;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
 
 use crate::gnp::Position;
-use crate::model::Rtt;
 
 /// The schema, embedded; forward-only.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
@@ -104,9 +104,9 @@ pub enum Error {
     #[error("inconsistent row: {table}.{column} is {value}")]
     Inconsistent {
         /// The table.
-        table: &'static str,
+        table: Cow<'static, str>,
         /// The column.
-        column: &'static str,
+        column: Cow<'static, str>,
         /// The offending value.
         value: String,
     },
@@ -125,14 +125,22 @@ pub enum Error {
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        if disk::is_full(&error) { Self::DiskFull(error) } else { Self::Database(error) }
+        match error {
+            full if disk::is_full(&full) => Self::DiskFull(full),
+            sqlx::Error::ColumnDecode { index, source } => Self::inconsistent("a statement", index, &source),
+            other => Self::Database(other),
+        }
     }
 }
 
 impl Error {
     /// An inconsistency in a column.
-    pub fn inconsistent(table: &'static str, column: &'static str, value: &impl ToString) -> Self {
-        Self::Inconsistent { table, column, value: value.to_string() }
+    pub fn inconsistent(
+        table: impl Into<Cow<'static, str>>,
+        column: impl Into<Cow<'static, str>>,
+        value: &(impl ToString + ?Sized),
+    ) -> Self {
+        Self::Inconsistent { table: table.into(), column: column.into(), value: value.to_string() }
     }
 }
 
@@ -190,32 +198,8 @@ pub(crate) fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
-/// A stored number that the domain counts without a sign.
-fn unsigned<S, U>(table: &'static str, column: &'static str, stored: S) -> Result<U, Error>
-where
-    S: Copy + ToString,
-    U: TryFrom<S>,
-{
-    U::try_from(stored).map_err(|_| Error::inconsistent(table, column, &stored))
-}
-
-/// What is stored as JSON. Of structs of numbers, texts and lists there is none that has no JSON.
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
-
 /// A stored position, in degrees.
 fn position(table: &'static str, latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, Error> {
     Position::from_parts(latitude, longitude)
         .map_err(|_| Error::inconsistent(table, "latitude, longitude", &format!("{latitude:?}, {longitude:?}")))
-}
-
-/// A stored round trip, in microseconds.
-fn round_trip(table: &'static str, column: &'static str, micros: Option<i64>) -> Result<Option<Rtt>, Error> {
-    micros.map(|micros| known_round_trip(table, column, micros)).transpose()
-}
-
-/// The same of a column that is never null.
-fn known_round_trip(table: &'static str, column: &'static str, micros: i64) -> Result<Rtt, Error> {
-    Rtt::try_from_micros(micros).map_err(|_| Error::inconsistent(table, column, &micros))
 }

@@ -20,6 +20,7 @@ use std::fmt;
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
+use crate::model::words;
 pub use claim::{is_near_enough, leaves_light_time};
 use size::{Believed, Size};
 
@@ -54,20 +55,22 @@ const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
 /// The seed of those fits: one mesh has one judgement.
 const SEED: u64 = 0;
 
-/// What an agent is convicted by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// Round trips shorter than light needs.
-    Light,
-    /// Partners it claims to be next to, where the others see them apart.
-    Collusion,
-    /// What others measured of it.
-    Asymmetry,
-    /// The map of the others.
-    Residual,
-    /// Where the other landmarks place sites.
-    Sites,
-}
+words!(
+    /// What an agent is convicted by.
+    #[derive(PartialOrd, Ord)]
+    Kind {
+        /// Round trips shorter than light needs.
+        Light = "light",
+        /// Partners it claims to be next to, where the others see them apart.
+        Collusion = "collusion",
+        /// What others measured of it.
+        Asymmetry = "asymmetry",
+        /// The map of the others.
+        Residual = "residual",
+        /// Where the other landmarks place sites.
+        Sites = "sites",
+    }
+);
 
 /// How far an agent's measurements are believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

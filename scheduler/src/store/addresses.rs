@@ -17,6 +17,7 @@ use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use super::Error;
 use super::holds::{self, Cause};
 use super::leases::{self, Ending};
+use super::rows::Rows;
 
 pub mod ahead;
 
@@ -93,7 +94,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         agent.get(),
         session.get(),
     )
-    .fetch_optional(&mut *conn)
+    .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(Claimed::NotHeld) };
     // One claim at a time of one address: two would both find the last place.
@@ -113,7 +114,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         site.get(),
         most_counted(cap),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let known = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
     let crawls = known(found.crawls);
@@ -181,7 +182,7 @@ pub async fn admit(
         from,
         LOOKED_AT,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let more = i32::try_from(waited_for.len()).is_ok_and(|count| count == LOOKED_AT);
     let next = waited_for.last().filter(|_| more).cloned();

@@ -12,6 +12,7 @@ use crate::strategy::LoadLevel;
 
 use super::loads::Said;
 use super::refusals::Refusal;
+use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, position};
 
@@ -115,7 +116,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
                -- It asks again every few seconds.
                (select r.last_at from refusals r
-                where r.agent_id = a.id and r.kind = $2::text::refusal_kind and r.last_at > now() - interval '2 minutes') as twin_at
+                where r.agent_id = a.id and r.kind = $2 and r.last_at > now() - interval '2 minutes') as twin_at
         from agents a
         left join sessions s on s.agent_id = a.id and s.state = 'active'
         -- One pass over the mesh; asked per agent it would be one each.
@@ -126,9 +127,9 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
         order by a.name
         "#,
         name,
-        Refusal::Twin.name(),
+        Refusal::Twin,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     rows.into_iter()
         .map(|row| {
@@ -206,7 +207,7 @@ pub struct Located {
 
 /// Where every agent stands, those that were removed among them.
 pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
-    let rows = sqlx::query!("select id, name, latitude, longitude from agents").fetch_all(conn).await?;
+    let rows = sqlx::query!("select id, name, latitude, longitude from agents").all(conn).await?;
     let located = rows.into_iter().map(|row| {
         let position = position("agents", row.latitude, row.longitude)?;
         Ok(Located { agent: row.id, name: row.name, position })
@@ -216,14 +217,14 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
 
 /// What every agent is called.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
-    let rows = sqlx::query!("select id, name from agents").fetch_all(conn).await?;
+    let rows = sqlx::query!("select id, name from agents").all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }
 
 /// The agent of this name that was not removed.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
     let id = sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name)
-        .fetch_optional(conn)
+        .optional(conn)
         .await?;
     Ok(id)
 }
@@ -250,7 +251,7 @@ pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> 
         "#,
         credential.as_bytes(),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(row.map(|row| Holder {
         agent: row.id,

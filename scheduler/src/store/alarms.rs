@@ -8,9 +8,10 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId, TaskId};
 
+use super::Error;
 use super::holds::{self, Cause, Which};
-use super::measurements::raw_sites;
-use super::{Error, unsigned};
+use super::rows::Rows;
+use super::types::Unsigned;
 
 /// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
     let rows = sqlx::query!(
         r#"
         select s.name as site, c.since, a.name as agent, c.message,
-               (select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = s.id) as "waiting!",
-               count(*) over () as "total!"
+               (select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = s.id) as "waiting!: Unsigned<u64>",
+               count(*) over () as "total!: Unsigned<u64>"
         from open_circuits c
         join sites s on s.id = c.site_id
         join agents a on a.id = c.agent_id
@@ -42,17 +43,11 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
         "#,
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    let total = unsigned("open_circuits", "count", rows.first().map_or(0, |row| row.total))?;
+    let total = rows.first().map_or(0, |row| row.total.0);
     let alarms = rows.into_iter().map(|row| {
-        Ok(Alarm {
-            site: row.site,
-            since: row.since,
-            agent: row.agent,
-            message: row.message,
-            waiting: unsigned("task_holds", "count", row.waiting)?,
-        })
+        Ok(Alarm { site: row.site, since: row.since, agent: row.agent, message: row.message, waiting: row.waiting.0 })
     });
     Ok((alarms.collect::<Result<_, Error>>()?, total))
 }
@@ -60,7 +55,7 @@ pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u6
 /// Since when a site's circuit has been open; `None` when it is closed.
 pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
     let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());
-    Ok(since.fetch_optional(conn).await?)
+    since.optional(conn).await
 }
 
 /// Opens the circuits of the sites whose crawls the breaker ended; one that is open stays as it is.
@@ -86,7 +81,6 @@ pub(super) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &s
 
 /// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let open = sqlx::query_scalar!(
         r#"
         select t.id from tasks t join open_circuits c on c.site_id = t.site_id
@@ -94,9 +88,9 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
         -- So that it is not closed before its tasks are seen to be held. One that is being closed counts as closed.
         for share of c skip locked
         "#,
-        &tasks,
+        tasks as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (task, Cause::Breaker)).collect();
     holds::hold(conn, &broken).await
@@ -111,9 +105,9 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),
     );
-    let open: Vec<SiteId> = open.fetch_all(&mut *conn).await?.into_iter().collect();
+    let open: Vec<SiteId> = open.all(conn).await?.into_iter().collect();
     let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
-    let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &raw_sites(&open));
+    let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
     let closed = closed.execute(&mut *conn).await?.rows_affected();
     released += holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
     Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))

@@ -12,6 +12,8 @@ use crate::model::{AgentId, BatchId, Parted, Rtt, SiteId, Strategy, TaskId, Unme
 use crate::strategy::{Candidate, Choice, Former};
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 pub use unassign::{From, unassign};
 use waiting::Row;
 
@@ -66,10 +68,10 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     let rows = sqlx::query_as!(
         Row,
         r#"
-        select t.id, t.site_id, t.batch_id, t.unmeasured::text, t.unmeasured_detail, b.strategy,
-               extract(epoch from now() - t.state_since)::float8 as "waited_s!",
+        select t.id, t.site_id, t.batch_id, t.unmeasured, t.unmeasured_detail, b.strategy,
+               now() - t.state_since as "waited!: Interval",
                (select count(*) from assignments a where a.task_id = t.id) as "choices!",
-               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.detail::text,
+               c.agent_id as "agent_id?", a.name as "agent?", c.strategy as "chosen_by?", c.detail as "detail?",
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<Rtt>>",
                c.measured_us as "measured_us?: Vec<Option<Rtt>>",
                had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
@@ -82,8 +84,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         left join agents a on a.id = c.agent_id
         -- `offset 0`: looked up for each task, by index.
         left join lateral (
-            select l.state::text as state, l.crash is not null as crashed,
-                   s.end_cause::text as end_cause
+            select l.state, l.crash is not null as crashed,
+                   s.end_cause
             -- A session that ended long ago is deleted before its leases.
             from leases l left join sessions s on s.id = l.session_id
             where l.task_id = t.id and l.token = t.token and l.agent_id = c.agent_id and l.granted_at >= c.created_at
@@ -99,9 +101,9 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
         "#,
         &next as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter().map(Waiting::try_from).collect()
+    Ok(rows.into_iter().map(Waiting::from).collect())
 }
 
 /// Those of these tasks that still wait for a choice, locked for the transaction; another scheduler's are skipped.
@@ -110,7 +112,7 @@ pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
         tasks as _,
     );
-    Ok(locked.fetch_all(conn).await?.into_iter().collect())
+    Ok(locked.all(conn).await?.into_iter().collect())
 }
 
 /// By index, however many wait.
@@ -125,12 +127,11 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
         "#,
         limit,
     );
-    Ok(next.fetch_all(conn).await?)
+    next.all(conn).await
 }
 
 /// From batch to batch by index: of one that is left out nothing is read, and of each other no more than the limit.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
-    let without: Vec<i64> = without.iter().map(|batch| batch.get()).collect();
     let next = sqlx::query_scalar!(
         r#"
         with recursive planned (batch_id) as (
@@ -158,10 +159,10 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
         order by t.token = 0, t.id
         for update of t skip locked
         "#,
-        &without,
+        without as _,
         limit,
     );
-    Ok(next.fetch_all(conn).await?)
+    next.all(conn).await
 }
 
 /// A choice as it is recorded.
@@ -274,12 +275,6 @@ pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), 
     Ok(())
 }
 
-/// What is stored of why a choice was made.
-pub(super) fn why(detail: Option<&str>) -> Result<Why, Error> {
-    let Some(detail) = detail else { return Ok(Why::default()) };
-    serde_json::from_str(detail).map_err(|error| Error::inconsistent("assignments", "detail", &error))
-}
-
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
@@ -378,7 +373,8 @@ mod tests {
         .expect("read");
         assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
         assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
-        assert_eq!(why(rows[1].2.as_deref()).expect("a cause"), made[1].why);
+        let why: Why = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
+        assert_eq!(why, made[1].why);
         for task in &made {
             assert_eq!(fixtures::state(&mut conn, task.task).await, "assigned");
         }

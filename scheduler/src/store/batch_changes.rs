@@ -12,7 +12,9 @@ use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
 use crate::site_list::SiteName;
 
 use super::leases::{self, Ending};
-use super::{Error, holds, rounds, sites, unsigned};
+use super::rows::Rows;
+use super::types::Unsigned;
+use super::{Error, holds, rounds, sites};
 
 /// Why a task was cancelled.
 pub const CANCELLED: &str = "cancelled by the operator";
@@ -118,7 +120,7 @@ pub async fn cancel(
         batch.get(),
         sites.as_ref() as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     holds::end(conn, &open).await?;
     let cancelled = sqlx::query!(
@@ -130,7 +132,7 @@ pub async fn cancel(
         &open as _,
         CANCELLED,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
     // And once more: of what was open a moment ago an outcome may have come first.
@@ -138,20 +140,19 @@ pub async fn cancel(
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
         r#"
-        select count(*) as "count!" from tasks
+        select count(*) as "count!: Unsigned<u64>" from tasks
         where batch_id = $1 and retried_at is null and ($2::bigint[] is null or site_id = any($2))
         "#,
         batch.get(),
         sites.as_ref() as _,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     let tasks = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
-    let total: u64 = unsigned("tasks", "count", total)?;
     Ok(Cancelled {
         tasks,
         leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
-        ended: total.saturating_sub(tasks),
+        ended: total.0.saturating_sub(tasks),
         recrawls,
         agents: revoked.into_iter().map(|(_, agent)| agent).collect(),
     })
@@ -193,7 +194,7 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
         "#,
         batch.get(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(tasks)
 }
@@ -218,7 +219,7 @@ async fn named(
         batch.get(),
         &all as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut of_site: HashMap<SiteId, Vec<_>> = HashMap::new();
     for task in tasks {
@@ -253,7 +254,7 @@ async fn of_batch(
         batch.get(),
         &ids.concat() as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let there: HashSet<SiteId> = there.into_iter().collect();
     let missing = names.iter().zip(&ids).filter(|(_, ids)| !ids.iter().any(|id| there.contains(id)));

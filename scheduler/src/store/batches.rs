@@ -6,7 +6,10 @@ use sqlx::PgConnection;
 use crate::explain::Wait;
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 
-use super::{Error, unsigned, waits};
+use super::rows::Rows;
+use super::types::Unsigned;
+use super::{Error, waits};
+use sqlx::types::Json;
 
 /// One batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,14 +74,14 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
     let row = sqlx::query_as!(
         Row,
         r#"
-        select id, name, strategy, policy::text as "policy!", removing_since is not null as "removing!"
+        select id, name, strategy, policy, removing_since is not null as "removing!"
         from batches where name = $1
         "#,
         name
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
-    row.map(Batch::try_from).transpose()
+    Ok(row.map(Batch::from))
 }
 
 /// A batch by its name, made when it is new, locked against other submissions until the transaction ends.
@@ -90,46 +93,36 @@ pub async fn lock_or_create(
 ) -> Result<Batch, Error> {
     // `for update` would also hold up whoever inserts a task; nobody else changes a batch.
     sqlx::query!(
-        "insert into batches (name, strategy, policy) values ($1, $2, $3::text::jsonb) on conflict (name) do nothing",
+        "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
         name,
         strategy.name(),
-        super::json(policy),
+        Json(policy) as _,
     )
     .execute(&mut *conn)
     .await?;
-    sqlx::query_as!(
+    let row = sqlx::query_as!(
         Row,
         r#"
-        select id, name, strategy, policy::text as "policy!", removing_since is not null as "removing!"
+        select id, name, strategy, policy, removing_since is not null as "removing!"
         from batches where name = $1
         for no key update
         "#,
         name,
-    )
-    .fetch_one(conn)
-    .await?
-    .try_into()
-}
-
-/// Reads a batch's policy.
-pub(super) fn policy(text: &str) -> Result<CrawlPolicy, Error> {
-    serde_json::from_str(text).map_err(|error| Error::inconsistent("batches", "policy", &error))
+    );
+    Ok(row.one(conn).await?.into())
 }
 
 struct Row {
     id: BatchId,
     name: String,
-    strategy: String,
-    policy: String,
+    strategy: Strategy,
+    policy: Json<CrawlPolicy>,
     removing: bool,
 }
 
-impl TryFrom<Row> for Batch {
-    type Error = Error;
-
-    fn try_from(row: Row) -> Result<Self, Error> {
-        let strategy = row.strategy.parse().map_err(|_| Error::inconsistent("batches", "strategy", &row.strategy))?;
-        Ok(Self { id: row.id, name: row.name, strategy, removing: row.removing, policy: policy(&row.policy)? })
+impl From<Row> for Batch {
+    fn from(row: Row) -> Self {
+        Self { id: row.id, name: row.name, strategy: row.strategy, removing: row.removing, policy: row.policy.0 }
     }
 }
 
@@ -138,8 +131,8 @@ impl TryFrom<Row> for Batch {
 pub struct Listed {
     /// The name.
     pub name: String,
-    /// The strategy's name.
-    pub strategy: String,
+    /// The strategy.
+    pub strategy: Strategy,
     /// When it was first submitted to.
     pub created_at: DateTime<Utc>,
     /// Tasks that have not ended.
@@ -157,11 +150,11 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Li
     let rows = sqlx::query!(
         r#"
         select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
-               (select count(*) from batches) as "all!",
-               count(t.id) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
-               count(t.id) filter (where t.state = 'done') as "done!",
-               count(t.id) filter (where t.state = 'failed') as "failed!",
-               count(t.id) filter (where t.state = 'cancelled') as "cancelled!"
+               (select count(*) from batches) as "all!: Unsigned<u64>",
+               count(t.id) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>",
+               count(t.id) filter (where t.state = 'done') as "done!: Unsigned<u64>",
+               count(t.id) filter (where t.state = 'failed') as "failed!: Unsigned<u64>",
+               count(t.id) filter (where t.state = 'cancelled') as "cancelled!: Unsigned<u64>"
         from (select * from batches order by id desc limit $1) b
         left join tasks t on t.batch_id = b.id and t.retried_at is null
         group by b.id, b.name, b.strategy, b.created_at
@@ -169,22 +162,19 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Li
         "#,
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    let count = |value| unsigned("tasks", "count", value);
-    let all = count(rows.first().map_or(0, |row| row.all))?;
-    let listed = rows.into_iter().map(|row| {
-        Ok(Listed {
-            name: row.name,
-            strategy: row.strategy,
-            created_at: row.created_at,
-            open: count(row.open)?,
-            done: count(row.done)?,
-            failed: count(row.failed)?,
-            cancelled: count(row.cancelled)?,
-        })
+    let all = rows.first().map_or(0, |row| row.all.0);
+    let listed = rows.into_iter().map(|row| Listed {
+        name: row.name,
+        strategy: row.strategy,
+        created_at: row.created_at,
+        open: row.open.0,
+        done: row.done.0,
+        failed: row.failed.0,
+        cancelled: row.cancelled.0,
     });
-    Ok((listed.collect::<Result<_, Error>>()?, all))
+    Ok((listed.collect(), all))
 }
 
 /// A reason for which tasks of a batch failed or were cancelled.
@@ -202,9 +192,10 @@ pub struct Ended {
 
 /// Why tasks of the batch failed or were cancelled, by kind, the commonest first.
 pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ended>, Error> {
-    let rows = sqlx::query!(
+    let endings = sqlx::query_as!(
+        Ended,
         r#"
-        select kinds.kind as "kind!", kinds.tasks as "tasks!", s.name as "site!",
+        select kinds.kind as "kind!: ReasonKind", kinds.tasks as "tasks!: Unsigned<u64>", s.name as site,
                t.state::text || coalesce(': ' || t.reason, '') as "reason!"
         from (
             select coalesce(reason_kind::text, 'other') as kind, count(*) as tasks, min(id) as example
@@ -217,70 +208,57 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ende
         order by kinds.tasks desc, kinds.kind
         "#,
         batch.get(),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Ended {
-                kind: ReasonKind::named(&row.kind)
-                    .ok_or_else(|| Error::inconsistent("tasks", "reason_kind", &row.kind))?,
-                tasks: unsigned("tasks", "count", row.tasks)?,
-                site: row.site,
-                reason: row.reason,
-            })
-        })
-        .collect()
+    );
+    endings.all(conn).await
 }
 
 /// How many tasks the batch has, each in its newest round.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
-        r#"select count(*) as "count!" from tasks where batch_id = $1 and retried_at is null"#,
+        r#"select count(*) as "count!: Unsigned<u64>" from tasks where batch_id = $1 and retried_at is null"#,
         batch.get()
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    unsigned("tasks", "count", count)
+    Ok(count.0)
 }
 
 /// How far the batch is: its tasks in their newest rounds.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"
-        select count(*) filter (where t.state = 'submitted') as "submitted!",
-               count(*) filter (where t.state = 'measuring') as "measuring!",
-               count(*) filter (where t.state = 'located') as "located!",
-               count(*) filter (where t.state = 'assigned') as "assigned!",
-               count(*) filter (where t.state = 'leased') as "leased!",
-               count(*) filter (where t.state = 'done' and o.kind = 'complete') as "complete!",
-               count(*) filter (where t.state = 'done' and o.kind = 'truncated') as "truncated!",
-               count(*) filter (where t.state = 'failed') as "failed!",
-               count(*) filter (where t.state = 'cancelled') as "cancelled!",
-               coalesce(sum(o.pages), 0)::bigint as "pages!",
+        select count(*) filter (where t.state = 'submitted') as "submitted!: Unsigned<u64>",
+               count(*) filter (where t.state = 'measuring') as "measuring!: Unsigned<u64>",
+               count(*) filter (where t.state = 'located') as "located!: Unsigned<u64>",
+               count(*) filter (where t.state = 'assigned') as "assigned!: Unsigned<u64>",
+               count(*) filter (where t.state = 'leased') as "leased!: Unsigned<u64>",
+               count(*) filter (where t.state = 'done' and o.kind = 'complete') as "complete!: Unsigned<u64>",
+               count(*) filter (where t.state = 'done' and o.kind = 'truncated') as "truncated!: Unsigned<u64>",
+               count(*) filter (where t.state = 'failed') as "failed!: Unsigned<u64>",
+               count(*) filter (where t.state = 'cancelled') as "cancelled!: Unsigned<u64>",
+               coalesce(sum(o.pages), 0)::bigint as "pages!: Unsigned<u64>",
                -- An agent may report any number; the sum of a few need not fit.
-               least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!",
+               least(coalesce(sum(o.bytes), 0), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>",
                min(t.recrawl_at) as next_recrawl
         from tasks t left join outcomes o on o.task_id = t.id
         where t.batch_id = $1 and t.retried_at is null
         "#,
         batch.get(),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
-    let count = |value| unsigned("tasks", "count", value);
     let mut progress = Progress {
-        submitted: count(row.submitted)?,
-        measuring: count(row.measuring)?,
-        located: count(row.located)?,
-        assigned: count(row.assigned)?,
-        leased: count(row.leased)?,
-        complete: count(row.complete)?,
-        truncated: count(row.truncated)?,
-        failed: count(row.failed)?,
-        cancelled: count(row.cancelled)?,
-        pages: unsigned("outcomes", "pages", row.pages)?,
-        bytes: unsigned("outcomes", "bytes", row.bytes)?,
+        submitted: row.submitted.0,
+        measuring: row.measuring.0,
+        located: row.located.0,
+        assigned: row.assigned.0,
+        leased: row.leased.0,
+        complete: row.complete.0,
+        truncated: row.truncated.0,
+        failed: row.failed.0,
+        cancelled: row.cancelled.0,
+        pages: row.pages.0,
+        bytes: row.bytes.0,
         waiting_for: None,
         next_recrawl: row.next_recrawl,
     };

@@ -8,6 +8,8 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// The most bytes of a crawl's state.
 pub const MOST_BYTES: usize = 1 << 20;
@@ -61,7 +63,7 @@ pub async fn save(
         r#"
         insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
                                  recent_requests, recent_errors, last_error)
-        select t.id, t.token, $5, $6, $7, now() + make_interval(secs => $8), $9, $10, $11, $12, $13
+        select t.id, t.token, $5, $6, $7, now() + $8::interval, $9, $10, $11, $12, $13
         from tasks t
         join leases l on l.task_id = t.id and l.token = t.token
         where t.id = $1 and t.state = 'leased' and t.token = $2
@@ -82,7 +84,7 @@ pub async fn save(
         whole(checkpoint.pages),
         &checkpoint.state,
         interval.map(millis),
-        pause.map(|pause| pause.as_secs_f64()),
+        pause.map(Interval),
         whole(manners.turned_away),
         whole(manners.failed_in_a_row),
         whole(manners.recent_requests),
@@ -96,9 +98,8 @@ pub async fn save(
 
 /// The states of these tasks' crawls, of those that have one.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
-    let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", &tasks);
-    let rows = rows.fetch_all(conn).await?;
+    let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", tasks as _);
+    let rows = rows.all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.task_id, row.state)).collect())
 }
 

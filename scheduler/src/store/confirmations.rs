@@ -14,7 +14,8 @@ use crate::model::{AgentId, Rtt, SiteId, TaskId};
 use super::Error;
 use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
-use super::measurements::raw_sites;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);
@@ -40,22 +41,17 @@ pub async fn standing(
     let rows = sqlx::query!(
         r#"
         select site_id, ended_at is null as "open!",
-               greatest(extract(epoch from now() - coalesce(began_at, wanted_at)), 0)::float8 as "since_s!"
+               now() - coalesce(began_at, wanted_at) as "since!: Interval"
         from confirmations
-        where site_id = any($1) and (ended_at is null or ended_at >= now() - make_interval(secs => $2))
+        where site_id = any($1) and (ended_at is null or ended_at >= now() - $2::interval)
         "#,
-        &raw_sites(sites),
-        max_age.as_secs_f64(),
+        sites as _,
+        Interval(max_age),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let since = Duration::try_from_secs_f64(row.since_s)
-                .map_err(|_| Error::inconsistent("confirmations", "began_at", &row.since_s))?;
-            Ok((row.site_id, if row.open { Standing::Open { since } } else { Standing::Ended }))
-        })
-        .collect()
+    let standing = |open: bool, since| if open { Standing::Open { since } } else { Standing::Ended };
+    Ok(rows.into_iter().map(|row| (row.site_id, standing(row.open, row.since.0))).collect())
 }
 
 /// A task that is to wait until its site is confirmed.
@@ -82,10 +78,10 @@ pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration)
         insert into confirmations (site_id)
         select distinct site_id from unnest($1::bigint[]) as wanted (site_id) order by site_id
         on conflict (site_id) do update set wanted_at = now(), began_at = null, ended_at = null
-        where confirmations.ended_at < now() - make_interval(secs => $2)
+        where confirmations.ended_at < now() - $2::interval
         "#,
-        &raw_sites(&sites),
-        max_age.as_secs_f64(),
+        &sites as _,
+        Interval(max_age),
     )
     .execute(&mut *conn)
     .await?;
@@ -122,7 +118,7 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
         limit,
         at_once,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     if wanted.is_empty() {
         return Ok(Next::default());
@@ -139,7 +135,7 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
     .await?;
     let sites =
         sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
-            .fetch_all(conn)
+            .all(conn)
             .await?;
     Ok(Next { sites: sites.into_iter().collect(), looked_at: wanted.len() })
 }
@@ -153,13 +149,13 @@ pub async fn tried(
     let rows = sqlx::query!(
         r#"
         select site_id, prober_id, rtt_us from site_measurements
-        where site_id = any($1) and measured_at >= now() - make_interval(secs => $2)
+        where site_id = any($1) and measured_at >= now() - $2::interval
         order by site_id, prober_id
         "#,
-        &raw_sites(sites),
-        max_age.as_secs_f64(),
+        sites as _,
+        Interval(max_age),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut tried: HashMap<SiteId, Vec<Tried>> = HashMap::new();
     for row in rows {
@@ -183,7 +179,7 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
         &sites,
         &empty,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).execute(&mut *conn).await?;
     let asked = confirmations.iter().filter(|(site, _)| begun.contains(site));
@@ -227,7 +223,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         "#,
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()
@@ -261,7 +257,7 @@ pub async fn ask(
         &sites,
         &agents,
     )
-    .fetch_all(&mut *tx)
+    .all(&mut tx)
     .await?;
     tx.commit().await?;
     Ok(asked.into_iter().collect())
@@ -277,9 +273,9 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
         where r.began_at is not null and r.ended_at is null and c.site_id = r.site_id and c.answered_at is null
           and m.site_id = c.site_id and m.prober_id = c.agent_id
           and m.measured_at >= case when m.rtt_us is null then coalesce(c.asked_at, r.began_at)
-                                    else r.began_at - make_interval(secs => $1) end
+                                    else r.began_at - $1::interval end
         "#,
-        max_age.as_secs_f64(),
+        Interval(max_age),
     )
     .execute(conn)
     .await?;
@@ -293,7 +289,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
         r#"
         update confirmations r set ended_at = now()
         where r.began_at is not null and r.ended_at is null
-          and (r.began_at < now() - make_interval(secs => $1) or not exists (
+          and (r.began_at < now() - $1::interval or not exists (
               select from confirmers c
               join sessions s on s.agent_id = c.agent_id and s.state = 'active'
               where c.site_id = r.site_id and c.answered_at is null
@@ -301,9 +297,9 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
           ))
         returning r.site_id
         "#,
-        patience.as_secs_f64(),
+        Interval(patience),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let ended: Vec<SiteId> = ended.into_iter().collect();
     // A statement of its own: it sees whoever wanted one a moment ago.

@@ -10,7 +10,10 @@ use sqlx::PgConnection;
 use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
 use crate::model::{AgentId, BatchId, SiteId};
 
-use super::{Error, unsigned};
+use super::Error;
+use super::rows::Rows;
+use super::types::Unsigned;
+use sqlx::types::Json;
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
@@ -19,13 +22,13 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
         sqlx::query!(
             r#"
             insert into batch_constraints (batch_id, constraints)
-            select $1, $2::text::jsonb
+            select $1, $2::jsonb
             -- A submission adds a task at least: without one the batch is being made.
             where not exists (select from tasks where batch_id = $1)
             on conflict (batch_id) do nothing
             "#,
             batch.get(),
-            super::json(&whole),
+            Json(&whole) as _,
         )
         .execute(&mut *conn)
         .await?;
@@ -35,29 +38,16 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
 
 /// The constraints of those of these batches that have some.
 pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
-    let rows = sqlx::query!(
-        r#"select batch_id, constraints::text as "constraints!" from batch_constraints where batch_id = any($1)"#,
-        &raw(batches),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let constraints = serde_json::from_str(&row.constraints)
-                .map_err(|error| Error::inconsistent("batch_constraints", "constraints", &error))?;
-            Ok((row.batch_id, constraints))
-        })
-        .collect()
-}
-
-fn raw(batches: &[BatchId]) -> Vec<i64> {
-    batches.iter().map(|batch| batch.get()).collect()
+    let rows =
+        sqlx::query!("select batch_id, constraints from batch_constraints where batch_id = any($1)", batches as _,)
+            .all(conn)
+            .await?;
+    Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints.0)).collect())
 }
 
 /// What constraints look at in the agents that are enrolled, be they away.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
-    let rows =
-        sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").fetch_all(conn).await?;
+    let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits =
         rows.into_iter().map(|row| (row.id, Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
     Ok(traits.collect())
@@ -73,7 +63,7 @@ pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) 
 pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
     let row =
         sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
-            .fetch_optional(conn)
+            .optional(conn)
             .await?;
     Ok(row.map(|row| (row.id, row.tags)))
 }
@@ -86,19 +76,19 @@ pub async fn spending(
 ) -> Result<(HashMap<(BatchId, AgentId), Spending>, HashMap<BatchId, u64>), Error> {
     let fetched = sqlx::query!(
         r#"
-        select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!", sum(crawls)::bigint as "crawls!"
+        select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>", sum(crawls)::bigint as "crawls!: Unsigned<u64>"
         from quota_spending
         -- An hour counts until all of it is a day ago.
         where batch_id = any($1) and hour > now() - interval '25 hours'
         group by batch_id, agent_id
         "#,
-        &raw(batches),
+        batches as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let under_way = sqlx::query!(
         r#"
-        select t.batch_id as "batch_id!", t.agent_id as "agent_id!", count(*) as "tasks!"
+        select t.batch_id as "batch_id!", t.agent_id as "agent_id!", count(*) as "tasks!: Unsigned<u32>"
         from tasks t where t.batch_id = any($1) and t.state = 'assigned' and t.agent_id is not null
         group by t.batch_id, t.agent_id
         union all
@@ -107,28 +97,27 @@ pub async fn spending(
         where l.state = 'active' and t.batch_id = any($1)
         group by t.batch_id, l.agent_id
         "#,
-        &raw(batches),
+        batches as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
-    let most =
-        sqlx::query!("select id, max_bytes from batches where id = any($1)", &raw(batches)).fetch_all(conn).await?;
+    let most = sqlx::query!("select id, max_bytes from batches where id = any($1)", batches as _).all(conn).await?;
     let mut expected = HashMap::new();
     for row in most {
         let of_batch = fetched.iter().filter(|sum| sum.batch_id == row.id);
-        let (bytes, crawls) =
-            of_batch.fold((0_i128, 0_i128), |all, sum| (all.0 + i128::from(sum.bytes), all.1 + i128::from(sum.crawls)));
+        let (bytes, crawls) = of_batch
+            .fold((0_i128, 0_i128), |all, sum| (all.0 + i128::from(sum.bytes.0), all.1 + i128::from(sum.crawls.0)));
         let mean = bytes.checked_div(crawls).and_then(|mean| u64::try_from(mean).ok());
         expected.insert(row.id, mean.unwrap_or(row.max_bytes.0));
     }
     let mut spending: HashMap<(BatchId, AgentId), Spending> = HashMap::new();
     for row in fetched {
         let one = spending.entry((row.batch_id, row.agent_id)).or_default();
-        one.fetched = unsigned("outcomes", "bytes", row.bytes)?;
+        one.fetched = row.bytes.0;
     }
     for row in under_way {
         let one = spending.entry((BatchId::new(row.batch_id), AgentId::new(row.agent_id))).or_default();
-        one.under_way = one.under_way.saturating_add(unsigned("tasks", "count", row.tasks)?);
+        one.under_way = one.under_way.saturating_add(row.tasks.0);
     }
     for ((batch, _), one) in &mut spending {
         one.expected = expected.get(batch).copied().unwrap_or_default();
@@ -142,7 +131,6 @@ pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],
 ) -> Result<HashMap<SiteId, Vec<BatchId>>, Error> {
-    let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let rows = sqlx::query!(
         r#"
         select h.site_id, array_agg(distinct h.batch_id) as "batches!"
@@ -151,9 +139,9 @@ pub async fn to_be_confirmed(
         group by h.site_id
         having bool_and(c.batch_id is not null)
         "#,
-        &sites,
+        sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let batches = |raw: Vec<i64>| raw.into_iter().map(BatchId::new).collect();
     Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
@@ -178,7 +166,7 @@ pub async fn remember(
         &agents,
         &causes,
     )
-    .fetch_optional(&mut *conn)
+    .optional(conn)
     .await?;
     if let Some(known) = known {
         return Ok(known);
@@ -189,5 +177,5 @@ pub async fn remember(
         &agents,
         &causes,
     );
-    Ok(made.fetch_one(conn).await?)
+    made.one(conn).await
 }

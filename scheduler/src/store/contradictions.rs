@@ -8,6 +8,8 @@ use crate::contradiction::{ENOUGH, PAUSE, weigh};
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// What a crawl saw of its site.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +40,7 @@ pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<Sit
         &tasks,
         &agents,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let known: HashMap<TaskId, Rtt> = rows.into_iter().filter_map(|row| Some((row.id, row.known?))).collect();
     let (mut agreeing, mut doubted) = (Vec::new(), Vec::new());
@@ -64,7 +66,7 @@ async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool,
         r#"
         with counted as (
             select id, least(contradictions + $2, $3) as contradictions,
-                   coalesce(doubted_at < now() - make_interval(secs => $4), true) as may_doubt
+                   coalesce(doubted_at < now() - $4::interval, true) as may_doubt
             from sites where id = $1
             for no key update
         )
@@ -77,9 +79,9 @@ async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool,
         site.get(),
         weight,
         ENOUGH,
-        PAUSE.as_secs_f64(),
+        Interval(PAUSE),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(doubted.unwrap_or(false))
 }

@@ -12,6 +12,7 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::Error;
+use super::types::Interval;
 
 /// So long the sites of an address that differ are measured one by one. Longer than any agent remembers what it measured.
 pub(super) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -22,10 +23,10 @@ pub(super) const ENOUGH: i64 = 2;
 pub(super) async fn note(conn: &mut PgConnection, address: IpAddr, prober: AgentId) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        insert into address_disagreements (address, prober_id) values ($1::text::inet, $2)
+        insert into address_disagreements (address, prober_id) values ($1, $2)
         on conflict (address, prober_id) do update set seen_at = excluded.seen_at
         "#,
-        address.to_string(),
+        address,
         prober.get(),
     )
     .execute(conn)
@@ -35,11 +36,8 @@ pub(super) async fn note(conn: &mut PgConnection, address: IpAddr, prober: Agent
 
 /// Forgets what is too old to count.
 pub async fn prune(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!(
-        "delete from address_disagreements where seen_at <= now() - make_interval(secs => $1)",
-        NOT_SHARED_FOR.as_secs_f64(),
-    )
-    .execute(conn)
-    .await?;
+    sqlx::query!("delete from address_disagreements where seen_at <= now() - $1::interval", Interval(NOT_SHARED_FOR),)
+        .execute(conn)
+        .await?;
     Ok(())
 }

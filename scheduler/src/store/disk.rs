@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 
 use super::Error;
+use super::rows::Rows;
 
 /// Postgres' code for it, whichever file it could not make, extend or write.
 const DISK_FULL: &str = "53100";
@@ -30,7 +31,7 @@ pub(super) async fn find_place(conn: &mut PgConnection, options: &PgConnectOptio
         select case when pg_has_role(current_user, 'pg_read_all_settings', 'usage') then current_setting('data_directory') end
         "#,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     let place = match (directory, options.get_socket()) {
         (Some(directory), Some(_)) => format!("at {directory}"),

@@ -9,8 +9,10 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::assignments::{self, From};
+use super::rows::Rows;
 use super::sessions::EndCause;
-use super::{Error, enrolments, leases, minute, sessions, unsigned};
+use super::types::Unsigned;
+use super::{Error, enrolments, leases, minute, sessions};
 
 /// What a drain or a removal found and did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +123,7 @@ struct Locked {
 async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
     let row =
         sqlx::query!("select id, draining_since, removed_at from agents where name = $1 for no key update", name,)
-            .fetch_optional(&mut *conn)
+            .optional(conn)
             .await?;
     let Some(row) = row else {
         let name = name.to_owned();
@@ -141,12 +143,12 @@ async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainErr
 
 async fn active_leases(conn: &mut PgConnection, agent: AgentId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
-        r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
+        r#"select count(*) as "count!: Unsigned<u64>" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    unsigned("leases", "count", count)
+    Ok(count.0)
 }
 
 #[cfg(test)]

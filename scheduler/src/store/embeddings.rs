@@ -14,7 +14,8 @@ use crate::gnp::{Embedding, Placement};
 use crate::model::{AgentId, EmbeddingEpoch};
 
 use super::Error;
-use super::types::{Micros, whole};
+use super::rows::Rows;
+use super::types::{Interval, Micros, whole};
 
 /// Epochs the history keeps: a month and a half of hourly fits.
 const HISTORY: i64 = 1000;
@@ -50,14 +51,14 @@ pub struct Newest {
 /// The epoch of the newest embedding; `None` before the first.
 pub async fn latest_epoch(conn: &mut PgConnection) -> Result<Option<EmbeddingEpoch>, Error> {
     let epoch = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1");
-    Ok(epoch.fetch_optional(conn).await?)
+    epoch.optional(conn).await
 }
 
 /// The newest embedding; `None` before the first.
 pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error> {
     let Some(row) =
         sqlx::query!("select epoch, dimensions, landmarks, fit_error from embeddings order by epoch desc limit 1")
-            .fetch_optional(&mut *conn)
+            .optional(conn)
             .await?
     else {
         return Ok(None);
@@ -67,7 +68,7 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
         "select agent_id, coordinate, fit_error from agent_placements where epoch = $1 order by agent_id",
         epoch.get(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let placements = placed
         .into_iter()
@@ -86,7 +87,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     let row = sqlx::query!(
         r#"
         select epoch, landmarks, dimensions, mesh_error, created_at,
-               created_at < now() - make_interval(secs => $1) as "aged!",
+               created_at < now() - $1::interval as "aged!",
                exists (select from measurement_orders where agent_id is not null) as "mesh_busy!",
                (select count(*) from mesh_measurements where rtt_us is not null) as "mesh_rows!",
                (select count(*) from mesh_measurements where rtt_us is not null and measured_at > created_at)
@@ -107,9 +108,9 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
                ) as "newcomers!"
         from embeddings order by epoch desc limit 1
         "#,
-        max_age.as_secs_f64(),
+        Interval(max_age),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(row.map(|row| Newest {
         epoch: row.epoch,
@@ -137,7 +138,7 @@ pub async fn pairs_measured_since(
         "#,
         since,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.from, row.to)).collect())
 }
@@ -147,12 +148,12 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
     let epoch = sqlx::query_scalar!(
         r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!: EmbeddingEpoch""#
     );
-    Ok(epoch.fetch_one(conn).await?)
+    epoch.one(conn).await
 }
 
 /// The database's clock: as of when what is read next is known.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
-    Ok(sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).fetch_one(conn).await?)
+    sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
 
 /// A fit that is to take over.
@@ -179,11 +180,9 @@ pub async fn take_over(
 ) -> Result<bool, Error> {
     // Only so that the next statement sees what another fit has committed; the epoch is the fence.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))")
-        .fetch_one(&mut *conn)
+        .execute(&mut *conn)
         .await?;
-    let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1")
-        .fetch_optional(&mut *conn)
-        .await?;
+    let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
         return Ok(false);
     }
@@ -270,16 +269,15 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
         "#,
         i64::from(limit),
     );
-    Ok(epochs.fetch_all(conn).await?)
+    epochs.all(conn).await
 }
 
 /// Forgets embeddings beyond the newest `keep` in which no site lies any more, after forgetting in them the placements of
 /// sites without an open task: those are located anew when they get one. At most `limit` placements and ten embeddings
 /// a call; returns how many rows of both went.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
-    let surplus = sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep)
-        .fetch_all(&mut *conn)
-        .await?;
+    let surplus =
+        sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep).all(conn).await?;
     if surplus.is_empty() {
         return Ok(0);
     }
@@ -308,7 +306,7 @@ pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64
         "#,
         &surplus as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed as _).execute(&mut *conn).await?;
     let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed as _).execute(conn).await?;

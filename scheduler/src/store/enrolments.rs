@@ -18,6 +18,7 @@ use crate::secret::{Secret, SecretHash, hex};
 use super::sessions::{self, EndCause, micros};
 use super::{Error, leases, minute};
 
+use super::rows::Rows;
 use names::Taken;
 pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
 
@@ -190,7 +191,7 @@ impl From<sqlx::Error> for RedeemError {
 /// Makes a token for each agent that is wanted, or none. Run in a transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
     // Two operators at once must not find the same name free.
-    sqlx::query!("select pg_advisory_xact_lock(7172)").fetch_one(&mut *conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(7172)").execute(&mut *conn).await?;
     let taken = Taken::of(conn, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
     let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
@@ -239,7 +240,7 @@ async fn insert(
         &replaces,
         &lives,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
 }
@@ -264,7 +265,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
         "#,
         hash.as_bytes(),
     )
-    .fetch_optional(&mut *conn)
+    .optional(conn)
     .await?
     .ok_or(RedeemError::Unknown)?;
     if let Some(at) = row.used_at {
@@ -302,7 +303,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
         &row.tags,
         row.replaces,
     )
-    .fetch_optional(&mut *conn)
+    .optional(conn)
     .await?
     .ok_or_else(|| RedeemError::InUse(row.agent_name.clone()))?;
     sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes())

@@ -12,7 +12,8 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::Error;
-use super::types::Unsigned;
+use super::rows::Rows;
+use super::types::{Interval, Unsigned};
 
 /// Events a page has at most.
 pub const PAGE: i64 = 500;
@@ -211,7 +212,7 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
         limit,
         filter.kinds.as_deref(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
@@ -247,7 +248,7 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
         from.id,
         filter.kinds.as_deref(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let next = rows.last().filter(|_| full).map(|row| Past { at: row.at, id: row.id, ..from });
@@ -286,7 +287,7 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
         after.id,
         filter.kinds.as_deref(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
@@ -303,7 +304,7 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
                + (select coalesce(max(transactions), 0) from restores) as "horizon!"
         "#,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(horizon)
 }
@@ -323,12 +324,12 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
         with oldest as (select xact, id, at from events order by xact, id limit $2)
         delete from events e using oldest o
         where e.xact = o.xact and e.id = o.id
-          and (o.at < now() - make_interval(secs => $1) or o.xact >= (
+          and (o.at < now() - $1::interval or o.xact >= (
               select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
               from restores
           ))
         "#,
-        keep.as_secs_f64(),
+        Interval(keep),
         PRUNED_AT_ONCE,
     )
     .execute(conn)

@@ -7,12 +7,13 @@ use sqlx::PgConnection;
 
 use crate::constraints::Exclusion;
 use crate::explain::{Considered, Recorded, Wait};
-use crate::model::{AssignmentId, BatchId, Rtt, Strategy, TaskId};
+use crate::model::{AssignmentId, BatchId, Rtt, Strategy, TaskId, TaskState, Why};
 
-use super::assignments::why;
+use super::rows::Rows;
 use super::sites::Site;
 use super::types::Unsigned;
 use super::{Error, waits};
+use sqlx::types::Json;
 
 /// Tasks and choices of one site that are explained at once, the newest.
 const MOST: i64 = 100;
@@ -29,7 +30,7 @@ pub struct Task {
     /// The round, from 1.
     pub round: u32,
     /// The state's name.
-    pub state: String,
+    pub state: TaskState,
     /// Why it failed or was cancelled.
     pub reason: Option<String>,
     /// What it waits for, where it has no agent.
@@ -62,7 +63,7 @@ pub async fn tasks(
 ) -> Result<Vec<Task>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id, t.batch_id, b.name, t.round, t.state::text as "state!",
+        select t.id, t.batch_id, b.name, t.round, t.state,
                case when t.state in ('failed', 'cancelled') then t.reason end as reason
         from tasks t join batches b on b.id = t.batch_id
         where t.site_id = any($1) and ($2::bigint is null or t.batch_id = $2)
@@ -75,7 +76,7 @@ pub async fn tasks(
         at.map(AssignmentId::get),
         MOST,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
     let mut waits = waits::of(conn, &ids).await?;
@@ -98,7 +99,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
         Row,
         r#"
         select c.id, c.task_id, c.created_at, coalesce(t.assignment_id = c.id, false) as "newest!", a.name as agent, c.strategy,
-               b.strategy as asked, c.seed, c.detail::text, c.available,
+               b.strategy as asked, c.seed, c.detail, c.available,
                (select coalesce(array_agg(n.name order by l.place), '{}')
                 from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
                c.predicted_us as "predicted_us!: Vec<Option<Rtt>>", c.measured_us as "measured_us!: Vec<Option<Rtt>>",
@@ -119,7 +120,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
         at.map(AssignmentId::get),
         MOST,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     rows.into_iter().map(Choice::try_from).collect()
 }
@@ -130,10 +131,10 @@ struct Row {
     created_at: DateTime<Utc>,
     newest: bool,
     agent: String,
-    strategy: String,
-    asked: String,
+    strategy: Strategy,
+    asked: Strategy,
     seed: i64,
-    detail: Option<String>,
+    detail: Option<Json<Why>>,
     available: Option<Unsigned<u32>>,
     candidates: Vec<String>,
     predicted_us: Vec<Option<Rtt>>,
@@ -147,9 +148,6 @@ impl TryFrom<Row> for Choice {
     type Error = Error;
 
     fn try_from(row: Row) -> Result<Self, Error> {
-        let strategy = |table, stored: &str| -> Result<Strategy, Error> {
-            stored.parse().map_err(|_| Error::inconsistent(table, "strategy", &stored))
-        };
         let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
         let considered = |(place, agent)| Considered {
             agent,
@@ -168,14 +166,14 @@ impl TryFrom<Row> for Choice {
             at: row.created_at,
             newest: row.newest,
             recorded: Recorded {
-                strategy: strategy("assignments", &row.strategy)?,
-                asked: strategy("batches", &row.asked)?,
+                strategy: row.strategy,
+                asked: row.asked,
                 agent: row.agent,
                 seed: row.seed.cast_unsigned(),
                 candidates: row.candidates.into_iter().enumerate().map(considered).collect(),
                 available: row.available.map(u32::from),
                 excluded: row.excluded.len(),
-                why: why(row.detail.as_deref())?,
+                why: row.detail.map_or_else(Why::default, |Json(why)| why),
             },
             excluded,
         })

@@ -12,6 +12,8 @@ use crate::site_list::SiteName;
 use crate::strategy::learned::{Crawled, Lesson, Network, weight};
 use crate::strategy::{Crawl, Site, Work};
 
+use super::rows::Rows;
+use super::types::Interval;
 use super::{Error, position};
 
 /// Newest crawls of an agent that teach how fast it is.
@@ -78,7 +80,7 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
         "#,
         tasks as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     rows.into_iter()
         .map(|row| {
@@ -104,7 +106,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
         r#"
         select newest.agent_id as "agent_id!", newest.pages as "pages!", newest.bytes as "bytes!", newest.duration_ms as "duration_ms!",
                newest.rtt_us as "rtt_us!", b.request_interval_ms,
-               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
+               now() - newest.accepted_at as "age!: Interval"
         from unnest($1::bigint[]) as one (agent_id)
         cross join lateral (
             select o.* from outcomes o where o.agent_id = one.agent_id order by o.accepted_at desc limit $2
@@ -118,7 +120,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
         agents as _,
         CRAWLS_LEARNED,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut crawls: HashMap<AgentId, Vec<Crawl>> = HashMap::new();
     for row in rows {
@@ -126,7 +128,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
             work: Work { pages: row.pages.0, bytes: row.bytes.0, interval: row.request_interval_ms.0 },
             rtt: row.rtt_us,
             took: row.duration_ms.0,
-            weight: 0.5_f64.powf(row.age_s / HALF_LIFE.as_secs_f64()),
+            weight: 0.5_f64.powf(row.age.0.div_duration_f64(HALF_LIFE)),
         };
         crawls.entry(row.agent_id).or_default().push(crawl);
     }
@@ -147,7 +149,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
     let rows = sqlx::query!(
         r#"
         select s.id, s.address, newest.agent_id as "agent_id?", newest.rtt_us,
-               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as age_s
+               now() - newest.accepted_at as "age: Interval"
         from sites s
         left join lateral (
             select o.agent_id, o.rtt_us, o.accepted_at from tasks t join outcomes o on o.task_id = t.id
@@ -162,14 +164,14 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
         sites as _,
         CRAWLS_OF_A_SITE,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut crawled: HashMap<SiteId, CrawledSite> = HashMap::new();
     for row in rows {
         let of_it = crawled.entry(row.id).or_default();
         of_it.network = row.address.map(Network::from);
-        if let (Some(agent), Some(rtt), Some(age_s)) = (row.agent_id, row.rtt_us, row.age_s) {
-            of_it.crawls.push(Crawled { agent, rtt, weight: weight(age(age_s)) });
+        if let (Some(agent), Some(rtt), Some(age)) = (row.agent_id, row.rtt_us, row.age) {
+            of_it.crawls.push(Crawled { agent, rtt, weight: weight(age.0) });
         }
     }
     Ok(crawled)
@@ -185,7 +187,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
                c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us: Rtt",
                (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as "probed_us: Rtt",
                c.strategy = any($4) and c.cause <> 'explores' as "preferred!",
-               greatest(extract(epoch from now() - newest.accepted_at), 0)::float8 as "age_s!"
+               now() - newest.accepted_at as "age!: Interval"
         from sessions here
         cross join lateral (
             select o.* from outcomes o where o.agent_id = here.agent_id order by o.accepted_at desc
@@ -204,7 +206,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
         LESSONS,
         &preferring,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut lessons = Vec::new();
     for row in rows {
@@ -217,14 +219,10 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
             probed: row.probed_us.is_some(),
             preferred: row.preferred,
             crawled: row.rtt_us,
-            weight: weight(age(row.age_s)),
+            weight: weight(row.age.0),
         });
     }
     Ok(lessons)
-}
-
-fn age(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 /// The mean pages and bytes of crawls: what a site of unknown size is taken for. `None` where there are none.

@@ -1,6 +1,6 @@
 //! Why nothing could be measured: a cause that programs tell apart, and a sentence for people.
 
-use super::Error;
+use crate::model::words;
 
 /// What a measurement says when its prober kept silent.
 pub(super) const NO_REPORT: &str = "no report from the prober in time";
@@ -14,78 +14,40 @@ pub struct Failure {
     pub said: String,
 }
 
-/// The causes that are told apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// One that this scheduler does not know, or a report that cannot be.
-    Unknown,
-    /// The name did not resolve.
-    Dns,
-    /// The system refused the connection: nothing listens there.
-    Refused,
-    /// No connection came about in time.
-    ConnectTimeout,
-    /// No connection, for another reason.
-    Connect,
-    /// No TLS session.
-    Tls,
-    /// Connected, and no answer in time.
-    Timeout,
-    /// Something other than HTTP answered, or the connection broke.
-    Protocol,
-    /// The prober's guard refused the address.
-    Guard,
-    /// The prober has no contact URL, so it sends nothing.
-    NoContactUrl,
-    /// The metric is not permitted there.
-    Metric,
-    /// The prober did not understand the order.
-    Order,
-    /// The prober did not report in time.
-    NoReport,
-}
+words!(
+    /// The causes that are told apart.
+    #[derive(PartialOrd, Ord)]
+    Cause {
+        /// One that this scheduler does not know, or a report that cannot be.
+        Unknown = "unknown",
+        /// The name did not resolve.
+        Dns = "dns",
+        /// The system refused the connection: nothing listens there.
+        Refused = "refused",
+        /// No connection came about in time.
+        ConnectTimeout = "connect-timeout",
+        /// No connection, for another reason.
+        Connect = "connect",
+        /// No TLS session.
+        Tls = "tls",
+        /// Connected, and no answer in time.
+        Timeout = "timeout",
+        /// Something other than HTTP answered, or the connection broke.
+        Protocol = "protocol",
+        /// The prober's guard refused the address.
+        Guard = "guard",
+        /// The prober has no contact URL, so it sends nothing.
+        NoContactUrl = "no-contact-url",
+        /// The metric is not permitted there.
+        Metric = "metric",
+        /// The prober did not understand the order.
+        Order = "order",
+        /// The prober did not report in time.
+        NoReport = "no-report",
+    }
+);
 
 impl Cause {
-    const ALL: [Self; 13] = [
-        Self::Unknown,
-        Self::Dns,
-        Self::Refused,
-        Self::ConnectTimeout,
-        Self::Connect,
-        Self::Tls,
-        Self::Timeout,
-        Self::Protocol,
-        Self::Guard,
-        Self::NoContactUrl,
-        Self::Metric,
-        Self::Order,
-        Self::NoReport,
-    ];
-
-    /// The word in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Dns => "dns",
-            Self::Refused => "refused",
-            Self::ConnectTimeout => "connect-timeout",
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Timeout => "timeout",
-            Self::Protocol => "protocol",
-            Self::Guard => "guard",
-            Self::NoContactUrl => "no-contact-url",
-            Self::Metric => "metric",
-            Self::Order => "order",
-            Self::NoReport => "no-report",
-        }
-    }
-
-    pub(super) fn read(name: &str) -> Result<Self, Error> {
-        let cause = Self::ALL.into_iter().find(|cause| cause.name() == name);
-        cause.ok_or_else(|| Error::inconsistent("mesh_measurements", "cause", &name))
-    }
-
     /// What happened, before "at 12 agents".
     pub(super) const fn happened(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::Error;
+use super::rows::Rows;
 
 /// How the newest request stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub async fn ask(conn: &mut PgConnection) -> Result<(), Error> {
 
 /// How the newest request stands.
 pub async fn state(conn: &mut PgConnection) -> Result<FitRequest, Error> {
-    let refused = sqlx::query_scalar!("select refused from fit_requests").fetch_optional(conn).await?;
+    let refused = sqlx::query_scalar!("select refused from fit_requests").optional(conn).await?;
     Ok(match refused {
         None => FitRequest::None,
         Some(None) => FitRequest::Open,

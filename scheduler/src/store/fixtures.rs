@@ -65,15 +65,14 @@ pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -
         max_duration: Duration::from_secs(60),
         ..CrawlPolicy::default()
     };
-    let id = sqlx::query_scalar::<_, i64>(
-        "insert into batches (name, strategy, policy) values ($1, $2, $3::text::jsonb) returning id",
-    )
-    .bind(name)
-    .bind(strategy)
-    .bind(super::json(&policy))
-    .fetch_one(conn)
-    .await
-    .expect("insert a batch");
+    let id =
+        sqlx::query_scalar::<_, i64>("insert into batches (name, strategy, policy) values ($1, $2, $3) returning id")
+            .bind(name)
+            .bind(strategy)
+            .bind(sqlx::types::Json(&policy))
+            .fetch_one(conn)
+            .await
+            .expect("insert a batch");
     BatchId::new(id)
 }
 

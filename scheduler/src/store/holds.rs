@@ -8,6 +8,8 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 use crate::model::{BatchId, SiteId, TaskId};
 
 /// What a task waits for.
@@ -41,9 +43,9 @@ impl Cause {
         }
     }
 
-    const fn lasts(&self) -> Option<f64> {
+    const fn lasts(&self) -> Option<Interval> {
         match self {
-            Self::Pause(lasts) | Self::Confirming(Some(lasts)) => Some(lasts.as_secs_f64()),
+            Self::Pause(lasts) | Self::Confirming(Some(lasts)) => Some(Interval(*lasts)),
             Self::Address { .. } | Self::Breaker | Self::Unmet | Self::Confirming(None) => None,
         }
     }
@@ -57,7 +59,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
     }
     let tasks: Vec<i64> = holds.iter().map(|(task, _)| task.get()).collect();
     let causes: Vec<&str> = holds.iter().map(|(_, cause)| cause.name()).collect();
-    let lasts: Vec<Option<f64>> = holds.iter().map(|(_, cause)| cause.lasts()).collect();
+    let lasts: Vec<Option<Interval>> = holds.iter().map(|(_, cause)| cause.lasts()).collect();
     let (addresses, admitted): (Vec<Option<&str>>, Vec<bool>) = holds
         .iter()
         .map(|(_, cause)| match cause {
@@ -69,9 +71,9 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
         r#"
         with held as (
             insert into task_holds (task_id, batch_id, site_id, cause, address, until, admitted)
-            select t.id, t.batch_id, t.site_id, new.cause::hold_cause, new.address::inet, now() + make_interval(secs => new.lasts),
+            select t.id, t.batch_id, t.site_id, new.cause::hold_cause, new.address::inet, now() + new.lasts,
                    new.admitted
-            from unnest($1::bigint[], $2::text[], $3::text[], $4::float8[], $5::boolean[])
+            from unnest($1::bigint[], $2::text[], $3::text[], $4::interval[], $5::boolean[])
                      as new (task_id, cause, address, lasts, admitted)
             join tasks t on t.id = new.task_id and t.state::text = 'located'
             on conflict (task_id) do update
@@ -88,7 +90,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
         &lasts as _,
         &admitted,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(held.into_iter().collect())
 }
@@ -115,7 +117,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
                 "select task_id from task_holds where until <= now() order by until limit $1",
                 limit,
             );
-            due.fetch_all(&mut *conn).await?
+            due.all(conn).await?
         }
         Which::Unmet(batch) => {
             let unmet = sqlx::query_scalar!(
@@ -123,7 +125,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
                 batch.get(),
                 limit,
             );
-            unmet.fetch_all(&mut *conn).await?
+            unmet.all(conn).await?
         }
         Which::Breaker(sites) => {
             let broken = sqlx::query_scalar!(
@@ -131,7 +133,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
                 sites as _,
                 limit,
             );
-            broken.fetch_all(&mut *conn).await?
+            broken.all(conn).await?
         }
         Which::Confirming(sites) => {
             let confirmed = sqlx::query_scalar!(
@@ -139,7 +141,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
                 sites as _,
                 limit,
             );
-            confirmed.fetch_all(&mut *conn).await?
+            confirmed.all(conn).await?
         }
     };
     if next.is_empty() {
@@ -147,11 +149,11 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
     }
     let locked = if matches!(which, Which::Due | Which::Unmet(_)) {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
-            .fetch_all(&mut *conn)
+            .all(conn)
             .await?
     } else {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update", &next as _)
-            .fetch_all(&mut *conn)
+            .all(conn)
             .await?
     };
     // A statement of its own: whoever was at a task until it was locked may have ended its hold, or begun another.
@@ -173,7 +175,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
             Which::Confirming(_) => Some("confirming"),
         },
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }

@@ -8,6 +8,8 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// One chosen landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +100,7 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
     let row = sqlx::query!(
         r#"
-        select a.id, a.name, extract(epoch from now() - ended.at)::double precision as "away_secs!"
+        select a.id, a.name, now() - ended.at as "away!: Interval"
         from landmarks l
         join agents a on a.id = l.agent_id
         -- Until it expires a session may be renewed; every start of a scheduler puts that off, so that an outage of the
@@ -112,15 +114,15 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
           -- back as it has otherwise: with nobody to come back to nobody stays away.
           and (a.removed_at is not null or greatest(
               ended.at, (select t.taken_at from terms t where t.duty = 'fit')
-          ) < now() - make_interval(secs => $1))
+          ) < now() - $1::interval)
         order by ended.at, a.id
         limit 1
         "#,
-        after.as_secs_f64(),
+        Interval(after),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
-    Ok(row.map(|row| Lost { agent: row.id, name: row.name, away_for: seconds(row.away_secs) }))
+    Ok(row.map(|row| Lost { agent: row.id, name: row.name, away_for: row.away.0 }))
 }
 
 /// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
@@ -153,17 +155,12 @@ pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error>
         order by a.name
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()
         .map(|row| Unreached { name: row.name, beacon_url: row.beacon_url, failure: row.failure })
         .collect())
-}
-
-/// Seconds of the database's clock; what lies in the future is now.
-fn seconds(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
 /// The landmarks, in order of choice.
@@ -173,15 +170,14 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
         select a.id, a.name, a.city, a.carrier,
                coalesce('quarantined: ' || q.reason, l.reason) as "reason!", l.elected,
                exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
-               extract(epoch from now() - coalesce(
-                   (select max(s.renewed_at) from sessions s where s.agent_id = a.id), a.enrolled_at
-               ))::double precision as "silent_secs!"
+               now() - coalesce((select max(s.renewed_at) from sessions s where s.agent_id = a.id), a.enrolled_at)
+                   as "silent!: Interval"
         from landmarks l join agents a on a.id = l.agent_id
         left join quarantines q on q.agent_id = a.id and q.released_at is null
         order by l.position
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()
@@ -193,7 +189,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
             connected: row.connected,
             reason: row.reason,
             by: if row.elected { ChosenBy::Election } else { ChosenBy::Hand },
-            away_for: (!row.connected).then(|| seconds(row.silent_secs)),
+            away_for: (!row.connected).then_some(row.silent.0),
         })
         .collect())
 }
@@ -207,7 +203,7 @@ pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error>
         order by agents.id
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| Connected { agent: row.id, has_beacon: row.has_beacon }).collect())
 }

@@ -9,13 +9,30 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
+use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId, words};
 
+use super::Error;
 use super::holds::{self, Cause};
-use super::{Error, batches};
+use super::rows::Rows;
 pub(super) use ending::{Completed, Ending, complete, end};
 
 mod ending;
+
+words!(
+    /// How a lease stands.
+    LeaseState {
+        /// Its agent crawls.
+        Active = "active",
+        /// Its outcome came.
+        Completed = "completed",
+        /// Its agent gave it back.
+        Released = "released",
+        /// Its session ended.
+        Expired = "expired",
+        /// It was taken back.
+        Revoked = "revoked",
+    }
+);
 
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +66,8 @@ pub struct Held {
 
 /// The active leases of an agent, the oldest first.
 pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, Error> {
-    let rows = sqlx::query!(
+    let held = sqlx::query_as!(
+        Held,
         r#"
         select s.name as site, b.name as batch, l.token, l.granted_at
         from leases l
@@ -60,13 +78,8 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
         order by l.granted_at, l.task_id
         "#,
         agent.get(),
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Held { site: row.site, batch: row.batch, token: row.token, granted_at: row.granted_at })
-        .collect())
+    );
+    held.all(conn).await
 }
 
 /// An agent's session and slots of its that are free.
@@ -89,7 +102,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
         agent.get(),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let granted = choose(conn, &[Free { slots: i64::from(capacity) - active, ..asking }]).await?;
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
@@ -127,7 +140,7 @@ pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<Ag
         &agents,
         &sessions,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.capacity.0)).collect())
 }
@@ -169,7 +182,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
             from granted g where t.id = g.task_id
             returning t.id, t.batch_id, t.site_id, t.token, g.agent_id
         )
-        select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin, b.policy::text as "policy!"
+        select m.id, m.token, m.agent_id, s.id as site_id, s.name, s.origin, b.policy
         from moved m
         join sites s on s.id = m.site_id
         join batches b on b.id = m.batch_id
@@ -179,21 +192,20 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
         &sessions,
         &free.iter().map(|free| free.slots).collect::<Vec<i64>>(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let grant = Grant {
-                task: row.id,
-                token: row.token,
-                site: row.site_id,
-                name: row.name,
-                origin: row.origin,
-                policy: batches::policy(&row.policy)?,
-            };
-            Ok((row.agent_id, grant))
-        })
-        .collect()
+    let granted = rows.into_iter().map(|row| {
+        let grant = Grant {
+            task: row.id,
+            token: row.token,
+            site: row.site_id,
+            name: row.name,
+            origin: row.origin,
+            policy: row.policy.0,
+        };
+        (row.agent_id, grant)
+    });
+    Ok(granted.collect())
 }
 
 /// Binds the leases an agent says it holds to its new session: those that are still active, its own, and of the
@@ -218,7 +230,7 @@ pub async fn rebind(
         &tasks,
         &tokens,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
@@ -257,7 +269,7 @@ pub async fn pause(
 pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
     let agent =
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
-            .fetch_optional(conn)
+            .optional(conn)
             .await?;
     Ok(agent)
 }
@@ -273,7 +285,7 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
         "#,
         session.get(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
@@ -299,7 +311,7 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
         ) l
         "#,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let lost: Vec<(TaskId, LeaseToken)> = rows.into_iter().map(|row| (row.task_id, row.token)).collect();
     let ended = end(conn, &lost, None, Ending::Lost { most: max_crashes }).await?;

@@ -10,12 +10,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::gnp::Direction;
-use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, Strategy, TaskId};
+use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::strategy::{Former, Home, Listed};
 
-use super::assignments::why;
-use super::types::Millis;
-use super::{Error, position, unsigned};
+use super::rows::Rows;
+use super::types::{Interval, Millis, Unsigned};
+use super::{Error, position};
+use sqlx::types::Json;
 
 /// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
 const MOST_COUNTED: i64 = 1000;
@@ -90,7 +91,7 @@ pub struct Held {
 pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     let rows = sqlx::query!(
         r#"
-        select l.agent_id as "agent_id!: AgentId", c.crawl_ms as "crawl_ms: Millis", greatest(extract(epoch from now() - l.granted_at), 0)::float8 as under_way_s
+        select l.agent_id as "agent_id!: AgentId", c.crawl_ms as "crawl_ms: Millis", now() - l.granted_at as "under_way: Interval"
         from leases l
         join tasks t on t.id = l.task_id
         left join assignments c on c.id = t.assignment_id
@@ -106,12 +107,12 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
         "#,
         MOST_COUNTED,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let held = rows.into_iter().map(|row| Held {
         agent: row.agent_id,
         takes: row.crawl_ms.map(Duration::from),
-        under_way: row.under_way_s.and_then(|s| Duration::try_from_secs_f64(s).ok()),
+        under_way: row.under_way.map(Duration::from),
     });
     Ok(held.collect())
 }
@@ -121,13 +122,13 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, host(s.address) as address,
+        select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, s.address,
                (select count(*) from (
                     select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
-                ) counted) as "waiting!",
-               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!",
+                ) counted) as "waiting!: Unsigned<u32>",
+               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!: Unsigned<u32>",
                -- Held by crawls that end, or by outcomes that nobody acknowledges.
-               greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!",
+               greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!: Unsigned<u32>",
                paced.crawls as "crawls!", paced.took_ms as "took_ms!"
         from agents a
         join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null and s.hung_up_at is null
@@ -144,15 +145,15 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
         CRAWLS_PACED,
         LONGEST_MS,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let (crawls, took_ms) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.crawls, sum.1 + row.took_ms));
     let fleet = mean(took_ms, crawls).unwrap_or(Duration::from_secs(1));
     rows.into_iter()
         .map(|row| {
-            let waiting: u32 = unsigned("tasks", "count", row.waiting)?;
-            let leased: u32 = unsigned("leases", "count", row.leased)?;
-            let withheld: u32 = unsigned("sessions", "free_slots", row.withheld)?;
+            let waiting: u32 = row.waiting.0;
+            let leased: u32 = row.leased.0;
+            let withheld: u32 = row.withheld.0;
             Ok(Available {
                 agent: row.id,
                 capacity: row.capacity.0,
@@ -163,7 +164,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
                 home: Home {
                     country: country(&row.country),
                     direction: position("agents", row.latitude, row.longitude)?.map(Direction::from),
-                    address: row.address.and_then(|address| address.parse().ok()),
+                    address: row.address,
                 },
             })
         })
@@ -209,7 +210,7 @@ pub struct Waiting {
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail::text,
+        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail,
                c.candidates, c.predicted_us as "predicted_us!: Vec<Option<Rtt>>",
                c.measured_us as "measured_us!: Vec<Option<Rtt>>"
         from unnest($1::bigint[]) as queue (agent_id)
@@ -227,30 +228,23 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
         agents as _,
         each,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Waiting {
-                task: row.task_id,
-                site: row.site_id,
-                batch: row.batch_id,
-                assignment: row.id,
-                chosen_at: row.created_at,
-                seed: row.seed.cast_unsigned(),
-                former: Former {
-                    agent: row.agent_id,
-                    strategy: strategy(&row.strategy)?,
-                    fallback: why(row.detail.as_deref())?.fallback,
-                    listed: listed(&row.candidates, &row.predicted_us, &row.measured_us),
-                },
-            })
-        })
-        .collect()
-}
-
-pub(super) fn strategy(stored: &str) -> Result<Strategy, Error> {
-    stored.parse().map_err(|_| Error::inconsistent("assignments", "strategy", &stored))
+    let waiting = rows.into_iter().map(|row| Waiting {
+        task: row.task_id,
+        site: row.site_id,
+        batch: row.batch_id,
+        assignment: row.id,
+        chosen_at: row.created_at,
+        seed: row.seed.cast_unsigned(),
+        former: Former {
+            agent: row.agent_id,
+            strategy: row.strategy,
+            fallback: row.detail.and_then(|Json(why)| why.fallback),
+            listed: listed(&row.candidates, &row.predicted_us, &row.measured_us),
+        },
+    });
+    Ok(waiting.collect())
 }
 
 /// The candidates of a stored assignment.
@@ -276,7 +270,7 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BT
         &tasks,
         &assignments,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(held.into_iter().collect())
 }
@@ -286,6 +280,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
+    use crate::model::Strategy;
     use crate::model::{ChoiceCause, Gain, Why};
     use crate::store::agents::ServiceState;
     use crate::store::assignments::{self, Assignment};

@@ -17,9 +17,10 @@ use crate::model::{AgentId, OrderId, SessionId, SiteId};
 use super::Error;
 use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
 use super::failures::{Cause, NO_REPORT};
-use super::measurements::raw_agents;
 use super::reach::MESH_RETRY;
+use super::rows::Rows;
 use super::sites::Site;
+use super::types::Interval;
 
 /// An order as the prober's session sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,11 +124,11 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
               and exists (select from sessions where id = $2 and state = 'active')
             returning id, site_id, agent_id, confirming, address
         )
-        select taken.id, site_id, agent_id, confirming, host(taken.address) as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
-               coalesce(sites.doubted_at < now() - make_interval(secs => $3), true)
+        select taken.id, site_id, agent_id, confirming, taken.address as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
+               coalesce(sites.doubted_at < now() - $3::interval, true)
                    and not exists (
                        select from address_disagreements off
-                       where off.address = taken.address and off.seen_at > now() - make_interval(secs => $3)
+                       where off.address = taken.address and off.seen_at > now() - $3
                          and off.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
                        having count(*) >= $4 or bool_or(off.prober_id = $1)
                    ) as "may_share!"
@@ -138,18 +139,17 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         "#,
         agent.get(),
         session.get(),
-        NOT_SHARED_FOR.as_secs_f64(),
+        Interval(NOT_SHARED_FOR),
         ENOUGH,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let orders = rows.into_iter().filter_map(|row| {
         let target = match (row.site_id, row.name, row.agent_id, row.url) {
             (Some(site), Some(name), _, _) => {
-                let turn = row.turn.and_then(|address| address.parse().ok());
-                OrderTarget::Site { id: site, name, origin: row.origin, turn, may_share: row.may_share }
+                OrderTarget::Site { id: site, name, origin: row.origin, turn: row.turn, may_share: row.may_share }
             }
-            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent: agent, url },
+            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
             // The agent came back without a beacon; its order runs out.
             _ => return None,
         };
@@ -185,7 +185,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
                 failure = excluded.failure, address = null, shared_from = null, measured_at = excluded.measured_at
         ), beacons_failed as (
             insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
-            select prober_id, agent_id, 0, 0, $1, $2::text::probe_failure, $1, now() from expired where agent_id is not null
+            select prober_id, agent_id, 0, 0, $1, $2, $1, now() from expired where agent_id is not null
             on conflict (prober_id, agent_id) do update
             set rtt_us = null, answered = 0, lost = 0,
                 failure = excluded.failure, measured_at = excluded.measured_at, cause = excluded.cause, said = excluded.said,
@@ -194,9 +194,9 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
         select count(*) as "count!" from expired
         "#,
         NO_REPORT,
-        Cause::NoReport.name(),
+        Cause::NoReport,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(u64::try_from(expired).unwrap_or(0))
 }
@@ -227,8 +227,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
             left join mesh_measurements known using (prober_id, agent_id)
             where (pairs.is_landmark or pairs.peer <= $3)
               and (known.measured_at is null
-                   or known.measured_at < now() - make_interval(
-                       secs => case when known.rtt_us is null then $2::double precision else $1 end)
+                   or known.measured_at < now() - case when known.rtt_us is null then $2::interval else $1 end
                    -- Whoever mended one of the two has started it again.
                    or known.rtt_us is null and known.measured_at < pairs.both_there_at)
               and not exists (
@@ -237,7 +236,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
               )
         )
         insert into measurement_orders (prober_id, agent_id, expires_at)
-        select prober_id, agent_id, now() + make_interval(secs => $5)
+        select prober_id, agent_id, now() + $5::interval
         from due
         where turn <= $4 - (
             select count(*) from measurement_orders open
@@ -246,13 +245,13 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
         on conflict do nothing
         returning prober_id
         "#,
-        plan.max_age.as_secs_f64(),
-        MESH_RETRY.as_secs_f64(),
+        Interval(plan.max_age),
+        Interval(MESH_RETRY),
         i64::from(plan.max_peers),
         i64::from(plan.max_orders),
-        plan.lifetime.as_secs_f64(),
+        Interval(plan.lifetime),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(probers.into_iter().collect())
 }
@@ -265,9 +264,9 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
         where prober_id = any($1) and site_id is not null
         group by prober_id
         "#,
-        &raw_agents(probers),
+        probers as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut open: HashMap<AgentId, u32> = probers.iter().map(|prober| (*prober, 0)).collect();
     open.extend(rows.into_iter().map(|row| (row.prober_id, u32::try_from(row.open).unwrap_or(u32::MAX))));
@@ -301,7 +300,7 @@ pub async fn due_sites(
                 select known.prober_id from site_measurements known
                 where known.site_id = waiting.site_id
                   and known.measured_at >= case when known.rtt_us is null then waiting.since
-                                                else greatest(waiting.since - make_interval(secs => $2), sites.doubted_at) end
+                                                else greatest(waiting.since - $2::interval, sites.doubted_at) end
             ))
               and not exists (
                   select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
@@ -312,11 +311,11 @@ pub async fn due_sites(
         order by waiting.site_id
         limit $3
         "#,
-        &raw_agents(probers),
-        max_age.as_secs_f64(),
+        probers as _,
+        Interval(max_age),
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| Due { site: row.site_id, turns: Turn::listed(row.probers, row.addresses) }).collect())
 }
@@ -333,7 +332,7 @@ pub async fn order_sites(
     let ordered = sqlx::query_scalar!(
         r#"
         insert into measurement_orders (prober_id, site_id, address, expires_at)
-        select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + make_interval(secs => $3)
+        select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + $3::interval
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
         left join site_sightings seen using (site_id, prober_id)
@@ -344,9 +343,9 @@ pub async fn order_sites(
         "#,
         &sites,
         &probers,
-        lifetime.as_secs_f64(),
+        Interval(lifetime),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(ordered.into_iter().collect())
 }
@@ -368,7 +367,7 @@ pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awai
         "#,
         &site.ids() as _,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(row.map(|row| Awaited { prober: row.prober, address: row.address, other: row.other }))
 }

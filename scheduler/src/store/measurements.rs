@@ -11,7 +11,9 @@ use sqlx::{Connection, PgConnection};
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
 use super::failures::Failure;
-use super::{Error, site_measurements, sites_origin, unsigned};
+use super::rows::Rows;
+use super::types::{Unsigned, whole};
+use super::{Error, site_measurements, sites_origin};
 
 /// One target's samples from one prober, summed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +122,7 @@ pub async fn record(
         order.get(),
         agent.get(),
     )
-    .fetch_optional(&mut *tx)
+    .optional(&mut tx)
     .await?;
     let had_turn = answered.as_ref().is_some_and(|row| row.had_turn);
     let target = answered.map(|row| (row.site_id, row.agent_id));
@@ -188,7 +190,7 @@ async fn upsert_beacon(
         r#"
         insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost, failure,
                                        cause, said, failed_at, reached_us, reached_at)
-        values ($1, $2, $3, $4, $5, $6, $7::text::probe_failure, $8, case when $7::text is not null then now() end,
+        values ($1, $2, $3, $4, $5, $6, $7, $8, case when $7::probe_failure is not null then now() end,
                 $3, case when $3::bigint is not null then now() end)
         on conflict (prober_id, agent_id) do update
         set rtt_us = excluded.rtt_us, answered = excluded.answered, lost = excluded.lost,
@@ -206,7 +208,7 @@ async fn upsert_beacon(
         columns.answered,
         columns.lost,
         columns.failure,
-        failure.map(|failure| failure.cause.name()),
+        failure.map(|failure| failure.cause) as Option<super::failures::Cause>,
         failure.map(|failure| failure.said.as_str()),
     )
     .execute(conn)
@@ -242,7 +244,7 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
         "#,
         reporters == Reporters::All,
     );
-    Ok(mesh.fetch_all(conn).await?)
+    mesh.all(conn).await
 }
 
 /// Which of these probers has never tried which of these connected targets' beacons: (prober, target), at most `limit`.
@@ -268,34 +270,30 @@ pub async fn mesh_gaps(
         targets as _,
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.prober, row.target)).collect())
 }
 
 /// How much of the mesh among these agents is measured, when each measures at most `peers` others.
 pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -> Result<Coverage, Error> {
-    let ids = raw_agents(agents);
-    let others = i64::try_from(ids.len().saturating_sub(1)).unwrap_or(i64::MAX).min(i64::from(peers));
+    let others = agents.len().saturating_sub(1).min(usize::try_from(peers).unwrap_or(usize::MAX));
     let measured = sqlx::query_scalar!(
         r#"
-        select coalesce(sum(least(rows_of_one, $2)), 0)::bigint as "measured!"
+        select coalesce(sum(least(rows_of_one, $2)), 0)::bigint as "measured!: Unsigned<u64>"
         from (
             select count(*) as rows_of_one from mesh_measurements
             where prober_id = any($1) and agent_id = any($1)
             group by prober_id
         ) by_prober
         "#,
-        &ids,
-        others,
+        agents as _,
+        whole::<i64, _>(others),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    let pairs = others.saturating_mul(i64::try_from(ids.len()).unwrap_or(i64::MAX));
-    Ok(Coverage {
-        measured: unsigned("mesh_measurements", "count", measured)?,
-        pairs: unsigned("mesh_measurements", "count", pairs)?,
-    })
+    let pairs = others.saturating_mul(agents.len());
+    Ok(Coverage { measured: measured.0, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) })
 }
 
 /// The round trips known of these sites, as far as those who measured are believed; sites without any are absent.
@@ -312,21 +310,13 @@ pub async fn of_sites(
         "#,
         sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> = HashMap::new();
     for row in rows {
         measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
     Ok(measured)
-}
-
-pub(super) fn raw_agents(agents: &[AgentId]) -> Vec<i64> {
-    agents.iter().map(|agent| agent.get()).collect()
-}
-
-pub(super) fn raw_sites(sites: &[SiteId]) -> Vec<i64> {
-    sites.iter().map(|site| site.get()).collect()
 }
 
 pub(super) fn micros(duration: Duration) -> i64 {

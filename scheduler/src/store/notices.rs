@@ -4,6 +4,7 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Executor as _, PgConnection};
 
 use super::Error;
+use super::rows::Rows;
 
 const CHANNEL: &str = "landfall";
 
@@ -14,7 +15,7 @@ pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error>
         CHANNEL,
         payload,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(())
 }

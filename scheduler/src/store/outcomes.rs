@@ -13,9 +13,10 @@ use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
+use super::rows::Rows;
 use super::types::whole;
 use super::{Error, alarms, holds, restores, spending};
-pub use ending::{Blocker, Budget, Ending};
+pub use ending::{Blocker, Budget, Ending, OutcomeKind};
 
 mod ending;
 
@@ -105,7 +106,7 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
         "#,
         &ids,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let locked = rows.into_iter().map(|row| {
         let (site, token) = (row.site_id, row.token);
@@ -184,7 +185,7 @@ async fn judge(
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
                exists (select from task_holds h where h.cause = 'address' and not h.admitted and h.address = l.address) as "waited_for!",
                exists (select from task_holds h where h.task_id = l.task_id) as "on_hold!",
-               o.token as "accepted?", o.kind::text as "kind?", o.budget::text, o.pages as "pages?: i32", o.bytes as "bytes?: i64",
+               o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?: i32", o.bytes as "bytes?: i64",
                o.errors as "errors?: i32", o.duration_ms as "duration_ms?: i64", o.rtt_us as "rtt_us?: i64"
         from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
         join leases l on l.task_id = asked.task_id and l.token = asked.token
@@ -193,7 +194,7 @@ async fn judge(
         &ids,
         &tokens,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
     let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
@@ -207,8 +208,8 @@ async fn judge(
         let stored = Stored::from(*report);
         match known.accepted {
             Some(token) if token == report.token => {
-                let same = known.kind.as_deref() == Some(stored.kind)
-                    && known.budget.as_deref() == stored.budget
+                let same = known.kind == Some(stored.kind)
+                    && known.budget == stored.budget
                     && known.pages == Some(stored.pages)
                     && known.bytes == Some(stored.bytes)
                     && known.errors == Some(stored.errors)
@@ -230,8 +231,8 @@ async fn judge(
 
 /// A report's figures as they are stored: what does not fit is the most that does.
 struct Stored {
-    kind: &'static str,
-    budget: Option<&'static str>,
+    kind: OutcomeKind,
+    budget: Option<Budget>,
     pages: i32,
     bytes: i64,
     errors: i32,
@@ -259,8 +260,8 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
     let stored: Vec<Stored> = reports.iter().copied().map(Stored::from).collect();
     let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
-    let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind).collect();
-    let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget).collect();
+    let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind.name()).collect();
+    let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget.map(Budget::name)).collect();
     let pages: Vec<i32> = stored.iter().map(|stored| stored.pages).collect();
     let bytes: Vec<i64> = stored.iter().map(|stored| stored.bytes).collect();
     let errors: Vec<i32> = stored.iter().map(|stored| stored.errors).collect();
@@ -308,7 +309,7 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
         failure: report
             .ending
             .reason()
-            .map(|kind| (format!("{}: {}", report.ending.kind(), report.message), kind.name())),
+            .map(|kind| (format!("{}: {}", report.ending.kind().name(), report.message), kind.name())),
     });
     leases::complete(conn, &completed.collect::<Vec<_>>()).await
 }
@@ -329,7 +330,7 @@ pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Has
         "#,
         tasks as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (row.id, row.pages.0)).collect())
 }
@@ -389,7 +390,7 @@ mod tests {
             assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
         }
         let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
-        assert_eq!((counted.len(), counted[0].kind.as_str(), counted[0].times), (1, "contradiction", 5));
+        assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
         let kind: String =
             sqlx::query_scalar("select kind::text from outcomes").fetch_one(&mut *conn).await.expect("one row");
         assert_eq!(kind, "truncated");

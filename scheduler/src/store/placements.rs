@@ -8,7 +8,7 @@ use crate::gnp::Placement;
 use crate::model::{EmbeddingEpoch, SiteId};
 
 use super::Error;
-use super::measurements::raw_sites;
+use super::rows::Rows;
 
 /// A site's placement, and how many measurements it rests on.
 #[derive(Debug, Clone)]
@@ -27,10 +27,10 @@ pub async fn sites(
 ) -> Result<HashMap<SiteId, Placement>, Error> {
     let rows = sqlx::query!(
         "select site_id, coordinate, fit_error from site_placements where site_id = any($1) and epoch = $2",
-        &raw_sites(sites),
+        sites as _,
         epoch.get(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()
@@ -104,7 +104,7 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
         epoch.get(),
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| Outdated { site: row.site_id, open: row.open }).collect())
 }
@@ -114,7 +114,7 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
     sqlx::query!(
         // One that was placed anew meanwhile is needed again.
         "update site_placements set idle = true where site_id = any($1) and epoch < $2",
-        &raw_sites(sites),
+        sites as _,
         epoch.get(),
     )
     .execute(conn)
@@ -124,7 +124,7 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
 
 /// Forgets the placements of sites that lie in an older embedding than this one.
 pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
-    sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", &raw_sites(sites), epoch.get())
+    sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", sites as _, epoch.get())
         .execute(conn)
         .await?;
     Ok(())

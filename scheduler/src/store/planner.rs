@@ -9,6 +9,7 @@
 use sqlx::PgConnection;
 
 use super::Error;
+use super::rows::Rows;
 
 /// Rows that are never worth statistics of their own.
 const FEW: u64 = 1_000;
@@ -17,7 +18,7 @@ const FEW: u64 = 1_000;
 pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").execute(&mut *conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
-        .fetch_one(conn)
+        .one(conn)
         .await?;
     Ok(())
 }
@@ -26,7 +27,7 @@ pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
 /// would else have all of them sorted for every page, wherever the planner thinks that there are few.
 pub async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
-        .fetch_one(conn)
+        .one(conn)
         .await?;
     Ok(())
 }
@@ -42,7 +43,7 @@ pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error>
         r#"select $1::bigint > reltuples / 10 as "much!" from pg_class where oid = 'tasks'::regclass"#,
         added
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     if much {
         sqlx::query!("analyze (skip_locked) sites, tasks").execute(conn).await?;

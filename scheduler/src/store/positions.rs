@@ -9,7 +9,7 @@ use crate::gnp::Position;
 use crate::model::SiteId;
 use crate::site_list::SiteName;
 
-use super::measurements::raw_sites;
+use super::rows::Rows;
 use super::{Error, position};
 
 /// Who says where a site is.
@@ -72,22 +72,16 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"
-        select distinct on (m.site_id) m.site_id, host(m.address) as "address!"
+        select distinct on (m.site_id) m.site_id, m.address as "address!"
         from site_measurements m join sites s on s.id = m.site_id
         where m.site_id = any($1) and m.address is not null and s.position_source is distinct from 'list'
         order by m.site_id, m.rtt_us nulls last, m.prober_id
         "#,
-        &raw_sites(sites),
+        sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let address =
-                row.address.parse().map_err(|_| Error::inconsistent("site_measurements", "address", &row.address))?;
-            Ok((row.site_id, address))
-        })
-        .collect()
+    Ok(rows.into_iter().map(|row| (row.site_id, row.address)).collect())
 }
 
 /// Takes down where a file says that sites are, unless a list has said so.
@@ -126,9 +120,9 @@ pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashM
         select id, latitude, longitude, position_source = 'list' as "listed!" from sites
         where id = any($1) and position_source is not null
         "#,
-        &raw_sites(sites),
+        sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut found = HashMap::with_capacity(rows.len());
     for row in rows {

@@ -12,6 +12,8 @@ use crate::gnp::trust::Kind;
 use crate::model::{AgentId, Rtt, SiteId};
 
 use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// One open quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,41 +28,20 @@ pub struct Quarantine {
     pub reason: String,
 }
 
-/// The name of an evidence in the store.
-const fn evidence_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Light => "light",
-        Kind::Collusion => "collusion",
-        Kind::Asymmetry => "asymmetry",
-        Kind::Residual => "residual",
-        Kind::Sites => "sites",
-    }
-}
-
-fn evidence_of(name: &str) -> Result<Kind, Error> {
-    let all = [Kind::Light, Kind::Collusion, Kind::Asymmetry, Kind::Residual, Kind::Sites];
-    all.into_iter()
-        .find(|kind| evidence_name(*kind) == name)
-        .ok_or_else(|| Error::inconsistent("quarantines", "evidence", &name))
-}
-
 /// The open quarantines, by agent.
 pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     let rows = sqlx::query!(
         r#"
-        select q.agent_id, a.name, q.evidence::text as "evidence!", q.reason
+        select q.agent_id, a.name, q.evidence, q.reason
         from quarantines q join agents a on a.id = q.agent_id
         where q.released_at is null
         order by q.agent_id
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     rows.into_iter()
-        .map(|row| {
-            let evidence = evidence_of(&row.evidence)?;
-            Ok(Quarantine { agent: row.agent_id, name: row.name, evidence, reason: row.reason })
-        })
+        .map(|row| Ok(Quarantine { agent: row.agent_id, name: row.name, evidence: row.evidence, reason: row.reason }))
         .collect()
 }
 
@@ -68,17 +49,17 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     let new = sqlx::query_scalar!(
         r#"
-        insert into quarantines (agent_id, evidence, reason) values ($1, $2::text::quarantine_evidence, $3)
+        insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
         on conflict (agent_id) where released_at is null do update
         set evidence = excluded.evidence, reason = excluded.reason, consistent = 0, judged_at = now()
         -- A row that was there has been written twice.
         returning (xmax = 0) as "new!"
         "#,
         agent.get(),
-        evidence_name(evidence),
+        evidence,
         reason,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(new)
 }
@@ -92,7 +73,7 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
         set consistent = consistent + 1, judged_at = now(),
             released_at = case when consistent + 1 >= $2 then now() end
         where agent_id = $1 and released_at is null
-          and case when evidence = $3::text::quarantine_evidence then exists (
+          and case when evidence = $3 then exists (
               select from site_measurements m
               where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
           ) else exists (
@@ -103,9 +84,9 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
         "#,
         agent.get(),
         enough,
-        evidence_name(Kind::Sites),
+        Kind::Sites,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(released.unwrap_or(false))
 }
@@ -131,7 +112,7 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
 
 /// The open alarm: why the map cannot be trusted.
 pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
-    Ok(sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").fetch_optional(conn).await?)
+    sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").optional(conn).await
 }
 
 /// Raises the alarm, or renews its reason. `true` when it is new.
@@ -144,7 +125,7 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
         "#,
         reason,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(new)
 }
@@ -168,7 +149,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
         "#,
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(sites.into_iter().collect())
 }
@@ -184,14 +165,14 @@ pub async fn sites_of_all(
         r#"
         select m.site_id, m.prober_id, m.rtt_us as "rtt_us!", coalesce(m.measured_at > q.since, false) as "since!"
         from site_measurements m
-        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2::text::quarantine_evidence
+        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2
         where m.site_id = any($1) and m.rtt_us is not null
         order by m.site_id, m.prober_id
         "#,
         sites as _,
-        evidence_name(Kind::Sites),
+        Kind::Sites,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut since: BTreeMap<AgentId, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.since) {
@@ -222,19 +203,19 @@ pub async fn on_probation(
             join sessions on sessions.agent_id = q.agent_id and sessions.state = 'active'
             cross join unnest($1::bigint[]) with ordinality as s (id, place)
             left join site_measurements m on m.site_id = s.id and m.prober_id = q.agent_id
-            where q.released_at is null and q.evidence = $2::text::quarantine_evidence
+            where q.released_at is null and q.evidence = $2
         )
         select site_id as "site_id!", agent_id from shown
         where turn <= $3
-          and coalesce(measured_at <= since or measured_at < now() - make_interval(secs => $4), true)
+          and coalesce(measured_at <= since or measured_at < now() - $4::interval, true)
         order by agent_id, site_id
         "#,
         sites as _,
-        evidence_name(Kind::Sites),
+        Kind::Sites,
         most,
-        max_age.as_secs_f64(),
+        Interval(max_age),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), row.agent_id)).collect())
 }

@@ -7,6 +7,8 @@ use sqlx::PgConnection;
 
 use super::Error;
 use super::failures::{Cause, Failure};
+use super::rows::Rows;
+use super::types::Interval;
 use crate::model::{AgentId, Rtt};
 
 /// After this a beacon that could not be measured is tried again, unless one of the two connects anew before.
@@ -104,12 +106,12 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
                          <= (hashint8extended(pairs.agent_id, pairs.prober_id), pairs.agent_id)
                ) as "peers!",
                m.rtt_us is not null as "reached!", m.measured_at as "measured_at?",
-               m.measured_at + make_interval(secs => case when m.rtt_us is not null then $4::double precision
+               m.measured_at + case when m.rtt_us is not null then $4::interval
                    -- A new session of either makes what failed before it due.
-                   when m.measured_at < greatest(from_one.opened_at, to_one.opened_at) then 0
-                   else $5::double precision end) as "next_at?",
+                   when m.measured_at < greatest(from_one.opened_at, to_one.opened_at) then interval '0'
+                   else $5::interval end as "next_at?",
                m.reached_us as "reached_us?", m.reached_at as "reached_at?",
-               m.cause::text as "cause?", m.said as "said?", m.failed_at as "failed_at?"
+               m.cause as "cause?", m.said as "said?", m.failed_at as "failed_at?"
         from pairs
         join agents p on p.id = pairs.prober_id
         join agents t on t.id = pairs.agent_id
@@ -120,10 +122,10 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
         asked.agent.get(),
         asked.other.map(AgentId::get),
         i64::from(asked.max_peers),
-        asked.max_age.as_secs_f64(),
-        MESH_RETRY.as_secs_f64(),
+        Interval(asked.max_age),
+        Interval(MESH_RETRY),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut ways = Vec::with_capacity(rows.len());
     for row in rows {
@@ -134,9 +136,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
             _ => None,
         };
         let failed = match (row.cause, row.failed_at) {
-            (Some(cause), Some(at)) => {
-                Some((Failure { cause: Cause::read(&cause)?, said: row.said.unwrap_or_default() }, at))
-            }
+            (Some(cause), Some(at)) => Some((Failure { cause, said: row.said.unwrap_or_default() }, at)),
             _ => None,
         };
         let due = matches!(standing, Standing::Reached | Standing::Failed);
@@ -172,30 +172,30 @@ pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> 
     let row = sqlx::query!(
         r#"
         with failing as (
-            select m.prober_id, m.agent_id, m.cause::text as cause, m.said
+            select m.prober_id, m.agent_id, m.cause, m.said
             from mesh_measurements m
             join sessions p on p.agent_id = m.prober_id and p.state = 'active'
             join sessions t on t.agent_id = m.agent_id and t.state = 'active'
             where m.rtt_us is null and m.cause is not null
         )
-        select count(distinct prober_id) as "agents!", cause as "cause!",
+        select count(distinct prober_id) as "agents!", cause as "cause!: Cause",
                (array_agg(said order by prober_id, agent_id))[1] as "said!",
                (select name from agents where id = (array_agg(prober_id order by prober_id, agent_id))[1]) as "prober!",
                (select name from agents where id = (array_agg(agent_id order by prober_id, agent_id))[1]) as "target!"
         from failing
         group by cause
-        order by 1 desc, 2
+        order by 1 desc, cause::text
         limit 1
         "#,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     row.map(|row| {
         Ok(Trouble {
             agents: u64::try_from(row.agents).unwrap_or(0),
             prober: row.prober,
             target: row.target,
-            failure: Failure { cause: Cause::read(&row.cause)?, said: row.said },
+            failure: Failure { cause: row.cause, said: row.said },
         })
     })
     .transpose()

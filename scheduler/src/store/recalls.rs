@@ -10,9 +10,10 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId};
 
+use super::Error;
 use super::leases::{self, Ending};
-use super::types::{Millis, Unsigned};
-use super::{Error, unsigned};
+use super::rows::Rows;
+use super::types::{Interval, Millis, Unsigned};
 
 /// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
 /// the site alone for an interval. What has not come by then goes on where it is, as with an agent that does not know of recalls.
@@ -54,9 +55,9 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.token, l.site_id, t.batch_id, l.agent_id, c.crawl_ms, b.max_duration_ms, b.max_pages,
-               extract(epoch from now() - l.granted_at)::float8 as "took_s!",
+               now() - l.granted_at as "took!: Interval",
                case when p.token = 1 and l.token = 1 and p.pages > 0 then p.pages end as "own_pages: Unsigned<u32>",
-               extract(epoch from p.saved_at - l.granted_at)::float8 as saved_s, p.interval_ms as "interval_ms?",
+               p.saved_at - l.granted_at as "saved: Interval", p.interval_ms as "interval_ms?",
                array(
                    select f.agent_id from leases f
                    where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
@@ -72,7 +73,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         ) l
         join assignments c on c.id = t.assignment_id
         left join checkpoints p on p.task_id = t.id
-        where b.strategy = $1 and l.granted_at <= now() - make_interval(secs => $2)
+        where b.strategy = $1 and l.granted_at <= now() - $2::interval
           and not exists (select from recalls r where r.task_id = t.id offset 0)
           and not coalesce(p.paused_until > now() or p.turned_away > 0, false)
           and not exists (
@@ -86,29 +87,26 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         limit $3
         "#,
         Strategy::EarliestFinish.name(),
-        least.as_secs_f64(),
+        Interval(least),
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| {
-            let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
-            UnderWay {
-                task: row.task_id,
-                token: row.token,
-                site: row.site_id,
-                batch: row.batch_id,
-                agent: row.agent_id,
-                took: seconds(row.took_s),
-                takes: row.crawl_ms.map(Duration::from),
-                at_most: row.max_duration_ms.0,
-                most_pages: row.max_pages.0,
-                fetched: row.own_pages.map(u32::from).zip(row.saved_s.map(seconds)),
-                interval: row.interval_ms.map(Duration::from),
-                crashed_at: row.crashed_at,
-            }
+        .map(|row| UnderWay {
+            task: row.task_id,
+            token: row.token,
+            site: row.site_id,
+            batch: row.batch_id,
+            agent: row.agent_id,
+            took: row.took.0,
+            takes: row.crawl_ms.map(Duration::from),
+            at_most: row.max_duration_ms.0,
+            most_pages: row.max_pages.0,
+            fetched: row.own_pages.map(u32::from).zip(row.saved.map(Duration::from)),
+            interval: row.interval_ms.map(Duration::from),
+            crashed_at: row.crashed_at,
         })
         .collect())
 }
@@ -117,16 +115,16 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
 pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
-        select r.to_agent_id, count(*) as "count!"
+        select r.to_agent_id, count(*) as "count!: Unsigned<u32>"
         from recalls r join leases l on l.task_id = r.task_id and l.token = r.token
-        where r.asked_at > now() - make_interval(secs => $1) and l.state = 'active'
+        where r.asked_at > now() - $1::interval and l.state = 'active'
         group by r.to_agent_id
         "#,
-        PROMISE.as_secs_f64(),
+        Interval(PROMISE),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter().map(|row| Ok((row.to_agent_id, unsigned("recalls", "count", row.count)?))).collect()
+    Ok(rows.into_iter().map(|row| (row.to_agent_id, row.count.0)).collect())
 }
 
 /// Asks for a lease. `false`: it has ended, somebody is at its task, or it was asked for before.
@@ -191,7 +189,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
         agent.get(),
         session.get(),
     );
-    Ok(orders.fetch_all(conn).await?)
+    orders.all(conn).await
 }
 
 /// Tells an agent anew what it was asked for, as it is on a new session.
@@ -242,7 +240,7 @@ pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result
         "#,
         tasks as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(rows
         .into_iter()

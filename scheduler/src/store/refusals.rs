@@ -6,65 +6,51 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::Error;
+use super::rows::Rows;
+use crate::model::words;
 
-/// Why something an agent said is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// An outcome of a task that does not exist.
-    #[error("an outcome of an unknown task")]
-    UnknownTask,
-    /// An outcome or a release of a lease that another agent was granted.
-    #[error("another agent's lease")]
-    ForeignLease,
-    /// A token that was never granted.
-    #[error("a token that was never granted")]
-    ForgedToken,
-    /// What was given out after the backup that the database was restored from: nobody's fault.
-    #[error("from after the backup that was restored: its site is crawled again")]
-    Restored,
-    /// A token after which a newer one was granted.
-    #[error("a token older than the newest grant's")]
-    OldToken,
-    /// The newest token of a task that ended otherwise: cancelled, or given up.
-    #[error("an outcome of a task that has ended otherwise")]
-    EndedTask,
-    /// An outcome that was accepted before, with other content.
-    #[error("an outcome that contradicts the one that was accepted")]
-    Contradiction,
-    /// A heartbeat that cannot have been sent yet.
-    #[error("a heartbeat from the future")]
-    FutureHeartbeat,
-    /// Its sessions superseded each other too often.
-    #[error("flapping: its sessions superseded each other too often")]
-    Flapping,
-    /// A second process with its credential asked for a session.
-    #[error("another process with its credential is connected")]
-    Twin,
-}
-
-impl Refusal {
-    /// The word in the store and for programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::UnknownTask => "unknown-task",
-            Self::ForeignLease => "foreign-lease",
-            Self::ForgedToken => "forged-token",
-            Self::Restored => "restored",
-            Self::OldToken => "old-token",
-            Self::EndedTask => "ended-task",
-            Self::Contradiction => "contradiction",
-            Self::FutureHeartbeat => "future-heartbeat",
-            Self::Flapping => "flapping",
-            Self::Twin => "twin",
-        }
+words!(
+    /// Why something an agent said is refused.
+    #[derive(thiserror::Error)]
+    Refusal {
+        /// An outcome of a task that does not exist.
+        #[error("an outcome of an unknown task")]
+        UnknownTask = "unknown-task",
+        /// An outcome or a release of a lease that another agent was granted.
+        #[error("another agent's lease")]
+        ForeignLease = "foreign-lease",
+        /// A token that was never granted.
+        #[error("a token that was never granted")]
+        ForgedToken = "forged-token",
+        /// What was given out after the backup that the database was restored from: nobody's fault.
+        #[error("from after the backup that was restored: its site is crawled again")]
+        Restored = "restored",
+        /// A token after which a newer one was granted.
+        #[error("a token older than the newest grant's")]
+        OldToken = "old-token",
+        /// The newest token of a task that ended otherwise: cancelled, or given up.
+        #[error("an outcome of a task that has ended otherwise")]
+        EndedTask = "ended-task",
+        /// An outcome that was accepted before, with other content.
+        #[error("an outcome that contradicts the one that was accepted")]
+        Contradiction = "contradiction",
+        /// A heartbeat that cannot have been sent yet.
+        #[error("a heartbeat from the future")]
+        FutureHeartbeat = "future-heartbeat",
+        /// Its sessions superseded each other too often.
+        #[error("flapping: its sessions superseded each other too often")]
+        Flapping = "flapping",
+        /// A second process with its credential asked for a session.
+        #[error("another process with its credential is connected")]
+        Twin = "twin",
     }
-}
+);
 
 /// How often an agent was refused for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
     /// The refusal's name.
-    pub kind: String,
+    pub kind: Refusal,
     /// How often.
     pub times: u64,
     /// The first time.
@@ -79,16 +65,16 @@ pub struct Count {
 pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
     let counted = sqlx::query!(
         r#"
-        insert into refusals (agent_id, kind, detail) values ($1, $2::text::refusal_kind, $3)
+        insert into refusals (agent_id, kind, detail) values ($1, $2, $3)
         on conflict (agent_id, kind) do update
         set times = refusals.times + 1, last_at = now(), detail = excluded.detail
         returning times, (select name from agents where id = agent_id) as "name!"
         "#,
         agent.get(),
-        refusal.name(),
+        refusal,
         detail,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     let (name, times) = (counted.name, counted.times.0);
     tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused what an agent said");
@@ -97,24 +83,10 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
 
 /// What an agent was refused, the newest first.
 pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
-    let rows = sqlx::query!(
-        r#"
-        select kind::text as "kind!", times, first_at, last_at, detail from refusals
-        where agent_id = $1 order by last_at desc, kind
-        "#,
+    let counts = sqlx::query_as!(
+        Count,
+        "select kind, times, first_at, last_at, detail from refusals where agent_id = $1 order by last_at desc, kind",
         agent.get(),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Count {
-                kind: row.kind,
-                times: row.times.0,
-                first_at: row.first_at,
-                last_at: row.last_at,
-                detail: row.detail,
-            })
-        })
-        .collect()
+    );
+    counts.all(conn).await
 }

@@ -7,11 +7,12 @@
 
 use sqlx::PgConnection;
 
+use super::types::{Unsigned, whole};
 use crate::model::{BatchId, TaskId};
-use crate::store::types::whole;
 
+use super::Error;
 use super::batch_changes::{self, ChangeError, Extent};
-use super::{Error, unsigned};
+use super::rows::Rows;
 
 /// Tasks a step removes at most, with some ten rows each: some tens of milliseconds.
 pub const STEP: i64 = 1_000;
@@ -71,18 +72,18 @@ pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Resul
         .await?;
     let counted = sqlx::query!(
         r#"
-        select count(*) as "all!", count(*) filter (where state not in ('done', 'failed', 'cancelled')) as "open!"
+        select count(*) as "all!: Unsigned<u64>", count(*) filter (where state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>"
         from tasks where batch_id = $1
         "#,
         batch.get(),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    let open: u64 = unsigned("tasks", "count", counted.open)?;
+    let open: u64 = counted.open.0;
     if open > 0 {
         return Err(RemoveError::Open { batch: name.to_owned(), open });
     }
-    Ok(unsigned("tasks", "count", counted.all)?)
+    Ok(counted.all.0)
 }
 
 /// Removes the next tasks, and the batch with the last of them. Run in a transaction.
@@ -104,7 +105,7 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
         whole::<i32, _>(from.round),
         STEP,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let Some(last) = going.last() else {
         return if from == Place::default() {
@@ -133,13 +134,13 @@ pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> R
         "#,
         tasks as _,
     );
-    Ok(exclusions.fetch_all(conn).await?)
+    exclusions.all(conn).await
 }
 
 /// Removes the batch itself once it has no task.
 async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<Step, ChangeError> {
     let left = sqlx::query_scalar!(r#"select exists (select from tasks where batch_id = $1) as "left!""#, batch.get())
-        .fetch_one(&mut *conn)
+        .one(conn)
         .await?;
     if left {
         // A round that was being made when the removal began.

@@ -9,12 +9,14 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
 use crate::explain::Wait;
-use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, TaskId, TaskState, Why};
+use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
 
-use super::assignments::why;
+use super::outcomes::OutcomeKind;
+use super::rows::Rows;
 use super::types::{Millis, Unsigned, whole};
-use super::{Error, planner, unsigned, waits};
+use super::{Error, planner, waits};
 pub use fleet::{AgentRow, agents};
+use sqlx::types::Json;
 
 mod fleet;
 
@@ -57,7 +59,7 @@ pub struct AssignmentRow {
     /// Where it was settled.
     pub origin: Option<String>,
     /// The state's name.
-    pub state: String,
+    pub state: TaskState,
     /// Since when.
     pub state_since: DateTime<Utc>,
     /// Why it failed or was cancelled.
@@ -94,7 +96,7 @@ pub struct Choice {
     /// Its carrier.
     pub carrier: String,
     /// The strategy that chose.
-    pub strategy: String,
+    pub strategy: Strategy,
     /// Why this agent, and why otherwise than by the batch's strategy.
     pub why: Why,
     /// The agent's rank among the candidates, from 1.
@@ -109,7 +111,7 @@ pub struct Choice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// complete, truncated, blocked or unreachable.
-    pub kind: String,
+    pub kind: OutcomeKind,
     /// Pages fetched.
     pub pages: u32,
     /// Bytes fetched.
@@ -157,16 +159,16 @@ pub async fn assignments(
         )
         -- Each with a limit: the planner looks every row up by its key, whatever it thinks of the tables.
         select t.id as "id!", t.site_id as "site_id!", t.round as "round!", s.name as "site!", s.origin as "origin?",
-               t.state::text as "state!", t.state_since as "state_since!",
+               t.state as "state!", t.state_since as "state_since!",
                case when t.state in ('failed', 'cancelled') then t.reason end as "reason?", nullif(o.message, '') as "message?",
-               case when t.state in ('failed', 'cancelled') then coalesce(t.reason_kind::text, 'other') end as "reason_kind?",
-               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.detail::text as "detail?",
+               case when t.state in ('failed', 'cancelled') then coalesce(t.reason_kind::text, 'other') end as "reason_kind?: ReasonKind",
+               a.name as "agent?", a.city as "city?", a.carrier as "carrier?", c.strategy as "strategy?", c.detail as "detail?",
                (select confidence from site_verdicts where site_id = t.site_id and suspect) as "anycast?",
                array_position(c.candidates, c.agent_id) as "rank?: Unsigned<u32>",
                c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us?: Rtt",
                c.measured_us[array_position(c.candidates, c.agent_id)] as "measured_us?: Rtt",
                (select count(*) from assignments n where n.task_id = t.id) as "assignments!: Unsigned<u32>",
-               o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
+               o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?", o.errors as "errors?",
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
                measured.probes as "probes!: Unsigned<u64>",
                measured.requests
@@ -195,10 +197,10 @@ pub async fn assignments(
         wanted.agent.map(AgentId::get),
         limit,
     )
-    .fetch_all(&mut *tx)
+    .all(&mut tx)
     .await?;
     tx.commit().await?;
-    let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::try_from).collect::<Result<_, Error>>()?;
+    let mut rows: Vec<AssignmentRow> = rows.into_iter().map(AssignmentRow::from).collect();
     let tasks: Vec<TaskId> = rows.iter().map(|row| row.task).collect();
     let mut waits = waits::of(conn, &tasks).await?;
     rows.iter_mut().for_each(|row| row.waits = waits.remove(&row.task));
@@ -211,7 +213,7 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(
         r#"
-        select count(*) as "count!"
+        select count(*) as "count!: Unsigned<u64>"
         from tasks t
         where t.batch_id = $1 and t.retried_at is null and (t.site_id, t.round) > ($2, $3)
           and ($4::text[] is null or t.state::text = any($4))
@@ -226,9 +228,9 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
         reasons.as_deref(),
         wanted.agent.map(AgentId::get),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    unsigned("tasks", "count", count)
+    Ok(count.0)
 }
 
 /// A row as stored; what hangs on an assignment or an outcome is absent together with it.
@@ -238,22 +240,22 @@ struct Stored {
     round: u32,
     site: String,
     origin: Option<String>,
-    state: String,
+    state: TaskState,
     state_since: DateTime<Utc>,
     reason: Option<String>,
     message: Option<String>,
-    reason_kind: Option<String>,
+    reason_kind: Option<ReasonKind>,
     agent: Option<String>,
     city: Option<String>,
     carrier: Option<String>,
-    strategy: Option<String>,
-    detail: Option<String>,
+    strategy: Option<Strategy>,
+    detail: Option<Json<Why>>,
     anycast: Option<f64>,
     rank: Option<Unsigned<u32>>,
     predicted_us: Option<Rtt>,
     measured_us: Option<Rtt>,
     assignments: Unsigned<u32>,
-    kind: Option<String>,
+    kind: Option<OutcomeKind>,
     pages: Option<Unsigned<u32>>,
     bytes: Option<Unsigned<u64>>,
     errors: Option<Unsigned<u32>>,
@@ -266,27 +268,27 @@ struct Stored {
 }
 
 impl Stored {
-    fn choice(&mut self) -> Result<Option<Choice>, Error> {
+    fn choice(&mut self) -> Option<Choice> {
         let (Some(agent), Some(city), Some(carrier), Some(strategy)) =
-            (self.agent.take(), self.city.take(), self.carrier.take(), self.strategy.take())
+            (self.agent.take(), self.city.take(), self.carrier.take(), self.strategy)
         else {
-            return Ok(None);
+            return None;
         };
-        Ok(Some(Choice {
+        Some(Choice {
             agent,
             city,
             carrier,
             strategy,
-            why: why(self.detail.as_deref())?,
+            why: self.detail.take().map_or_else(Why::default, |Json(why)| why),
             rank: self.rank.map(u32::from),
             predicted: self.predicted_us,
             measured: self.measured_us,
-        }))
+        })
     }
 
     fn outcome(&mut self) -> Option<Outcome> {
         let (Some(kind), Some(pages), Some(bytes), Some(errors), Some(started_at), Some(duration)) =
-            (self.kind.take(), self.pages, self.bytes, self.errors, self.started_at, self.duration_ms)
+            (self.kind, self.pages, self.bytes, self.errors, self.started_at, self.duration_ms)
         else {
             return None;
         };
@@ -302,14 +304,10 @@ impl Stored {
     }
 }
 
-impl TryFrom<Stored> for AssignmentRow {
-    type Error = Error;
-
-    fn try_from(mut row: Stored) -> Result<Self, Error> {
-        let (choice, outcome) = (row.choice()?, row.outcome());
-        let named =
-            |word: &String| ReasonKind::named(word).ok_or_else(|| Error::inconsistent("tasks", "reason_kind", word));
-        Ok(Self {
+impl From<Stored> for AssignmentRow {
+    fn from(mut row: Stored) -> Self {
+        let (choice, outcome) = (row.choice(), row.outcome());
+        Self {
             task: row.id,
             key: Key { site: row.site_id.get(), round: row.round },
             round: row.round,
@@ -320,7 +318,7 @@ impl TryFrom<Stored> for AssignmentRow {
             reason: row.reason,
             message: row.message,
             waits: None,
-            reason_kind: row.reason_kind.as_ref().map(named).transpose()?,
+            reason_kind: row.reason_kind,
             anycast: row.anycast,
             choice,
             assignments: row.assignments.0,
@@ -328,6 +326,6 @@ impl TryFrom<Stored> for AssignmentRow {
             probes: row.probes.0,
             requests: row.requests.0,
             confirming_probes: row.confirming_probes.0,
-        })
+        }
     }
 }

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::refusals::Refusal;
+use super::rows::Rows;
 use super::{Error, leases, minute, sessions::EndCause};
 
 /// Floors are multiples of this: more than is given out between a backup and its restore (a million a second for eleven days),
@@ -47,7 +48,7 @@ impl Restored {
 
 /// Every number up to this was given out, or may have been, before the newest restore; 0 where there was none.
 pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
-    Ok(sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).fetch_one(conn).await?)
+    sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
 }
 
 /// What somebody deserves who names a number that nobody knows: one that may have been given out before a restore is not their fault.
@@ -69,7 +70,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
 
 /// Whether a restore into this database has begun and not ended.
 pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
-    let marked = sqlx::query_scalar("select to_regclass('restore_under_way') is not null").fetch_one(conn).await?;
+    let marked = sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await?;
     Ok(marked)
 }
 
@@ -89,8 +90,8 @@ pub async fn rewind(
         .await?;
     sqlx::query!("delete from schedulers").execute(&mut *conn).await?;
     let ended = sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $1::text::session_end, ended_at = now() where state = 'active'",
-        EndCause::Restored.name(),
+        "update sessions set state = 'closed', end_cause = $1, ended_at = now() where state = 'active'",
+        EndCause::Restored,
     )
     .execute(&mut *conn)
     .await?
@@ -115,7 +116,7 @@ pub async fn rewind(
         stored(leases),
         stored(voided),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let backup_version = backup_version.to_owned();
     let restored = Restored { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
@@ -141,7 +142,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
                ) as "transaction!"
         "#,
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let above = |known: i64| (known / LEAP + 1).saturating_mul(LEAP);
     let (floor, transactions) = (above(known.number), above(known.transaction));
@@ -152,7 +153,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
         "#,
         floor,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).execute(&mut *conn).await?;
     // Settled once a restore, and not looked up for every line of the log.
@@ -165,27 +166,14 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
 
 /// The newest restore that no scheduler has told of; from now on one has.
 pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Error> {
-    let rows = sqlx::query!(
+    let untold = sqlx::query_as!(
+        Restored,
         r#"
         update restores set told_at = now() where told_at is null
-        returning restored_at, backed_up_at, backup_version, sessions, leases, tokens
+        returning restored_at as at, backed_up_at, backup_version, sessions, leases, tokens
         "#,
-    )
-    .fetch_all(conn)
-    .await?;
-    let newest = rows.into_iter().max_by_key(|row| row.restored_at);
-    newest
-        .map(|row| {
-            Ok(Restored {
-                at: row.restored_at,
-                backed_up_at: row.backed_up_at,
-                backup_version: row.backup_version,
-                sessions: row.sessions.0,
-                leases: row.leases.0,
-                tokens: row.tokens.0,
-            })
-        })
-        .transpose()
+    );
+    Ok(untold.all(conn).await?.into_iter().max_by_key(|restored| restored.at))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AssignmentId, TaskId};
 
+use super::rows::Rows;
+use super::types::Interval;
 use super::{Error, enrolments, removal};
 
 /// Rows that one piece deletes at most, each with some ten that hang on it: some tens of milliseconds.
@@ -51,32 +53,31 @@ impl Subject {
 
 /// Deletes the next piece of what was over `keep` ago; returns whether there may be more. Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
-    let secs = keep.as_secs_f64();
     let pruned = match subject {
-        Subject::Rounds => rounds(conn, secs).await?,
-        Subject::Moves => moves(conn, secs).await?,
-        Subject::Measurements => measurements(conn, secs).await?,
-        Subject::Sessions => sessions(conn, secs).await?,
-        Subject::Submissions => submissions(conn, secs).await?,
-        Subject::Quarantines => quarantines(conn, secs).await?,
-        Subject::Embeddings => embeddings(conn, secs).await?,
+        Subject::Rounds => rounds(conn, keep).await?,
+        Subject::Moves => moves(conn, keep).await?,
+        Subject::Measurements => measurements(conn, keep).await?,
+        Subject::Sessions => sessions(conn, keep).await?,
+        Subject::Submissions => submissions(conn, keep).await?,
+        Subject::Quarantines => quarantines(conn, keep).await?,
+        Subject::Embeddings => embeddings(conn, keep).await?,
         Subject::Enrolments => enrolments::prune(conn, keep).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }
 
-async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let tasks = sqlx::query_scalar!(
         r#"
         select id from tasks
-        where retried_at < now() - make_interval(secs => $1) and state in ('done', 'failed', 'cancelled')
+        where retried_at < now() - $1::interval and state in ('done', 'failed', 'cancelled')
         order by retried_at limit $2
         for update skip locked
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let exclusions = removal::remove_tasks(conn, &tasks).await?;
     unused_exclusions(conn, exclusions).await?;
@@ -85,20 +86,20 @@ async fn rounds(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
 
 /// Walks the assignments in the order in which they were made, from where the last piece ended: whatever came before one of them
 /// for the same task has been over since. So each row is read once, and those in use are not read again.
-async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
-        select a.id, a.task_id, a.created_at, a.created_at < now() - make_interval(secs => $1) as "old!"
+        select a.id, a.task_id, a.created_at, a.created_at < now() - $1::interval as "old!"
         from retention_progress p
         join lateral (
             select id, task_id, created_at from assignments where id > p.assignment_id order by id limit $2
         ) a on true
         order by a.id
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     // To the first that is not old enough: numbers and times of transactions at once need not rise together.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
@@ -126,7 +127,7 @@ async fn moves(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
         &ids as _,
         &tasks as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     unused_exclusions(conn, exclusions).await?;
     sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).execute(conn).await?;
@@ -151,18 +152,18 @@ async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> 
     Ok(())
 }
 
-async fn measurements(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"
         delete from site_measurements m using (
             select site_id, prober_id from site_measurements
-            where measured_at < now() - make_interval(secs => $1)
+            where measured_at < now() - $1::interval
             order by measured_at limit $2
             for update skip locked
         ) old
         where m.site_id = old.site_id and m.prober_id = old.prober_id
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(conn)
@@ -171,12 +172,12 @@ async fn measurements(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> 
 }
 
 /// The newest session of an agent stays: when the agent was last seen is read from it.
-async fn sessions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"
         delete from sessions s using (
             select id from sessions ended
-            where ended.ended_at < now() - make_interval(secs => $1)
+            where ended.ended_at < now() - $1::interval
               and exists (
                   select from sessions newer
                   where newer.agent_id = ended.agent_id and newer.incarnation > ended.incarnation
@@ -188,7 +189,7 @@ async fn sessions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
         ) old
         where s.id = old.id
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(conn)
@@ -196,16 +197,16 @@ async fn sessions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     Ok(pruned.rows_affected())
 }
 
-async fn submissions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn submissions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"
         delete from submissions where idempotency_key in (
             select idempotency_key from submissions
-            where created_at < now() - make_interval(secs => $1)
+            where created_at < now() - $1::interval
             order by created_at limit $2
         )
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(conn)
@@ -213,14 +214,14 @@ async fn submissions(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     Ok(pruned.rows_affected())
 }
 
-async fn quarantines(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn quarantines(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let released = sqlx::query!(
         r#"
         delete from quarantines where id in (
-            select id from quarantines where released_at < now() - make_interval(secs => $1) order by released_at limit $2
+            select id from quarantines where released_at < now() - $1::interval order by released_at limit $2
         )
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(&mut *conn)
@@ -228,10 +229,10 @@ async fn quarantines(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     let ended = sqlx::query!(
         r#"
         delete from trust_alarms where id in (
-            select id from trust_alarms where ended_at < now() - make_interval(secs => $1) order by ended_at limit $2
+            select id from trust_alarms where ended_at < now() - $1::interval order by ended_at limit $2
         )
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(conn)
@@ -239,16 +240,16 @@ async fn quarantines(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
     Ok(released.rows_affected().max(ended.rows_affected()))
 }
 
-async fn embeddings(conn: &mut PgConnection, keep: f64) -> Result<u64, Error> {
+async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let pruned = sqlx::query!(
         r#"
         delete from embedding_history where epoch in (
             -- Epochs rise with time.
             select epoch from (select epoch, fitted_at from embedding_history order by epoch limit $2) oldest
-            where fitted_at < now() - make_interval(secs => $1)
+            where fitted_at < now() - $1::interval
         )
         "#,
-        keep,
+        Interval(keep),
         PIECE,
     )
     .execute(conn)

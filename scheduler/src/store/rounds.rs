@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use crate::model::{BatchId, SiteId, TaskId};
 
 use super::Error;
+use super::rows::Rows;
 
 /// What one look at the recrawls that are due came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +34,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
         "#,
         limit,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     if due.is_empty() {
         return Ok(Recrawled::default());
@@ -55,7 +56,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
         "#,
         &due as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
     let rounds = next(conn, &again).await?;

@@ -9,17 +9,18 @@ use sqlx::PgConnection;
 
 use crate::model::SchedulerId;
 
-use super::sessions::micros;
+use super::rows::Rows;
+use super::types::Interval;
 use super::{Error, terms};
 
 /// Enters this process.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
     let id = sqlx::query_scalar!(
-        "insert into schedulers (url, expires_at) values ($1, now() + $2 * interval '1 microsecond') returning id",
+        "insert into schedulers (url, expires_at) values ($1, now() + $2::interval) returning id",
         url,
-        micros(life),
+        Interval(life),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(id)
 }
@@ -28,11 +29,11 @@ pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<
 pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
-        update schedulers set renewed_at = now(), expires_at = now() + $2 * interval '1 microsecond'
+        update schedulers set renewed_at = now(), expires_at = now() + $2::interval
         where id = $1 and expires_at > now()
         "#,
         scheduler.get(),
-        micros(life),
+        Interval(life),
     )
     .execute(conn)
     .await?;
@@ -55,7 +56,7 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
         "#,
         url,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(urls)
 }

@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;
 
+use super::rows::Rows;
 use super::{Error, MIGRATOR};
 
 /// What stands in the way of the schema.
@@ -135,7 +136,7 @@ async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
                coalesce(has_schema_privilege(current_schema(), 'create'), false) as "creates!"
         "#
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(place)
 }
@@ -173,7 +174,7 @@ pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<
              select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'
          )",
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     if !ours {
         return Ok(Obstacle::Foreign { database, said: format!("it has their migration {version}") }.into());

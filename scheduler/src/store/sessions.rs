@@ -13,6 +13,9 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId};
 
 use super::Error;
 
+use super::rows::Rows;
+use super::types::Interval;
+use crate::model::words;
 pub use active::{Waiting, hang_up, pause, renew, waiting};
 
 mod active;
@@ -53,39 +56,37 @@ pub struct Opened {
     pub kept: Vec<(TaskId, LeaseToken)>,
 }
 
-/// Why a session ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EndCause {
-    /// It was not renewed in time: its agent was lost.
-    Expired,
-    /// Another process connected with its agent's credential.
-    Superseded,
-    /// Its process connected anew: the stream broke, or the scheduler was away.
-    Reconnected,
-    /// Another machine was enrolled in its agent's place.
-    Replaced,
-    /// Its agent said goodbye.
-    Left,
-    /// The operator removed its agent.
-    Removed,
-    /// The database went back to a moment in it.
-    Restored,
-}
-
-impl EndCause {
-    /// The word in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Superseded => "superseded",
-            Self::Reconnected => "reconnected",
-            Self::Replaced => "replaced",
-            Self::Left => "left",
-            Self::Removed => "removed",
-            Self::Restored => "restored",
-        }
+words!(
+    /// Why a session ended.
+    EndCause {
+        /// It was not renewed in time: its agent was lost.
+        Expired = "expired",
+        /// Another process connected with its agent's credential.
+        Superseded = "superseded",
+        /// Its process connected anew: the stream broke, or the scheduler was away.
+        Reconnected = "reconnected",
+        /// Another machine was enrolled in its agent's place.
+        Replaced = "replaced",
+        /// Its agent said goodbye.
+        Left = "left",
+        /// The operator removed its agent.
+        Removed = "removed",
+        /// The database went back to a moment in it.
+        Restored = "restored",
     }
-}
+);
+
+words!(
+    /// How a session stands.
+    SessionState {
+        /// Its agent renews it.
+        Active = "active",
+        /// It was not renewed in time.
+        Expired = "expired",
+        /// It ended otherwise.
+        Closed = "closed",
+    }
+);
 
 /// What the scheduler grants a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +157,7 @@ pub async fn open(
         registration.version,
         registration.beacon_url,
     )
-    .fetch_optional(&mut *conn)
+    .optional(conn)
     .await?
     .ok_or(OpenError::Removed)?;
     let cause = end_of_former(conn, agent, registration, terms.max_supersessions).await?;
@@ -164,16 +165,16 @@ pub async fn open(
     let session = sqlx::query_scalar!(
         r#"
         insert into sessions (agent_id, incarnation, expires_at, address, process)
-        values ($1, $2, now() + $3 * interval '1 microsecond', $4::text::inet, $5)
+        values ($1, $2, now() + $3::interval, $4, $5)
         returning id
         "#,
         agent.get(),
         incarnation.get(),
-        micros(terms.lifetime),
-        registration.address.map(|address| address.to_canonical().to_string()),
+        Interval(terms.lifetime),
+        registration.address.map(|address| address.to_canonical()),
         registration.process,
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let kept = super::leases::rebind(conn, agent, session, &registration.held).await?;
     super::recalls::tell_again(conn, agent, session).await?;
@@ -197,7 +198,7 @@ async fn end_of_former(
         "#,
         agent.get(),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     match standing {
         Some(standing) if standing.process.is_some() && standing.process == registration.process => {
@@ -217,7 +218,7 @@ pub struct Standing {
     /// Its number among the agent's.
     pub incarnation: Incarnation,
     /// active, expired or closed.
-    pub state: String,
+    pub state: SessionState,
     /// When it was opened.
     pub opened_at: DateTime<Utc>,
     /// The last heartbeat.
@@ -225,53 +226,34 @@ pub struct Standing {
     /// After which it may expire.
     pub expires_at: DateTime<Utc>,
     /// Why it ended.
-    pub end_cause: Option<String>,
+    pub end_cause: Option<EndCause>,
 }
 
 /// The agent's newest session; `None` when it never connected.
 pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
-    let row = sqlx::query!(
+    let newest = sqlx::query_as!(
+        Standing,
         r#"
-        select id, incarnation, state::text as "state!", opened_at, renewed_at, expires_at,
-               end_cause::text
+        select id as session, incarnation, state, opened_at, renewed_at, expires_at, end_cause
         from sessions where agent_id = $1 order by incarnation desc limit 1
         "#,
         agent.get(),
-    )
-    .fetch_optional(conn)
-    .await?;
-    Ok(row.map(|row| Standing {
-        session: row.id,
-        incarnation: row.incarnation,
-        state: row.state,
-        opened_at: row.opened_at,
-        renewed_at: row.renewed_at,
-        expires_at: row.expires_at,
-        end_cause: row.end_cause,
-    }))
+    );
+    newest.optional(conn).await
 }
 
 /// Why a session ended; `None` while it has not, or nobody said.
 pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
-    let name = sqlx::query_scalar!("select end_cause::text from sessions where id = $1", session.get())
-        .fetch_optional(conn)
-        .await?
-        .flatten();
-    name.map(|name| {
-        use EndCause::{Expired, Left, Reconnected, Removed, Replaced, Restored, Superseded};
-        let all = [Expired, Superseded, Reconnected, Replaced, Left, Removed, Restored];
-        let cause = all.into_iter().find(|cause| cause.name() == name);
-        cause.ok_or_else(|| Error::inconsistent("sessions", "end_cause", &name))
-    })
-    .transpose()
+    let cause = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get());
+    Ok(cause.optional(conn).await?.flatten())
 }
 
 /// Ends a session whose agent said goodbye.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $2::text::session_end, ended_at = now() where id = $1 and state = 'active'",
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
         session.get(),
-        EndCause::Left.name(),
+        EndCause::Left,
     )
     .execute(conn)
     .await?;
@@ -294,12 +276,12 @@ pub(super) async fn extend(
         update sessions
         set expires_at = case
             when $2::timestamptz is null or renewed_at >= $2
-                then greatest(expires_at, clock_timestamp() + $1 * interval '1 microsecond')
+                then greatest(expires_at, clock_timestamp() + $1::interval)
             else expires_at + greatest(clock_timestamp() - $3::timestamptz, interval '0')
         end
         where state = 'active'
         "#,
-        micros(lifetime),
+        Interval(lifetime),
         former_term,
         served_until,
     )
@@ -313,13 +295,13 @@ pub(super) async fn extend(
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     let agents = sqlx::query_scalar!(
         r#"
-        update sessions set state = 'expired', end_cause = $1::text::session_end, ended_at = now()
+        update sessions set state = 'expired', end_cause = $1, ended_at = now()
         where state = 'active' and expires_at < now()
         returning agent_id
         "#,
-        EndCause::Expired.name(),
+        EndCause::Expired,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(agents.into_iter().collect())
 }
@@ -327,9 +309,9 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
 /// Ends the agent's active session, if there is one.
 pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause: EndCause) -> Result<(), Error> {
     sqlx::query!(
-        "update sessions set state = 'closed', end_cause = $2::text::session_end, ended_at = now() where agent_id = $1 and state = 'active'",
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where agent_id = $1 and state = 'active'",
         agent.get(),
-        cause.name(),
+        cause,
     )
     .execute(conn)
     .await?;

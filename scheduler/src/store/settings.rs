@@ -8,12 +8,12 @@ use sqlx::PgConnection;
 use crate::secret::SecretHash;
 
 use super::Error;
-use super::sessions::micros;
-use super::types::whole;
+use super::rows::Rows;
+use super::types::{Interval, whole};
 
 /// The contact URL that every request carries; none until the operator sets one.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
-    Ok(sqlx::query_scalar!("select contact_url from settings").fetch_one(conn).await?)
+    sqlx::query_scalar!("select contact_url from settings").one(conn).await
 }
 
 /// Sets the contact URL.
@@ -24,13 +24,13 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
 
 /// Keeps all others from changing settings or landmarks until the transaction ends; whoever changes either takes turns.
 pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query_scalar!("select singleton from settings for update").fetch_one(conn).await?;
+    sqlx::query_scalar!("select singleton from settings for update").one(conn).await?;
     Ok(())
 }
 
 /// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
-    let stored = sqlx::query_scalar!("select dimensions from settings").fetch_one(conn).await?;
+    let stored = sqlx::query_scalar!("select dimensions from settings").one(conn).await?;
     Ok(stored.map(u32::from))
 }
 
@@ -76,7 +76,7 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
         from settings
         "#,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     let hash = |bytes: Vec<u8>| {
         let problem = || Error::inconsistent("settings", "operator_token_hash", &format!("{} bytes long", bytes.len()));
@@ -101,15 +101,15 @@ pub async fn replace_operator_token(
         r#"
         update settings
         set former_operator_token_hash = operator_token_hash, operator_token_replaced_at = now(),
-            former_operator_token_until = now() + $3 * interval '1 microsecond', operator_token_hash = $2
+            former_operator_token_until = now() + $3::interval, operator_token_hash = $2
         where operator_token_hash = $1
         returning former_operator_token_until as "until!"
         "#,
         known.as_bytes(),
         hash.as_bytes(),
-        micros(grace),
+        Interval(grace),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(until)
 }
@@ -134,7 +134,7 @@ pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) ->
     sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint)
         .execute(&mut *conn)
         .await?;
-    let stored = sqlx::query_scalar!("select ca_fingerprint from settings").fetch_one(conn).await?;
+    let stored = sqlx::query_scalar!("select ca_fingerprint from settings").one(conn).await?;
     Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
 }
 

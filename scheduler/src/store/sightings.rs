@@ -11,6 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, SiteId};
 
 use super::Error;
+use super::rows::Rows;
 use super::sites::Site;
 
 /// Where a prober sees a site, as shown.
@@ -52,7 +53,7 @@ pub(super) async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentI
         site.get(),
         prober.get(),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(former.map_or(0, u64::from))
 }
@@ -73,18 +74,18 @@ pub(super) async fn postponed(
 async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        update sites set address = $3::text::inet
-        where id = $1 and address is distinct from $3::text::inet
+        update sites set address = $3
+        where id = $1 and address is distinct from $3
           and $2 not in (select q.agent_id from quarantines q where q.released_at is null)
           and (address is null or (origin is null and $4) or exists (
               select from site_sightings other
-              where other.site_id = $1 and other.prober_id <> $2 and other.address = $3::text::inet
+              where other.site_id = $1 and other.prober_id <> $2 and other.address = $3
                 and other.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
           ))
         "#,
         seen.site.get(),
         seen.prober.get(),
-        seen.address.to_string(),
+        seen.address,
         seen.settled,
     )
     .execute(conn)
@@ -97,8 +98,8 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
     let postponed = sqlx::query_scalar!(
         r#"
         insert into site_sightings (site_id, prober_id, address, postponed, requests)
-        select id, $2, $3::text::inet, $4::integer, $5::bigint from sites
-        where id = $1 and (address is distinct from $3::text::inet or $4::integer > 0 or $5::bigint > 0)
+        select id, $2, $3, $4::integer, $5::bigint from sites
+        where id = $1 and (address is distinct from $3 or $4::integer > 0 or $5::bigint > 0)
         on conflict (site_id, prober_id) do update
         set address = excluded.address, postponed = site_sightings.postponed + excluded.postponed,
             requests = site_sightings.requests + excluded.requests
@@ -106,36 +107,26 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
         "#,
         seen.site.get(),
         seen.prober.get(),
-        seen.address.to_string(),
+        seen.address,
         postponed,
         i64::from(requests),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(postponed.map_or(0, u32::from))
 }
 
 /// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sighting>, Error> {
-    let rows = sqlx::query!(
+    let sightings = sqlx::query_as!(
+        Sighting,
         r#"
-        select a.name, host(p.address) as "address!", p.postponed, p.requests
+        select a.name as prober, host(p.address) as "address!", p.postponed, p.requests
         from site_sightings p join agents a on a.id = p.prober_id
         where p.site_id = any($1)
         order by a.name
         "#,
         &site.ids() as _,
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Sighting {
-                prober: row.name,
-                address: row.address,
-                postponed: row.postponed.0,
-                requests: row.requests.0,
-            })
-        })
-        .collect()
+    );
+    sightings.all(conn).await
 }

@@ -9,7 +9,7 @@ use crate::model::{AgentId, SiteId};
 
 use super::measurements::{Columns, Finding, MeasurementResult, Report};
 use super::sightings::Seen;
-use super::types::whole;
+use super::types::{Interval, whole};
 use super::{Error, disagreements, sightings};
 
 /// After so many orders in a row that were postponed although they held a turn, that is a failure to measure. A name needs one
@@ -81,7 +81,7 @@ async fn upsert_result(
         r#"
         insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
                                        address, shared_from, measured_at, requests)
-        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::inet, $11, now() - make_interval(secs => $12), $13)
+        values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, now() - $12::interval, $13)
         on conflict (site_id, prober_id) do update
         set rtt_us = excluded.rtt_us, min_us = excluded.min_us, median_us = excluded.median_us,
             spread_us = excluded.spread_us, answered = excluded.answered, lost = excluded.lost,
@@ -97,9 +97,9 @@ async fn upsert_result(
         columns.answered,
         columns.lost,
         columns.failure,
-        address.map(|address| address.to_string()),
+        address,
         shared.map(|(from, _)| from),
-        shared.map_or(0.0, |(_, age)| age.as_secs_f64()),
+        Interval(shared.map_or(Duration::ZERO, |(_, age)| age)),
         whole::<i64, _>(requests),
     )
     .execute(conn)

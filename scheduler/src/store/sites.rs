@@ -7,13 +7,15 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::explain::Wait;
-use crate::model::{EmbeddingEpoch, Rtt, SiteId, TaskId, Why};
+use crate::model::{EmbeddingEpoch, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
 use crate::site_list::SiteName;
 
-use super::assignments::why;
 use super::checkpoints::Manners;
+use super::outcomes::OutcomeKind;
+use super::rows::Rows;
 use super::types::{Micros, Unsigned};
 use super::{Error, waits};
+use sqlx::types::Json;
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;
@@ -81,7 +83,7 @@ pub struct SiteTask {
     /// The round, from 1.
     pub round: u32,
     /// The state's name.
-    pub state: String,
+    pub state: TaskState,
     /// Why it failed or was cancelled.
     pub reason: Option<String>,
     /// What its crawl said of its end.
@@ -91,7 +93,7 @@ pub struct SiteTask {
     /// The agent chosen.
     pub agent: Option<String>,
     /// The strategy that chose.
-    pub strategy: Option<String>,
+    pub strategy: Option<Strategy>,
     /// Why this agent, and why otherwise than by the batch's strategy.
     pub why: Why,
     /// The candidates, best first.
@@ -108,7 +110,7 @@ pub struct SiteTask {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Its kind.
-    pub kind: String,
+    pub kind: OutcomeKind,
     /// Pages fetched.
     pub pages: u32,
     /// Their bytes.
@@ -175,7 +177,7 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
         &places,
         &spellings,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let found = rows.into_iter().map(|row| {
         let alias_of = row.alias_of.zip(row.keeper);
@@ -207,7 +209,7 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
         "#,
         &site.ids() as _,
     );
-    Ok(measurements.fetch_all(conn).await?)
+    measurements.all(conn).await
 }
 
 /// The site's place in the newest embedding it was located in.
@@ -217,7 +219,7 @@ pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Si
         "select epoch, coordinate, fit_error from site_placements where site_id = any($1) order by epoch desc limit 1",
         &site.ids() as _,
     );
-    Ok(placement.fetch_optional(conn).await?)
+    placement.optional(conn).await
 }
 
 /// The site's newest tasks, newest first.
@@ -225,9 +227,9 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
     let mut candidates = candidates(conn, site).await?;
     let rows = sqlx::query!(
         r#"
-        select t.id, b.name as batch, t.round, t.recrawl_at, t.state::text as "state!",
+        select t.id, b.name as batch, t.round, t.recrawl_at, t.state as "state!",
                case when t.state in ('failed', 'cancelled') then t.reason end as reason, nullif(o.message, '') as message,
-               a.name as "agent?", c.strategy as "strategy?", c.detail::text as "detail?", o.kind::text as "kind?", o.pages as "pages?", o.bytes as "bytes?",
+               a.name as "agent?", c.strategy as "strategy?", c.detail as "detail?", o.kind as "kind?", o.pages as "pages?", o.bytes as "bytes?",
                o.refetched as "refetched?", o.trapped as "trapped?",
                k.pages as "kept_pages?", octet_length(k.state) as "kept_bytes?: Unsigned<u64>", k.saved_at as "saved_at?",
                k.interval_ms, k.paused_until, k.turned_away as "turned_away?", k.failed_in_a_row as "failed_in_a_row?",
@@ -245,7 +247,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
         &site.ids() as _,
         NEWEST_TASKS,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
     let mut waits = waits::of(conn, &ids).await?;
@@ -285,7 +287,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 waits: waits.remove(&row.id),
                 agent: row.agent,
                 strategy: row.strategy,
-                why: why(row.detail.as_deref())?,
+                why: row.detail.map_or_else(Why::default, |Json(why)| why),
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
                 progress,
@@ -311,7 +313,7 @@ async fn candidates(conn: &mut PgConnection, site: &Site) -> Result<HashMap<Task
         &site.ids() as _,
         NEWEST_TASKS,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut candidates: HashMap<TaskId, Vec<Candidate>> = HashMap::new();
     for row in rows {

@@ -12,6 +12,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::{SiteId, TaskId};
 use crate::site_list::SiteName;
 
+use super::rows::Rows;
 use super::{Error, holds, tasks};
 
 /// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
@@ -28,11 +29,9 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     };
     let mut tx = conn.begin().await?;
     // A statement of its own: the next one must see what the former holder of the lock committed.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str())
-        .fetch_one(&mut *tx)
-        .await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).execute(&mut *tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
-        .fetch_optional(&mut *tx)
+        .optional(&mut tx)
         .await?;
     let stands = match known {
         None => site,
@@ -53,14 +52,14 @@ pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =
         sqlx::query_scalar!("select id from sites where id = any($1) and origin is null and alias_of is null", &sites,)
-            .fetch_all(conn)
+            .all(conn)
             .await?;
     Ok(ids.into_iter().collect())
 }
 
 async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let keeper = sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin)
-        .fetch_optional(&mut *conn)
+        .optional(conn)
         .await?;
     sqlx::query!(
         "update sites set origin = $2, alias_of = $3 where id = $1",
@@ -127,7 +126,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         site.get(),
         keeper.get(),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     cancel(conn, &given_way, site).await?;
     let moved = sqlx::query!(
@@ -144,7 +143,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         site.get(),
         keeper.get(),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;

@@ -38,7 +38,7 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
                 (select count(*) from sites), (select count(*) from agents where removed_at is null)
          from settings",
     )
-    .fetch_one(conn)
+    .fetch_one(&mut *conn)
     .await?;
     let (name, at, schema, operator_token, authority, sites, agents) = row;
     Ok(Snapshot { name, at, schema, operator_token, authority, sites, agents })
@@ -68,7 +68,7 @@ pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
                       and not exists (select from pg_depend d where d.objid = c.oid and d.deptype = 'e')
                 ) as empty",
     )
-    .fetch_one(conn)
+    .fetch_one(&mut *conn)
     .await?;
     Ok(place)
 }

@@ -15,6 +15,7 @@ use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
+use super::rows::Rows;
 use super::{Error, batches, constraints, planner, positions, settings, tasks};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
@@ -146,7 +147,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
 
 /// The answer a former submission under this key got. Holds the key until the transaction ends.
 async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).fetch_one(&mut *conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).execute(&mut *conn).await?;
     let row = sqlx::query!(
         r#"
         select b.name, s.added, s.already_present, s.duplicates, s.batch_total
@@ -155,7 +156,7 @@ async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result
         "#,
         key,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     let Some(row) = row else { return Ok(None) };
     if row.name != batch {
@@ -231,7 +232,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
             r#"select name, coalesce(alias_of, id) as "id!" from sites where name = any($1::text[])"#,
             chunk,
         )
-        .fetch_all(&mut *conn)
+        .all(conn)
         .await?;
         ids.extend(rows.into_iter().map(|row| (row.name, row.id)));
     }

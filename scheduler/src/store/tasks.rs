@@ -9,8 +9,9 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Rtt, SiteId, Strategy, Unmeasured};
 
-use super::measurements::raw_agents;
-use super::{Error, known_round_trip};
+use super::Error;
+use super::rows::Rows;
+use super::types::Interval;
 
 /// A site whose measuring tasks have heard from every prober there is.
 #[derive(Debug, Clone)]
@@ -40,14 +41,14 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
         at_once,
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     // Two statements: of a join with a number of rows that is not known before, the planner reads all tasks.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let begun = sqlx::query!(
         r#"
@@ -57,7 +58,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
         "#,
         &next as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let tasks = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let aliases = begun.into_iter().filter_map(|row| Some((row.site_id, row.alias_of?)));
@@ -84,7 +85,7 @@ pub async fn heard(
             join site_measurements using (site_id)
             join sites on sites.id = site_id
             where measured_at >= case when rtt_us is null then since
-                                      else greatest(since - make_interval(secs => $2), doubted_at) end
+                                      else greatest(since - $2::interval, doubted_at) end
               and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
         ), heard as (
             -- One row a site and prober, so that counting them is enough.
@@ -96,35 +97,28 @@ pub async fn heard(
             limit $4
         )
         select heard.site_id,
-               array_agg(prober_id order by prober_id) filter (where rtt_us is not null) as probers,
-               array_agg(rtt_us order by prober_id) filter (where rtt_us is not null) as rtts_us,
+               array_agg(prober_id order by prober_id) filter (where rtt_us is not null) as "probers: Vec<AgentId>",
+               array_agg(rtt_us order by prober_id) filter (where rtt_us is not null) as "rtts: Vec<Rtt>",
                (array_agg(failure order by measured_at desc) filter (where failure is not null))[1] as failure,
-               heard.since < now() - make_interval(secs => $3) as "overdue!"
+               heard.since < now() - $3::interval as "overdue!"
         from heard join known using (site_id)
         group by heard.site_id, heard.since
         order by heard.site_id
         "#,
-        &raw_agents(probers),
-        max_age.as_secs_f64(),
-        patience.as_secs_f64(),
+        probers as _,
+        Interval(max_age),
+        Interval(patience),
         limit,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
+    Ok(rows
+        .into_iter()
         .map(|row| {
-            let measured = row
-                .probers
-                .unwrap_or_default()
-                .into_iter()
-                .zip(row.rtts_us.unwrap_or_default())
-                .map(|(prober, rtt_us)| {
-                    Ok((AgentId::new(prober), known_round_trip("site_measurements", "rtt_us", rtt_us)?))
-                })
-                .collect::<Result<_, Error>>()?;
-            Ok(Heard { site: row.site_id, measured, failure: row.failure, overdue: row.overdue })
+            let measured = row.probers.unwrap_or_default().into_iter().zip(row.rtts.unwrap_or_default()).collect();
+            Heard { site: row.site_id, measured, failure: row.failure, overdue: row.overdue }
         })
-        .collect()
+        .collect())
 }
 
 /// Ends the measuring of these sites: their tasks are located, and say of each why it has no distance where it has none.

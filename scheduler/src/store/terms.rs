@@ -11,35 +11,24 @@ use sqlx::PgConnection;
 
 use crate::model::{SchedulerId, TermNumber};
 
+use super::rows::Rows;
 use super::{Error, sessions};
+use crate::model::words;
 
-/// What only one scheduler at a time may do.
-///
-/// Three, and not one per task: what has run out is taken back even while a fit keeps a slow machine busy, a map is made
-/// by one, and the passes that bring a task to its agent wake each other all the time, so that they are best in one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Duty {
-    /// Takes back what has run out: sessions, leases, old events.
-    Reap,
-    /// Makes the map: landmarks, fits, whom to believe.
-    Fit,
-    /// Brings tasks to agents: measuring, locating, confirming, assigning.
-    Plan,
-}
-
-impl Duty {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Reap, Self::Fit, Self::Plan];
-
-    /// The word in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Reap => "reap",
-            Self::Fit => "fit",
-            Self::Plan => "plan",
-        }
+words!(
+    /// What only one scheduler at a time may do.
+    ///
+    /// Three, and not one per task: what has run out is taken back even while a fit keeps a slow machine busy, a map is made
+    /// by one, and the passes that bring a task to its agent wake each other all the time, so that they are best in one process.
+    Duty {
+        /// Takes back what has run out: sessions, leases, old events.
+        Reap = "reap",
+        /// Makes the map: landmarks, fits, whom to believe.
+        Fit = "fit",
+        /// Brings tasks to agents: measuring, locating, confirming, assigning.
+        Plan = "plan",
     }
-}
+);
 
 /// A term just taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +55,8 @@ pub async fn take(
     if !is_free(conn, duty, scheduler).await? {
         return Ok(None);
     }
-    let locked = sqlx::query!("select holder from terms where duty = $1::text::duty for update", duty.name());
-    locked.fetch_one(&mut *conn).await?;
+    let locked = sqlx::query!("select holder from terms where duty = $1 for update", duty);
+    locked.one(conn).await?;
     // A statement of its own: whoever held the row until now may have taken the term.
     if !is_free(conn, duty, scheduler).await? {
         return Ok(None);
@@ -76,28 +65,28 @@ pub async fn take(
         Former,
         r#"
         select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
-        from terms t left join schedulers s on s.id = t.holder where t.duty = $1::text::duty
+        from terms t left join schedulers s on s.id = t.holder where t.duty = $1
         "#,
-        duty.name(),
+        duty,
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let number = sqlx::query_scalar!(
         r#"
         update terms set holder = $2, number = number + 1, taken_at = clock_timestamp(), served_until = null
-        where duty = $1::text::duty
+        where duty = $1
         returning number
         "#,
-        duty.name(),
+        duty,
         scheduler.get(),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let extended = match duty {
         Duty::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
         Duty::Fit | Duty::Plan => 0,
     };
-    Ok(Some(Taken { number: number, extended }))
+    Ok(Some(Taken { number, extended }))
 }
 
 /// The term before.
@@ -112,12 +101,12 @@ async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) ->
         select not exists (
             select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
         ) as "free!"
-        from terms t where t.duty = $1::text::duty
+        from terms t where t.duty = $1
         "#,
-        duty.name(),
+        duty,
         scheduler.get(),
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(free)
 }
@@ -138,15 +127,15 @@ pub async fn check(
                -- The log names the term that it is written under.
                set_config('landfall.term', t.duty || ' ' || t.number, true) as term
         from terms t join schedulers s on s.id = t.holder
-        where t.duty = $1::text::duty and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
+        where t.duty = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
         for share of t
         "#,
-        duty.name(),
+        duty,
         scheduler.get(),
         number.get(),
         patience.as_millis().to_string(),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(still.is_some())
 }

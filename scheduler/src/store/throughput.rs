@@ -7,11 +7,13 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{BatchId, Rtt};
+use crate::model::{BatchId, Rtt, Strategy};
 use crate::throughput::{self, Amount, Estimate, Lasted, Recent, Remaining, Slice, Total};
 
-use super::{Error, round_trip, unsigned};
+use super::Error;
 
+use super::rows::Rows;
+use super::types::Unsigned;
 pub use standing::{Standing, standing};
 
 mod standing;
@@ -51,9 +53,13 @@ pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Esti
 
 /// The newest round of any site of a batch; `None` when the batch has no site.
 pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
-    let newest =
-        sqlx::query_scalar!("select max(round) from tasks where batch_id = $1", batch.get()).fetch_one(conn).await?;
-    newest.map(|round| unsigned("tasks", "round", round)).transpose()
+    let newest = sqlx::query_scalar!(
+        r#"select max(round) as "round: Unsigned<u32>" from tasks where batch_id = $1"#,
+        batch.get()
+    )
+    .one(conn)
+    .await?;
+    Ok(newest.map(u32::from))
 }
 
 /// What some of the crawls that have ended came to.
@@ -79,7 +85,7 @@ pub struct Crawls {
     /// By the agent that crawled, by name.
     pub agents: Vec<(Agent, Part)>,
     /// By the strategy of the newest assignment, by name.
-    pub strategies: Vec<(String, Part)>,
+    pub strategies: Vec<(Strategy, Part)>,
 }
 
 /// An agent, as a report names it.
@@ -119,7 +125,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
             group by grouping sets ((), (agent_id), (strategy))
         )
         select g.by as "by!", a.name as "agent?", a.city as "city?", a.carrier as "carrier?", g.strategy as "strategy?",
-               g.sites as "sites!", coalesce(g.pages, 0) as "pages!", g.bytes as "bytes!", g.mean_rtt_us,
+               g.sites as "sites!: Unsigned<u64>", coalesce(g.pages, 0) as "pages!: Unsigned<u64>", g.bytes as "bytes!: Unsigned<u64>", g.mean_rtt_us as "mean_rtt_us: Rtt",
                coalesce(g.crawling, 0) as "crawling!", coalesce(g.busy, 0) as "busy!", g.begun, g.ended
         from grouped g left join agents a on a.id = g.agent_id
         order by g.by, a.name, g.strategy
@@ -127,24 +133,20 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
         scope.batch.get(),
         scope.stored(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut crawls = Crawls::default();
     for row in rows {
         let part = Part {
-            total: Total {
-                sites: unsigned("outcomes", "count", row.sites)?,
-                pages: unsigned("outcomes", "pages", row.pages)?,
-                bytes: unsigned("outcomes", "bytes", row.bytes)?,
-            },
+            total: Total { sites: row.sites.0, pages: row.pages.0, bytes: row.bytes.0 },
             busy: length(row.busy),
             crawling: length(row.crawling),
-            mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
+            mean_rtt: row.mean_rtt_us,
         };
         // A bit is set for each column that a row is not grouped by.
         match (row.by, row.agent, row.city, row.carrier) {
             (0b01, Some(name), Some(city), Some(carrier)) => crawls.agents.push((Agent { name, city, carrier }, part)),
-            (0b10, ..) => crawls.strategies.push((row.strategy.unwrap_or_default(), part)),
+            (0b10, ..) => crawls.strategies.extend(row.strategy.map(|strategy| (strategy, part))),
             _ => (crawls.all, crawls.time) = (part, row.begun.zip(row.ended)),
         }
     }
@@ -183,7 +185,7 @@ pub async fn slices(
                        (last, 0.0, case when first < last then -1.0 / (ended - begun) else 0.0 end, 0)
             ) as share (slice, part, step, is_end)
         )
-        select slice as "slice!", sum(is_end)::bigint as "ended!",
+        select slice as "slice!: Unsigned<u32>", sum(is_end)::bigint as "ended!: Unsigned<u64>",
                sum(part * pages) as "pages!", sum(part * bytes) as "bytes!",
                sum(step * pages) as "pages_step!", sum(step * bytes) as "bytes_step!"
         from shares
@@ -196,14 +198,14 @@ pub async fn slices(
         width,
         i32::from(slices),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut filled = vec![Slice::default(); usize::from(slices)];
     for row in rows {
-        let slice: usize = unsigned("outcomes", "slice", row.slice)?;
+        let slice: usize = row.slice.into();
         if let Some(slice) = filled.get_mut(slice) {
             *slice = Slice {
-                ended: unsigned("outcomes", "count", row.ended)?,
+                ended: row.ended.0,
                 part: Amount { pages: row.pages, bytes: row.bytes },
                 step: Amount { pages: row.pages_step, bytes: row.bytes_step },
             };
@@ -253,7 +255,7 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
                coalesce((select array_agg(lasted) from under_way_told), '{}') as "under_way!",
                coalesce((select sum(lasted) from of_late) / nullif(extract(epoch from now() - since)::float8, 0), 0) as "at_once!",
                greatest(coalesce(extract(epoch from now() - begun_since), 0), 0)::float8 as "begun_window!",
-               (select count(*) from all_begun where begun >= begun_since) as "begun!"
+               (select count(*) from all_begun where begun >= begun_since) as "begun!: Unsigned<u64>"
         from late
         "#,
         scope.batch.get(),
@@ -261,7 +263,7 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
         FEWEST_RECENT,
         MOST_TOLD,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     let lasted = |all: &[f64], ended| all.iter().map(move |time| Lasted { time: length(*time), ended }).collect();
     let (over, going_on): (Vec<Lasted>, Vec<Lasted>) = (lasted(&row.over, true), lasted(&row.going_on, false));
@@ -269,7 +271,7 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
         crawls: [over, going_on].concat(),
         under_way: row.under_way.into_iter().map(length).collect(),
         at_once: row.at_once,
-        begun: unsigned("leases", "count", row.begun)?,
+        begun: row.begun.0,
         begun_window: length(row.begun_window),
     })
 }
@@ -458,7 +460,7 @@ mod tests {
             .crawls
             .strategies
             .iter()
-            .map(|(name, part)| (name.as_str(), part.total.bytes, part.mean_rtt.map(Rtt::as_micros)))
+            .map(|(name, part)| (name.name(), part.total.bytes, part.mean_rtt.map(Rtt::as_micros)))
             .collect();
         assert_eq!(strategies, [("gnp-top3", 10_000_000, Some(20_000)), ("random", 2_500_000, Some(20_000))]);
         assert_eq!(estimate(&grown.standing.remaining, &grown.recent), None);

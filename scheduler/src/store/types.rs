@@ -11,10 +11,18 @@ use sqlx::postgres::types::PgInterval;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
+use crate::gnp::trust::Kind as Evidence;
 use crate::model::{
-    AgentId, AssignmentId, BatchId, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, Rtt, SchedulerId, SessionId,
-    SiteId, TaskId, TermNumber,
+    AgentId, AssignmentId, BatchId, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReasonKind, Rtt, SchedulerId,
+    SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause, UnmetCause, WaitCause,
 };
+
+use super::failures::Cause as FailureCause;
+use super::leases::LeaseState;
+use super::outcomes::{Budget, OutcomeKind};
+use super::refusals::Refusal;
+use super::sessions::{EndCause, SessionState};
+use super::terms::Duty;
 
 /// Stores a type as a `bigint`, by one function each way.
 macro_rules! as_bigint {
@@ -69,6 +77,69 @@ as_bigint! {
     Micros: |stored| u64::try_from(stored).map(|micros| Micros(Duration::from_micros(micros))), |Micros(length)| whole(length.as_micros());
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
+
+/// Stores words as an enum of Postgres.
+macro_rules! as_enum {
+    ($($type:ty: $name:literal;)+) => {$(
+        impl Type<Postgres> for $type {
+            fn type_info() -> PgTypeInfo {
+                PgTypeInfo::with_name($name)
+            }
+        }
+
+        impl<'r> Decode<'r, Postgres> for $type {
+            fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+                let word = <&str as Decode<Postgres>>::decode(value)?;
+                Self::named(word).ok_or_else(|| UnknownWord(word.to_owned()).into())
+            }
+        }
+
+        impl<'q> Encode<'q, Postgres> for $type {
+            fn encode_by_ref(&self, buf: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+                <&str as Encode<Postgres>>::encode(self.name(), buf)
+            }
+        }
+    )+};
+}
+
+as_enum! {
+    Budget: "crawl_budget";
+    Duty: "duty";
+    EndCause: "session_end";
+    Evidence: "quarantine_evidence";
+    FailureCause: "probe_failure";
+    LeaseState: "lease_state";
+    OutcomeKind: "outcome_kind";
+    ReasonKind: "reason_kind";
+    Refusal: "refusal_kind";
+    SessionState: "session_state";
+    Stage: "wait_stage";
+    TaskState: "task_state";
+    UnmeasuredCause: "unmeasured_cause";
+    UnmetCause: "unmet_cause";
+    WaitCause: "wait_cause";
+}
+
+impl Type<Postgres> for Strategy {
+    fn type_info() -> PgTypeInfo {
+        <str as Type<Postgres>>::type_info()
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for Strategy {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+        let name = <&str as Decode<Postgres>>::decode(value)?;
+        name.parse().map_err(|_| UnknownWord(name.to_owned()).into())
+    }
+}
+
+/// A stored word that is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UnknownWord(String);
+
+/// Microseconds of a day, as Postgres counts the difference of two moments.
+const MICROS_A_DAY: i64 = 86_400_000_000;
 
 /// A stored number that its column does not allow.
 #[derive(Debug, thiserror::Error)]
@@ -138,13 +209,37 @@ impl From<Unsigned<Self>> for u64 {
     }
 }
 
-/// A length of time that a statement is given; beyond what Postgres can hold it is the longest.
-#[derive(Debug, Clone, Copy)]
+/// A length of time that a statement is given or computes. Beyond what Postgres can hold it is the longest; one that is computed and
+/// negative is none, as of a clock that was set back.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Interval(pub Duration);
 
 impl Type<Postgres> for Interval {
     fn type_info() -> PgTypeInfo {
         <PgInterval as Type<Postgres>>::type_info()
+    }
+}
+
+impl PgHasArrayType for Interval {
+    fn array_type_info() -> PgTypeInfo {
+        <PgInterval as PgHasArrayType>::array_type_info()
+    }
+}
+
+impl<'r> Decode<'r, Postgres> for Interval {
+    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+        let PgInterval { months, days, microseconds } = <PgInterval as Decode<Postgres>>::decode(value)?;
+        if months != 0 {
+            return Err("of months, which have no length".into());
+        }
+        let micros = i64::from(days).saturating_mul(MICROS_A_DAY).saturating_add(microseconds);
+        Ok(Self(Duration::from_micros(u64::try_from(micros).unwrap_or(0))))
+    }
+}
+
+impl From<Interval> for Duration {
+    fn from(Interval(length): Interval) -> Self {
+        length
     }
 }
 

@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use crate::constraints::{Constraints, Nobody};
-use crate::model::{BatchId, TaskId, UnmetCause};
+use crate::model::{BatchId, TaskId};
 
 use super::holds::{self, Cause, Which};
+use super::rows::Rows;
 use super::{Error, constraints};
+use sqlx::types::Json;
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
@@ -39,12 +41,12 @@ pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], why
 pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        update batch_constraints set unmet_cause = $2::text::unmet_cause, unmet_detail = $3::text::jsonb
-        where batch_id = $1 and (unmet_cause, unmet_detail) is distinct from ($2::text::unmet_cause, $3::text::jsonb)
+        update batch_constraints set unmet_cause = $2, unmet_detail = $3
+        where batch_id = $1 and (unmet_cause, unmet_detail) is distinct from ($2, $3)
         "#,
         batch.get(),
-        why.cause.name(),
-        super::json(&why.excluded),
+        why.cause,
+        Json(&why.excluded) as _,
     )
     .execute(conn)
     .await?;
@@ -57,26 +59,20 @@ pub async fn why(
     batches: &[BatchId],
 ) -> Result<HashMap<BatchId, (Constraints, Nobody)>, Error> {
     let mut asked = constraints::of_batches(conn, batches).await?;
-    let batches: Vec<i64> = batches.iter().map(|batch| batch.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select batch_id, unmet_cause::text as "cause!", unmet_detail::text as "detail!"
+        select batch_id, unmet_cause as "cause!", unmet_detail as "excluded!"
         from batch_constraints where batch_id = any($1) and unmet_cause is not null
         "#,
-        &batches,
+        batches as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
-        .map(|row| {
-            let batch = row.batch_id;
-            let cause = UnmetCause::named(&row.cause)
-                .ok_or_else(|| Error::inconsistent("batch_constraints", "unmet_cause", &row.cause))?;
-            let excluded = serde_json::from_str(&row.detail)
-                .map_err(|error| Error::inconsistent("batch_constraints", "unmet_detail", &error))?;
-            Ok((batch, (asked.remove(&batch).unwrap_or_default(), Nobody { cause, excluded })))
-        })
-        .collect()
+    let why = rows.into_iter().map(|row| {
+        let nobody = Nobody { cause: row.cause, excluded: row.excluded.0 };
+        (row.batch_id, (asked.remove(&row.batch_id).unwrap_or_default(), nobody))
+    });
+    Ok(why.collect())
 }
 
 /// Batches that have unmet tasks.
@@ -88,7 +84,7 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
         order by c.batch_id
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(batches)
 }
@@ -121,7 +117,7 @@ pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
         order by c.batch_id
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(batches)
 }

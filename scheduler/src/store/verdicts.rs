@@ -8,6 +8,7 @@ use crate::gnp::Sighting;
 use crate::model::SiteId;
 
 use super::Error;
+use super::rows::Rows;
 use super::sites::Site;
 
 /// A site that is suspected to stand in several places.
@@ -30,7 +31,7 @@ pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
         "#,
         sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut sightings: HashMap<SiteId, Vec<Sighting>> = HashMap::new();
     for row in rows {
@@ -77,7 +78,7 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
         sites as _,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let suspicion = |confidence, evidence| Suspicion { confidence, evidence };
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
@@ -93,7 +94,7 @@ pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Opti
         "#,
         &site.ids() as _,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(row.map(|row| row.suspect.then_some(Suspicion { confidence: row.confidence, evidence: row.evidence })))
 }

@@ -11,22 +11,24 @@ use crate::constraints::{Constraints, Nobody};
 use crate::explain::{About, Wait};
 use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
 
-use super::{Error, unmet, unsigned};
+use super::rows::Rows;
+use super::types::Unsigned;
+use super::{Error, unmet};
 
 /// Says why a stage is closed to the whole fleet, or that it is not.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
     sqlx::query!(
         r#"
         with opened as (
-            delete from stage_causes where stage = $1::text::wait_stage and $2::text is null
+            delete from stage_causes where stage = $1 and $2::wait_cause is null
         )
         insert into stage_causes (stage, cause)
-        select $1::text::wait_stage, $2::text::wait_cause where $2::text is not null
+        select $1, $2 where $2 is not null
         on conflict (stage) do update set cause = excluded.cause, since = now()
         where stage_causes.cause <> excluded.cause
         "#,
-        stage.name(),
-        cause.map(WaitCause::name),
+        stage,
+        cause as Option<WaitCause>,
     )
     .execute(conn)
     .await?;
@@ -43,7 +45,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
         where s.state = 'active'
         "#
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(match (there.connected, there.taking) {
         (_, true) => None,
@@ -54,47 +56,44 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
 
 /// Why those of these tasks wait that have no agent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Wait>, Error> {
-    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let rows = sqlx::query!(
         r#"
-        select t.id, t.batch_id, t.state::text as "state!", b.strategy,
-               h.cause::text as "held?", abbrev(h.address) as address
+        select t.id, t.batch_id, t.state, b.strategy, h.cause as "held?", abbrev(h.address) as address
         from tasks t
         join batches b on b.id = t.batch_id
         left join task_holds h on h.task_id = t.id and not h.admitted
         where t.id = any($1) and t.state in ('submitted', 'measuring', 'located')
         "#,
-        &tasks,
+        tasks as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     if rows.is_empty() {
         return Ok(HashMap::new());
     }
     let closed = Closed::read(&mut *conn).await?;
-    let is_unmet = |held: Option<&str>| held == Some(WaitCause::Unmet.name());
-    let unmet: HashSet<BatchId> =
-        rows.iter().filter(|row| is_unmet(row.held.as_deref())).map(|row| row.batch_id).collect();
+    let unmet = rows.iter().filter(|row| row.held == Some(WaitCause::Unmet)).map(|row| row.batch_id);
+    let unmet: HashSet<BatchId> = unmet.collect();
     let why = unmet::why(conn, &unmet.into_iter().collect::<Vec<_>>()).await?;
-    rows.into_iter()
+    Ok(rows
+        .into_iter()
         .map(|row| {
-            let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref())?;
+            let standing = Standing { state: row.state, strategy: row.strategy, held: row.held };
             let cause = standing.waits_for(&closed);
             let about = match row.address {
                 Some(address) => About::Address(address),
                 None => about(cause, why.get(&row.batch_id)),
             };
-            Ok((row.id, Wait { cause, about }))
+            (row.id, Wait { cause, about })
         })
-        .collect()
+        .collect())
 }
 
 /// What most tasks of a batch without an agent wait for, of that which needs saying, and how many they are.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(Wait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"
-        select t.state::text as "state!", b.strategy,
-               h.cause::text as "held?", count(*) as "count!"
+        select t.state, b.strategy, h.cause as "held?", count(*) as "count!: Unsigned<u64>"
         from tasks t
         join batches b on b.id = t.batch_id
         left join task_holds h on h.task_id = t.id and not h.admitted
@@ -103,16 +102,16 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
         "#,
         batch.get(),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let closed = Closed::read(&mut *conn).await?;
     let why = unmet::why(conn, &[batch]).await?.remove(&batch);
     let mut counted: Vec<(Wait, u64)> = Vec::new();
     for row in rows {
-        let standing = Standing::try_new(&row.state, &row.strategy, row.held.as_deref())?;
+        let standing = Standing { state: row.state, strategy: row.strategy, held: row.held };
         let cause = standing.waits_for(&closed);
         let wait = Wait { cause, about: about(cause, why.as_ref()) };
-        let tasks: u64 = unsigned("tasks", "count", row.count)?;
+        let Unsigned(tasks) = row.count;
         match counted.iter_mut().find(|(one, _)| *one == wait) {
             Some((_, count)) => *count += tasks,
             None => counted.push((wait, tasks)),
@@ -137,19 +136,11 @@ struct Closed {
 
 impl Closed {
     async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
-        let rows = sqlx::query!(r#"select stage::text as "stage!", cause::text as "cause!" from stage_causes"#)
-            .fetch_all(&mut *conn)
-            .await?;
-        let closed = rows.iter().map(|row| {
-            let stage =
-                Stage::named(&row.stage).ok_or_else(|| Error::inconsistent("stage_causes", "stage", &row.stage));
-            let cause = WaitCause::named(&row.cause);
-            Ok((stage?, cause.ok_or_else(|| Error::inconsistent("stage_causes", "cause", &row.cause))?))
-        });
-        let stages = closed.collect::<Result<_, Error>>()?;
+        let rows = sqlx::query!("select stage, cause from stage_causes").all(conn).await?;
+        let stages = rows.into_iter().map(|row| (row.stage, row.cause)).collect();
         let connected =
             sqlx::query_scalar!(r#"select exists (select from sessions where state = 'active') as "there!""#);
-        Ok(Self { stages, connected: connected.fetch_one(conn).await? })
+        Ok(Self { stages, connected: connected.one(conn).await? })
     }
 
     fn cause(&self, stage: Stage) -> Option<WaitCause> {
@@ -165,16 +156,6 @@ struct Standing {
 }
 
 impl Standing {
-    fn try_new(state: &str, strategy: &str, held: Option<&str>) -> Result<Self, Error> {
-        let cause =
-            |word: &str| WaitCause::named(word).ok_or_else(|| Error::inconsistent("task_holds", "cause", &word));
-        Ok(Self {
-            state: TaskState::named(state).ok_or_else(|| Error::inconsistent("tasks", "state", &state))?,
-            strategy: strategy.parse().map_err(|_| Error::inconsistent("batches", "strategy", &strategy))?,
-            held: held.map(cause).transpose()?,
-        })
-    }
-
     fn waits_for(&self, closed: &Closed) -> WaitCause {
         if let Some(held) = self.held {
             return held;

@@ -11,6 +11,7 @@ use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::whatif::Sites;
 
 use super::Error;
+use super::rows::Rows;
 use super::types::Unsigned;
 
 /// Sites that a plan reads at most: with eight dimensions, of which a million take 110 MB, about a gigabyte.
@@ -57,7 +58,7 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
         order by p.epoch desc
         "#,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let mut newest: Option<Located> = None;
     for row in rows {
@@ -69,7 +70,7 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
                     dimensions: row.dimensions.into(),
                     sites: row.sites.0,
                     elsewhere: 0,
-                })
+                });
             }
         }
     }
@@ -78,30 +79,18 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
 
 /// Every agent that was not removed, by name, with its place in an embedding.
 pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<Enrolled>, Error> {
-    let rows = sqlx::query!(
+    let agents = sqlx::query_as!(
+        Enrolled,
         r#"
-        select a.id, a.name, a.city, a.carrier, a.capacity, a.draining_since is not null as "draining!", p.coordinate as "coordinate?"
+        select a.id as agent, a.name, a.city, a.carrier, a.capacity as slots, a.draining_since is not null as "draining!",
+               p.coordinate as "coordinate?"
         from agents a left join agent_placements p on p.agent_id = a.id and p.epoch = $1
         where a.removed_at is null
         order by a.name
         "#,
         epoch.get(),
-    )
-    .fetch_all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            Ok(Enrolled {
-                agent: row.id,
-                name: row.name,
-                city: row.city,
-                carrier: row.carrier,
-                slots: row.capacity.0,
-                draining: row.draining,
-                coordinate: row.coordinate,
-            })
-        })
-        .collect()
+    );
+    agents.all(conn).await
 }
 
 /// Reads the sites that lie in an embedding, and says how many were left out because they are suspected to stand in several places. A name
@@ -148,6 +137,6 @@ pub async fn names(
     conn: &mut PgConnection,
     sites: &[SiteId],
 ) -> Result<std::collections::HashMap<SiteId, String>, Error> {
-    let rows = sqlx::query!("select id, name from sites where id = any($1)", sites as _).fetch_all(conn).await?;
+    let rows = sqlx::query!("select id, name from sites where id = any($1)", sites as _).all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }

@@ -129,7 +129,7 @@ impl Terms {
             former => self.join(conn, former).await?,
         };
         let mut taken = Vec::new();
-        for duty in Duty::ALL {
+        for &duty in Duty::ALL {
             if self.held(duty).is_some() {
                 continue;
             }
@@ -216,7 +216,7 @@ impl Terms {
         let taken = self.renew(&mut conn).await?;
         let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;
         *connection = Some(conn);
-        let held = Duty::ALL.into_iter().filter(|duty| self.held(*duty).is_some());
+        let held = Duty::ALL.iter().copied().filter(|duty| self.held(*duty).is_some());
         wakes.others_are(others, held);
         taken.into_iter().for_each(|duty| wakes.wake_duty(duty));
         Ok(())

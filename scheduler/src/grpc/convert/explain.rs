@@ -30,7 +30,7 @@ pub(in crate::grpc) fn tasks(
             choices: of_task.map(|choice| explained(choice, &constraints)).collect(),
             batch: task.batch_name,
             round: task.round,
-            state: task.state,
+            state: task.state.name().to_owned(),
             reason: task.reason.unwrap_or_default(),
         }
     };

@@ -25,6 +25,7 @@ use crate::store::sessions::Standing;
 use crate::strategy::LoadLevel;
 
 use super::{InvalidField, agent_name, bounded, count, duration, line, rtt, timestamp};
+use crate::store::sessions::EndCause;
 
 /// How long an enrolment token can be used, unless told otherwise.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
@@ -256,11 +257,11 @@ impl From<Standing> for v1::AgentSession {
         Self {
             session_id: session.session.get(),
             incarnation: session.incarnation.get(),
-            state: session.state,
+            state: session.state.name().to_owned(),
             opened_at: Some(timestamp(session.opened_at)),
             renewed_at: Some(timestamp(session.renewed_at)),
             expires_at: Some(timestamp(session.expires_at)),
-            end_cause: session.end_cause.unwrap_or_default(),
+            end_cause: session.end_cause.map_or("", EndCause::name).to_owned(),
         }
     }
 }
@@ -279,7 +280,7 @@ impl From<Held> for v1::AgentLease {
 impl From<Count> for v1::AgentRefusal {
     fn from(count: Count) -> Self {
         Self {
-            kind: count.kind,
+            kind: count.kind.name().to_owned(),
             times: count.times,
             first_at: Some(timestamp(count.first_at)),
             last_at: Some(timestamp(count.last_at)),

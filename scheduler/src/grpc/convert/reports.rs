@@ -53,7 +53,7 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             why: row.choice.as_ref().map(|choice| (&choice.why).into()),
             site: row.site,
             origin: row.origin.unwrap_or_default(),
-            state: row.state,
+            state: row.state.name().to_owned(),
             reason: explain::reason(
                 row.reason,
                 row.waits.as_ref(),
@@ -74,14 +74,14 @@ impl From<AssignmentRow> for v1::AssignmentRow {
             message.agent = choice.agent;
             message.city = choice.city;
             message.carrier = choice.carrier;
-            message.strategy = choice.strategy;
+            message.strategy = choice.strategy.name().to_owned();
             message.note = explain::note(&choice.why).unwrap_or_default();
             message.rank = choice.rank.unwrap_or_default();
             message.predicted = rtt(choice.predicted);
             message.measured = rtt(choice.measured);
         }
         if let Some(outcome) = row.outcome {
-            message.outcome = outcome.kind;
+            message.outcome = outcome.kind.name().to_owned();
             message.pages = outcome.pages;
             message.bytes = outcome.bytes;
             message.errors = outcome.errors;

@@ -183,7 +183,7 @@ impl From<Listed> for v1::Batch {
     fn from(batch: Listed) -> Self {
         Self {
             name: batch.name,
-            strategy: batch.strategy,
+            strategy: batch.strategy.name().to_owned(),
             created_at: Some(timestamp(batch.created_at)),
             open: batch.open,
             done: batch.done,
@@ -334,12 +334,12 @@ impl From<SiteTask> for v1::SiteTask {
         Self {
             batch: task.batch,
             round: task.round,
-            state: task.state,
+            state: task.state.name().to_owned(),
             reason: explain::reason(task.reason, task.waits.as_ref(), Some(&task.why), task.message),
             agent: task.agent.clone().unwrap_or_default(),
-            strategy: task.strategy.unwrap_or_default(),
+            strategy: task.strategy.map_or("", Strategy::name).to_owned(),
             candidates: task.candidates.into_iter().map(Into::into).collect(),
-            outcome: outcome.map(|outcome| outcome.kind.clone()).unwrap_or_default(),
+            outcome: outcome.map_or("", |outcome| outcome.kind.name()).to_owned(),
             pages: outcome.map_or(0, |outcome| outcome.pages),
             bytes: outcome.map_or(0, |outcome| outcome.bytes),
             note: explain::note(&task.why).unwrap_or_default(),

@@ -8,6 +8,7 @@ use crate::store::throughput::{Agent, Grown, Part};
 use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, per_minute};
 
 use super::{InvalidField, duration, rtt, timestamp};
+use crate::model::Strategy;
 
 /// Slices where none are asked for: as many as a terminal shows at a glance.
 const SLICES: u16 = 20;
@@ -78,9 +79,9 @@ fn row(Agent { name, city, carrier }: Agent, part: &Part, bytes: u64, span: Dura
     }
 }
 
-fn strategy(strategy: String, part: &Part, span: Duration) -> v1::StrategyThroughput {
+fn strategy(strategy: Strategy, part: &Part, span: Duration) -> v1::StrategyThroughput {
     v1::StrategyThroughput {
-        strategy,
+        strategy: strategy.name().to_owned(),
         sites: part.total.sites,
         pages: part.total.pages,
         bytes: part.total.bytes,

@@ -13,6 +13,7 @@ use super::{bears, most_counted};
 use crate::model::TaskId;
 use crate::store::Error;
 use crate::store::holds::{self, Cause};
+use crate::store::rows::Rows;
 
 /// How an address stands.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub(super) async fn room(
         // One more than itself says that a site is not alone.
         most_counted(cap).max(2),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     let rooms = rows.into_iter().map(|row| {
         let borne = i64::from(bears(u32::try_from(row.sites).unwrap_or(u32::MAX), cap));
@@ -63,7 +64,6 @@ pub(super) async fn room(
 
 /// Of located tasks, which the caller has locked, holds those whose address is known and has no place for them; returns them.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
-    let ids: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     let known = sqlx::query!(
         r#"
         select t.id, abbrev(s.crawled_address) as "address!"
@@ -73,9 +73,9 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
         -- As they are chosen for.
         order by t.token = 0, t.id
         "#,
-        &ids,
+        tasks as _,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     if known.is_empty() {
         return Ok(HashSet::new());

@@ -6,6 +6,8 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::types::Interval;
 
 /// Whose tasks are taken back.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +45,7 @@ async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result
         agent.get(),
         limit,
     );
-    Ok(locked.fetch_all(conn).await?)
+    locked.all(conn).await
 }
 
 async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64) -> Result<Vec<TaskId>, Error> {
@@ -57,7 +59,7 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
                or not exists (select from there where there.agent_id = a.id)
                -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
                -- up, the line is broken and not the agents, and nobody else would have the tasks.
-               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - make_interval(secs => $2))
+               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - $2::interval)
                   and exists (select from there where hung_up_at is null)
         )
         -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
@@ -71,9 +73,9 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
         limit $1
         "#,
         limit,
-        patience.as_secs_f64(),
+        Interval(patience),
     );
-    Ok(locked.fetch_all(conn).await?)
+    locked.all(conn).await
 }
 
 async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit: i64) -> Result<Vec<TaskId>, Error> {
@@ -93,5 +95,5 @@ async fn of_excluded(conn: &mut PgConnection, from: &[(BatchId, AgentId)], limit
         &agents,
         limit,
     );
-    Ok(locked.fetch_all(conn).await?)
+    locked.all(conn).await
 }

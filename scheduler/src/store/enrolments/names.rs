@@ -9,6 +9,7 @@ use crate::naming;
 use crate::store::Error;
 
 use super::{Name, Refusal, Wanted};
+use crate::store::rows::Rows;
 
 /// Who has the names that are wanted, and those that are formed of the same words.
 pub(super) struct Taken {
@@ -35,7 +36,7 @@ impl Taken {
             &given,
             &formed,
         )
-        .fetch_all(&mut *conn)
+        .all(conn)
         .await?;
         let open = sqlx::query!(
             r#"
@@ -46,7 +47,7 @@ impl Taken {
             &given,
             &formed,
         )
-        .fetch_all(conn)
+        .all(conn)
         .await?;
         Ok(Self {
             agents: agents.into_iter().map(|row| (row.name, row.in_use)).collect(),

@@ -5,9 +5,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::store::{Error, minute, unsigned};
+use crate::store::{Error, minute};
 
-use super::micros;
+use crate::store::rows::Rows;
+use crate::store::types::{Interval, Unsigned};
 
 /// Tokens that are listed at most, the newest.
 const MOST_LISTED: i64 = 10_000;
@@ -56,7 +57,7 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
     let rows = sqlx::query!(
         r#"
         select encode(substring(token_hash for 5), 'hex') as "id!", agent_name, city, carrier, country, created_at, expires_at,
-               used_at, revoked_at, replaces, expires_at <= now() as "expired!", count(*) over () as "all!"
+               used_at, revoked_at, replaces, expires_at <= now() as "expired!", count(*) over () as "all!: Unsigned<u64>"
         from enrolments
         where $1 or (used_at is null and revoked_at is null and expires_at > now())
         order by created_at desc, agent_name desc
@@ -65,9 +66,9 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
         all,
         MOST_LISTED,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    let known = rows.first().map_or(Ok(0), |row| unsigned("enrolments", "count", row.all))?;
+    let known = rows.first().map_or(0, |row| row.all.0);
     let older = known - u64::try_from(rows.len()).unwrap_or(known);
     let mut tokens = Vec::with_capacity(rows.len());
     for row in rows.into_iter().rev() {
@@ -104,12 +105,12 @@ fn stands(used: At, revoked: At, expired: At) -> (State, At) {
 pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"
-        select count(*) as "count!" from enrolments where used_at is null and revoked_at is null and expires_at > now()
+        select count(*) as "count!: Unsigned<u64>" from enrolments where used_at is null and revoked_at is null and expires_at > now()
         "#,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
-    unsigned("enrolments", "count", count)
+    Ok(count.0)
 }
 
 /// Whether a token for an agent of this name is open.
@@ -123,7 +124,7 @@ pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error>
         "#,
         name,
     )
-    .fetch_one(conn)
+    .one(conn)
     .await?;
     Ok(open)
 }
@@ -190,7 +191,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
         "#,
         named,
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     if let Some(name) = revoked.into_iter().next() {
         return Ok(Revoked { name, before: false });
@@ -203,7 +204,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
         "#,
         named,
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?
     .ok_or_else(|| RevokeError::Unknown(named.to_owned()))?;
     let name = newest.agent_name;
@@ -216,10 +217,9 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
 
 /// Forgets tokens that could not be used any more this long ago, whatever became of them; returns how many.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned =
-        sqlx::query!("delete from enrolments where expires_at < now() - $1 * interval '1 microsecond'", micros(keep),)
-            .execute(conn)
-            .await?;
+    let pruned = sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),)
+        .execute(conn)
+        .await?;
     Ok(pruned.rows_affected())
 }
 

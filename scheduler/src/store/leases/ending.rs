@@ -4,7 +4,9 @@
 
 use sqlx::PgConnection;
 
+use super::LeaseState;
 use crate::model::{AgentId, LeaseToken, TaskId};
+use crate::store::rows::Rows;
 use crate::store::{Error, holds};
 
 /// How a lease ends, but by an outcome.
@@ -31,11 +33,11 @@ pub(in crate::store) enum Ending<'a> {
 }
 
 impl Ending<'_> {
-    const fn state(self) -> &'static str {
+    const fn state(self) -> LeaseState {
         match self {
-            Self::HandedBack | Self::Crashed { .. } | Self::Anew => "released",
-            Self::Lost { .. } => "expired",
-            Self::Revoked => "revoked",
+            Self::HandedBack | Self::Crashed { .. } | Self::Anew => LeaseState::Released,
+            Self::Lost { .. } => LeaseState::Expired,
+            Self::Revoked => LeaseState::Revoked,
         }
     }
 }
@@ -70,12 +72,12 @@ pub(in crate::store) async fn end(
             order by t.id
             for update of t
         ), ended as (
-            update leases l set state = $3::text::lease_state, ended_at = now(), crash = $4
+            update leases l set state = $3, ended_at = now(), crash = $4
             from held
             where l.task_id = held.id and l.token = held.token and l.state = 'active'
               and ($5::bigint is null or l.agent_id = $5)
               -- Meanwhile the agent of a lost one may have come back and taken it into a new session.
-              and ($3 <> 'expired' or exists (select from sessions s where s.id = l.session_id and s.state <> 'active'))
+              and ($3::lease_state <> 'expired' or exists (select from sessions s where s.id = l.session_id and s.state <> 'active'))
             returning l.task_id, l.agent_id, l.session_id
         ), counted as (
             select e.task_id, e.agent_id,
@@ -105,7 +107,7 @@ pub(in crate::store) async fn end(
         most.map(|most| i32::try_from(most).unwrap_or(i32::MAX)),
         matches!(ending, Ending::Anew),
     )
-    .fetch_all(&mut *conn)
+    .all(conn)
     .await?;
     let given_up: Vec<TaskId> = ended.iter().filter(|row| row.given_up).map(|row| row.id).collect();
     if !given_up.is_empty() {
@@ -125,7 +127,7 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
         tasks,
         tokens,
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     Ok(revoked.into_iter().map(|row| (row.task_id, row.agent_id)).collect())
 }

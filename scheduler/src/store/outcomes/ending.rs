@@ -1,6 +1,6 @@
 //! How a crawl ended, and the words for it in the store.
 
-use crate::model::ReasonKind;
+use crate::model::{ReasonKind, words};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,18 +26,33 @@ pub enum Blocker {
     Breaker,
 }
 
-/// The budget that cut a crawl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
-    /// Pages.
-    Pages,
-    /// Bytes.
-    Bytes,
-    /// Time.
-    Duration,
-    /// Links from the start page.
-    Depth,
-}
+words!(
+    /// The budget that cut a crawl.
+    Budget {
+        /// Pages.
+        Pages = "pages",
+        /// Bytes.
+        Bytes = "bytes",
+        /// Time.
+        Duration = "duration",
+        /// Links from the start page.
+        Depth = "depth",
+    }
+);
+
+words!(
+    /// How a crawl ended, in a word.
+    OutcomeKind {
+        /// Everything was fetched.
+        Complete = "complete",
+        /// A budget cut it.
+        Truncated = "truncated",
+        /// The site is forbidden.
+        Blocked = "blocked",
+        /// The site gave no page.
+        Unreachable = "unreachable",
+    }
+);
 
 impl Ending {
     /// Why the task fails; `None` when it is done.
@@ -53,22 +68,19 @@ impl Ending {
         }
     }
 
-    /// The word in the store and in reports.
-    pub const fn kind(self) -> &'static str {
+    /// The same without its reason.
+    pub const fn kind(self) -> OutcomeKind {
         match self {
-            Self::Complete => "complete",
-            Self::Truncated(_) => "truncated",
-            Self::Blocked(_) => "blocked",
-            Self::Unreachable(_) => "unreachable",
+            Self::Complete => OutcomeKind::Complete,
+            Self::Truncated(_) => OutcomeKind::Truncated,
+            Self::Blocked(_) => OutcomeKind::Blocked,
+            Self::Unreachable(_) => OutcomeKind::Unreachable,
         }
     }
 
-    pub(super) const fn budget(self) -> Option<&'static str> {
+    pub(super) const fn budget(self) -> Option<Budget> {
         match self {
-            Self::Truncated(Budget::Pages) => Some("pages"),
-            Self::Truncated(Budget::Bytes) => Some("bytes"),
-            Self::Truncated(Budget::Duration) => Some("duration"),
-            Self::Truncated(Budget::Depth) => Some("depth"),
+            Self::Truncated(budget) => Some(budget),
             Self::Complete | Self::Blocked(_) | Self::Unreachable(_) => None,
         }
     }

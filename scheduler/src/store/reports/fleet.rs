@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, Rtt};
+use crate::store::Error;
 use crate::store::agents::{self, Agent, ServiceState};
-use crate::store::{Error, round_trip, unsigned};
+use crate::store::rows::Rows;
+use crate::store::types::Unsigned;
 use crate::strategy::LoadLevel;
 
 /// What one agent did.
@@ -49,11 +51,11 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
     let rows = sqlx::query!(
         r#"
         select a.id,
-               coalesce(chosen.tasks, 0) as "assigned!",
-               coalesce(crawled.complete, 0) as "complete!", coalesce(crawled.truncated, 0) as "truncated!",
-               coalesce(crawled.failed, 0) as "failed!",
-               coalesce(crawled.pages, 0) as "pages!", coalesce(crawled.bytes, 0) as "bytes!",
-               crawled.mean_rtt_us as "mean_rtt_us?"
+               coalesce(chosen.tasks, 0) as "assigned!: Unsigned<u64>",
+               coalesce(crawled.complete, 0) as "complete!: Unsigned<u64>", coalesce(crawled.truncated, 0) as "truncated!: Unsigned<u64>",
+               coalesce(crawled.failed, 0) as "failed!: Unsigned<u64>",
+               coalesce(crawled.pages, 0) as "pages!: Unsigned<u64>", coalesce(crawled.bytes, 0) as "bytes!: Unsigned<u64>",
+               crawled.mean_rtt_us as "mean_rtt_us?: Rtt"
         from agents a
         left join (
             select c.agent_id, count(*) as tasks
@@ -78,7 +80,7 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
         "#,
         batch.map(BatchId::get),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
     rows.into_iter()
         .filter_map(|row| Some((fleet.get(&row.id)?, row)))
@@ -90,13 +92,13 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
                 landmark: agent.landmark,
                 connected: agent.connected && !agent.hung_up,
                 service: agent.service(),
-                assigned: unsigned("tasks", "count", row.assigned)?,
-                complete: unsigned("outcomes", "count", row.complete)?,
-                truncated: unsigned("outcomes", "count", row.truncated)?,
-                failed: unsigned("outcomes", "count", row.failed)?,
-                pages: unsigned("outcomes", "pages", row.pages)?,
-                bytes: unsigned("outcomes", "bytes", row.bytes)?,
-                mean_rtt: round_trip("outcomes", "rtt_us", row.mean_rtt_us)?,
+                assigned: row.assigned.0,
+                complete: row.complete.0,
+                truncated: row.truncated.0,
+                failed: row.failed.0,
+                pages: row.pages.0,
+                bytes: row.bytes.0,
+                mean_rtt: row.mean_rtt_us,
                 level: agent.level(),
             })
         })

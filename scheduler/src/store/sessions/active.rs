@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use super::{Error, micros};
+use super::Error;
 use crate::model::{AgentId, SessionId};
+use crate::store::rows::Rows;
+use crate::store::types::Interval;
 
 /// Renews an active session. `false`: it is no longer active, and the agent must register anew.
 pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
-        update sessions set renewed_at = now(), expires_at = now() + $2 * interval '1 microsecond'
+        update sessions set renewed_at = now(), expires_at = now() + $2::interval
         where id = $1 and state = 'active'
         "#,
         session.get(),
-        micros(lifetime),
+        Interval(lifetime),
     )
     .execute(conn)
     .await?;
@@ -86,7 +88,7 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
         agent.get(),
         session.get(),
     )
-    .fetch_optional(conn)
+    .optional(conn)
     .await?;
     Ok(waiting)
 }

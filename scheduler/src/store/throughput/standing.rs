@@ -1,14 +1,14 @@
 //! Where the tasks of a batch stand: what has ended, goes on, waits, and stands still with its agent.
 
-use std::time::Duration;
-
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::store::{Error, unsigned};
+use crate::store::Error;
 use crate::throughput::{Remaining, Stalled, Standstill};
 
-use super::{Scope, length};
+use super::Scope;
+use crate::store::rows::Rows;
+use crate::store::types::{Interval, Millis, Unsigned};
 
 /// Where the tasks stand.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,19 +31,19 @@ pub struct Standing {
 pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
     let row = sqlx::query!(
         r#"
-        select now() as "now!", count(*) as "tasks!",
-               count(*) filter (where t.state in ('done', 'failed', 'cancelled') and o.task_id is null) as "uncrawled!",
-               count(*) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!",
-               count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!",
+        select now() as "now!", count(*) as "tasks!: Unsigned<u64>",
+               count(*) filter (where t.state in ('done', 'failed', 'cancelled') and o.task_id is null) as "uncrawled!: Unsigned<u64>",
+               count(*) filter (where t.state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>",
+               count(*) filter (where t.state in ('submitted', 'measuring', 'located')) as "unassigned!: Unsigned<u64>",
                -- Nothing that passes by itself: an address or a pause does.
                count(*) filter (
                    where (t.state in ('submitted', 'measuring') and exists (select from stage_causes where stage = 'measuring'))
                       or (t.held and h.cause in ('unmet', 'breaker'))
-               ) as "held!",
-               count(l.task_id) as "crawling!", min(l.granted_at) as crawling_since,
-               coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!",
-               greatest(coalesce(extract(epoch from max(h.until) filter (where h.cause = 'pause') - now()), 0), 0)::float8 as "paused_for!",
-               (select max_duration_ms from batches where id = $1) as "max_duration_ms!",
+               ) as "held!: Unsigned<u64>",
+               count(l.task_id) as "crawling!: Unsigned<u64>", min(l.granted_at) as crawling_since,
+               coalesce(sum(c.pages) filter (where l.task_id is not null), 0)::bigint as "crawling_pages!: Unsigned<u64>",
+               max(h.until) filter (where h.cause = 'pause') - now() as "paused_for: Interval",
+               (select max_duration_ms from batches where id = $1) as "max_duration_ms!: Millis",
                exists (select from sessions where state = 'active') as "connected!",
                exists (
                    select from sessions s join agents a on a.id = s.agent_id
@@ -59,29 +59,28 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
         scope.batch.get(),
         scope.stored(),
     )
-    .fetch_one(&mut *conn)
+    .one(conn)
     .await?;
     let stalled = stalled(conn, scope).await?;
     let still = stalled.iter().map(|one| one.sites).sum();
-    let count = |value| unsigned::<i64, u64>("tasks", "count", value);
-    let (open, held, crawling) = (count(row.open)?, count(row.held)?, count(row.crawling)?);
+    let (open, held, crawling) = (row.open.0, row.held.0, row.crawling.0);
     Ok(Standing {
         now: row.now,
-        tasks: count(row.tasks)?,
-        uncrawled: count(row.uncrawled)?,
+        tasks: row.tasks.0,
+        uncrawled: row.uncrawled.0,
         remaining: Remaining {
             waiting: open.saturating_sub(held).saturating_sub(crawling),
-            unassigned: count(row.unassigned)?.saturating_sub(held),
+            unassigned: row.unassigned.0.saturating_sub(held),
             held,
             crawling: crawling.saturating_sub(still),
             stalled,
-            paused_for: length(row.paused_for),
-            at_most: Duration::from_millis(unsigned("batches", "max_duration_ms", row.max_duration_ms)?),
+            paused_for: row.paused_for.unwrap_or_default().0,
+            at_most: row.max_duration_ms.0,
             connected: row.connected,
             taking: row.taking,
         },
         crawling_since: row.crawling_since,
-        crawling_pages: unsigned("checkpoints", "pages", row.crawling_pages)?,
+        crawling_pages: row.crawling_pages.0,
     })
 }
 
@@ -89,7 +88,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
 async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.name, s.state <> 'active' as "away!", s.hung_up_at is not null as "hung_up!", s.paused, count(*) as "sites!"
+        select a.name, s.state <> 'active' as "away!", s.hung_up_at is not null as "hung_up!", s.paused, count(*) as "sites!: Unsigned<u64>"
         from tasks t
         join leases l on l.task_id = t.id and l.state = 'active'
         join sessions s on s.id = l.session_id and (s.state <> 'active' or s.hung_up_at is not null or s.paused is not null)
@@ -102,16 +101,17 @@ async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, 
         scope.batch.get(),
         scope.stored(),
     )
-    .fetch_all(conn)
+    .all(conn)
     .await?;
-    rows.into_iter()
+    Ok(rows
+        .into_iter()
         .map(|row| {
             let why = match row.paused {
                 _ if row.away => Standstill::Away,
                 Some(reason) if !row.hung_up => Standstill::Paused(reason),
                 _ => Standstill::HungUp,
             };
-            Ok(Stalled { agent: row.name, why, sites: unsigned("leases", "count", row.sites)? })
+            Stalled { agent: row.name, why, sites: row.sites.0 }
         })
-        .collect()
+        .collect())
 }

@@ -1,0 +1,198 @@
+//! Reading rows, so that a stored value that is out of range is an error that names its table and column.
+//!
+//! What sqlx says of such a value is the number of its column in the statement. Which column that is, the rows say.
+
+use std::sync::{Mutex, PoisonError};
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use sqlx::postgres::types::Oid;
+use sqlx::postgres::{PgColumn, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::query::{Map, QueryScalar};
+use sqlx::{
+    Column, Decode, Describe, Either, Execute, Executor, IntoArguments, PgConnection, Postgres, Row, SqlStr, Type,
+};
+
+use super::Error;
+
+/// A statement that reads rows.
+pub(super) trait Rows<O>: Sized {
+    /// All rows.
+    async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error>;
+    /// The row of a statement that always has one.
+    async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
+    /// The row, if there is one.
+    async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;
+}
+
+macro_rules! rows {
+    () => {
+        async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error> {
+            let columns = Columns::default();
+            let read = self.fetch_all(Watched { conn, columns: &columns }).await;
+            named(conn, read, columns).await
+        }
+
+        async fn one(self, conn: &mut PgConnection) -> Result<O, Error> {
+            let columns = Columns::default();
+            let read = self.fetch_one(Watched { conn, columns: &columns }).await;
+            named(conn, read, columns).await
+        }
+
+        async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error> {
+            let columns = Columns::default();
+            let read = self.fetch_optional(Watched { conn, columns: &columns }).await;
+            named(conn, read, columns).await
+        }
+    };
+}
+
+impl<'q, F, O, A> Rows<O> for Map<'q, Postgres, F, A>
+where
+    F: FnMut(PgRow) -> Result<O, sqlx::Error> + Send,
+    O: Send + Unpin,
+    A: 'q + Send + IntoArguments<Postgres>,
+{
+    rows!();
+}
+
+impl<'q, O, A> Rows<O> for QueryScalar<'q, Postgres, O, A>
+where
+    O: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
+    A: 'q + Send + IntoArguments<Postgres>,
+{
+    rows!();
+}
+
+/// The columns of a statement, once it has brought a row.
+#[derive(Debug, Default)]
+struct Columns(Mutex<Vec<PgColumn>>);
+
+impl Columns {
+    fn note(&self, row: &PgRow) {
+        let mut columns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if columns.is_empty() {
+            columns.extend_from_slice(row.columns());
+        }
+    }
+}
+
+/// A connection whose rows are looked at before they are read.
+#[derive(Debug)]
+struct Watched<'c> {
+    conn: &'c mut PgConnection,
+    columns: &'c Columns,
+}
+
+impl<'c> Executor<'c> for Watched<'c> {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let note = move |step: &Either<_, PgRow>| {
+            if let Either::Right(row) = step {
+                self.columns.note(row);
+            }
+        };
+        self.conn.fetch_many(query).inspect_ok(note).boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        'c: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(async move {
+            let row = self.conn.fetch_optional(query).await?;
+            if let Some(row) = &row {
+                self.columns.note(row);
+            }
+            Ok(row)
+        })
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        self.conn.prepare_with(sql, parameters)
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, sqlx::Error>>
+    where
+        'c: 'e,
+    {
+        self.conn.describe(sql)
+    }
+}
+
+/// What was read, or an error that names the column of a value that is out of range.
+async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns: Columns) -> Result<T, Error> {
+    let (index, source) = match read {
+        Ok(read) => return Ok(read),
+        Err(sqlx::Error::ColumnDecode { index, source }) => (index, source),
+        Err(error) => return Err(error.into()),
+    };
+    let columns = columns.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let column = index.parse().ok().and_then(|index: usize| columns.get(index));
+    // `as "name!: Type"` tells the macros a type.
+    let alias = column.map_or("", |column| column.name()).split(['!', '?', ':']).next().unwrap_or_default().to_owned();
+    let of_table = column.and_then(|column| column.relation_id().zip(column.relation_attribute_no()));
+    let (table, column) = match of_table {
+        Some((table, number)) => table_and_column(conn, table, number).await?.unwrap_or((String::new(), alias)),
+        None => ("a statement".to_owned(), alias),
+    };
+    Err(Error::inconsistent(table, column, &source))
+}
+
+async fn table_and_column(
+    conn: &mut PgConnection,
+    table: Oid,
+    number: i16,
+) -> Result<Option<(String, String)>, sqlx::Error> {
+    let named = sqlx::query_as(
+        "select c.relname::text, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid where c.oid = $1 and a.attnum = $2",
+    );
+    named.bind(table).bind(number).fetch_optional(conn).await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{AgentId, Rtt};
+    use crate::store::fixtures;
+    use crate::store::types::Unsigned;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_value_out_of_range_is_named_by_its_table_and_column(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, "a").await;
+        sqlx::raw_sql("alter table agents drop constraint agents_capacity_range; update agents set capacity = -3")
+            .execute(&mut *conn)
+            .await
+            .expect("spoil");
+        let slots = || sqlx::query!("select id, capacity as slots from agents where id = $1", agent.get());
+        let error = slots().one(&mut conn).await.map(|row| (row.id, row.slots)).expect_err("it is negative");
+        assert_eq!(error.to_string(), "inconsistent row: agents.capacity is -3");
+        assert_eq!(slots().all(&mut conn).await.expect_err("it is").to_string(), error.to_string());
+        assert_eq!(slots().optional(&mut conn).await.expect_err("it is").to_string(), error.to_string());
+
+        let alone = sqlx::query_scalar!("select capacity from agents");
+        assert_eq!(alone.one(&mut conn).await.expect_err("it is").to_string(), error.to_string());
+        let sum = sqlx::query!(
+            r#"select -5::bigint as "sum!: Unsigned<u64>", 0::bigint as "rtt!: Rtt", 1::bigint as "id!: AgentId""#
+        );
+        let error = sum.one(&mut conn).await.map(|row| (row.sum, row.rtt, row.id)).expect_err("it is negative");
+        assert_eq!(error.to_string(), "inconsistent row: a statement.sum is -5");
+    }
+}
