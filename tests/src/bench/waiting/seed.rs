@@ -193,7 +193,7 @@ fn measuring(tasks: u32) -> String {
 }
 
 /// Agents and sites have their places in a map of two dimensions, in milliseconds; every agent has measured every other and all sites, and
-/// found what the map says.
+/// found what the map says. All see a site at its own address, of which no sighting is kept.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
@@ -215,8 +215,6 @@ fn mapped(sites: u32) -> String {
          select s.id, a.id, rtt, rtt, rtt, 100, 10, 0, inet '10.0.0.0' + s.id, 12
          from site_at s cross join agent_at a
          cross join lateral (select (1000 * (2 + sqrt((a.x - s.x) ^ 2 + (a.y - s.y) ^ 2)))::bigint as rtt) far;
-         insert into site_sightings (site_id, prober_id, address)
-         select s.id, a.id, inet '10.0.0.0' + s.id from site_at s cross join agent_at a;
          insert into site_verdicts (site_id, suspect, confidence, evidence) select id, false, 0, '' from site_at;
          insert into site_placements (site_id, epoch, coordinate, fit_error)
          select s.id, e.epoch, array[s.x, s.y, 1], 0.05 from site_at s cross join embeddings e;"
