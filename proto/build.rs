@@ -108,7 +108,7 @@ fn find(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     table.iter().find(|(field, _)| *field == name).map(|(_, what)| *what)
 }
 
-/// What serde is told of a field.
+/// The attributes of serde for a field.
 fn attribute(name: &str, field: &FieldDescriptorProto) -> String {
     if let Some(otherwise) = find(&OTHERWISE, name) {
         return otherwise.to_owned();

@@ -96,17 +96,17 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
     Ok(chosen.iter().map(|&i| ballot.elected(i, &chosen)).collect())
 }
 
-/// What a choice costs.
+/// The cost of a choice.
 pub(super) trait Cost {
-    /// That of these.
+    /// The cost of these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// That of these, which differ from those chosen last in this place at most.
+    /// The cost of these agents, of which at most the one in this place was not chosen last.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
 
-    /// Takes note that these are chosen.
+    /// These agents are chosen.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 

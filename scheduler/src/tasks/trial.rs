@@ -196,7 +196,7 @@ impl Trial {
 
     pub(super) async fn execute(&self, sql: &'static str) {
         sqlx::query(sql).execute(&self.scheduler.pool).await.expect("execute");
-        // As whoever changes something does.
+        // A change of tasks or agents is signalled.
         self.scheduler.wakes.assign.notify_one();
     }
 

@@ -1,4 +1,4 @@
-//! Causes on the wire, with what there is to say of each.
+//! Causes on the wire, each with its detail.
 
 use std::time::Duration;
 
