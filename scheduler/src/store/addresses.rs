@@ -8,9 +8,10 @@
 //!
 //! Invariant: crawls under way at an address, and tasks admitted to it, are never more than it bears.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
 
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
@@ -18,6 +19,7 @@ use super::Error;
 use super::holds::{self, Cause};
 use super::leases::{self, Ending};
 use super::rows::Rows;
+use super::types::Unsigned;
 
 pub mod ahead;
 
@@ -67,14 +69,10 @@ fn most_counted(cap: u32) -> i64 {
 const LOOKED_AT: i32 = 500;
 
 /// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
-fn shared(address: IpAddr) -> String {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            format!("{}/64", Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    }
+fn shared(address: IpAddr) -> IpNet {
+    let address = address.to_canonical();
+    let bits = if address.is_ipv4() { 32 } else { 64 };
+    IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
 }
 
 /// Asks for an address on behalf of a lease. Run in a transaction.
@@ -98,39 +96,37 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     .await?;
     let Some(site) = site else { return Ok(Claimed::NotHeld) };
     // One claim at a time of one address: two would both find the last place.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address)
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .execute(&mut *conn)
         .await?;
     let found = sqlx::query!(
         r#"
-        select (select count(*) from leases l where l.state = 'active' and l.address = $1::text::inet and l.task_id <> $2) as "crawls!",
+        select (select count(*) from leases l where l.state = 'active' and l.address = $1 and l.task_id <> $2) as "crawls!: Unsigned<u32>",
                -- With this one, whether or not it was there before.
                (select count(*) from (
-                    select from sites s where s.crawled_address = $1::text::inet and s.id <> $3 limit $4
-                ) others) + 1 as "sites!"
+                    select from sites s where s.crawled_address = $1 and s.id <> $3 limit $4
+                ) others) + 1 as "sites!: Unsigned<u32>"
         "#,
-        address,
+        address as IpNet,
         task.get(),
         site.get(),
         most_counted(cap),
     )
     .one(conn)
     .await?;
-    let known = |count: i64| u32::try_from(count).unwrap_or(u32::MAX);
-    let crawls = known(found.crawls);
-    if crawls >= bears(known(found.sites), cap) {
+    let Unsigned(crawls) = found.crawls;
+    if crawls >= bears(found.sites.0, cap) {
         let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
-        let full =
-            ended.into_iter().map(|(task, _)| (task, Cause::Address { address: address.clone(), admitted: false }));
+        let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;
         return Ok(Claimed::Full { crawls });
     }
     holds::end(conn, &[task]).await?;
     sqlx::query!(
-        "update leases set address = $3::text::inet where task_id = $1 and token = $2",
+        "update leases set address = $3 where task_id = $1 and token = $2",
         task.get(),
         token.get(),
-        address,
+        address as IpNet,
     )
     .execute(&mut *conn)
     .await?;
@@ -142,14 +138,14 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
 pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        update sites s set crawled_address = $3::text::inet
+        update sites s set crawled_address = $3
         from leases l
         where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
-          and s.id = l.site_id and s.crawled_address is distinct from $3::text::inet
+          and s.id = l.site_id and s.crawled_address is distinct from $3
         "#,
         claim.task.get(),
         claim.token.get(),
-        shared(claim.address),
+        shared(claim.address) as IpNet,
         claim.agent.get(),
         claim.session.get(),
     )
@@ -163,34 +159,34 @@ pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), 
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,
-    from: Option<&str>,
+    from: Option<IpNet>,
     limit: i64,
-) -> Result<(u64, Option<String>), Error> {
+) -> Result<(u64, Option<IpNet>), Error> {
     let waited_for = sqlx::query_scalar!(
         r#"
         with recursive waited_for (address, number) as (
             -- From one address to the next, by index: a million may wait at one.
             select min(address), 1 from task_holds
-            where cause = 'address' and not admitted and ($1::text is null or address > $1::text::inet)
+            where cause = 'address' and not admitted and ($1::inet is null or address > $1)
             union all
             select (select min(h.address) from task_holds h where h.cause = 'address' and not h.admitted and h.address > w.address),
                    w.number + 1
             from waited_for w where w.address is not null and w.number < $2
         )
-        select w.address::text as "address!" from waited_for w where w.address is not null
+        select w.address as "address!: IpNet" from waited_for w where w.address is not null
         "#,
-        from,
+        from as Option<IpNet>,
         LOOKED_AT,
     )
     .all(conn)
     .await?;
     let more = i32::try_from(waited_for.len()).is_ok_and(|count| count == LOOKED_AT);
-    let next = waited_for.last().filter(|_| more).cloned();
+    let next = waited_for.last().filter(|_| more).copied();
     if waited_for.is_empty() {
         return Ok((0, None));
     }
     let places = ahead::room(conn, &waited_for, cap).await?.into_iter().map(|(address, room)| (address, room.places));
-    let places: Vec<(String, i64)> = places.filter(|(_, places)| *places > 0).collect();
+    let places: Vec<(IpNet, i64)> = places.filter(|(_, places)| *places > 0).collect();
     if places.is_empty() {
         return Ok((0, next));
     }
@@ -214,8 +210,9 @@ mod tests {
     #[test]
     fn a_network_of_64_bits_is_one_address_and_a_mapped_one_is_itself() {
         let shared = |text: &str| shared(text.parse().expect("an address"));
-        assert_eq!(shared("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
-        assert_eq!((shared("192.0.2.7"), shared("::ffff:192.0.2.7")), ("192.0.2.7".to_owned(), "192.0.2.7".to_owned()));
+        assert_eq!(shared("2001:db8:1:2:3:4:5:6").to_string(), "2001:db8:1:2::/64");
+        assert_eq!(shared("192.0.2.7").to_string(), "192.0.2.7/32");
+        assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
     }
 
     /// Sites at one address, leased by one agent each.

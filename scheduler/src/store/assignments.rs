@@ -13,7 +13,7 @@ use crate::strategy::{Candidate, Choice, Former};
 
 use super::Error;
 use super::rows::Rows;
-use super::types::Interval;
+use super::types::{Interval, whole};
 pub use unassign::{From, unassign};
 use waiting::Row;
 
@@ -235,9 +235,9 @@ impl<'a> Stored<'a> {
             cause: made.why.cause.name(),
             fallback: made.why.fallback.as_ref().map(|fallback| fallback.cause.name()),
             detail: Some(&made.why).filter(|why| **why != Why::default()),
-            available: i32::try_from(made.available).unwrap_or(i32::MAX),
+            available: whole(made.available),
             exclusions_id: made.exclusions,
-            crawl_ms: made.takes.map(|takes| i64::try_from(takes.as_millis()).unwrap_or(i64::MAX)),
+            crawl_ms: made.takes.map(|takes| whole(takes.as_millis())),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use super::Error;
 use super::rows::Rows;
-use super::types::Interval;
+use super::types::{Interval, Millis, whole};
 
 /// The most bytes of a crawl's state.
 pub const MOST_BYTES: usize = 1 << 20;
@@ -57,8 +57,6 @@ pub async fn save(
 ) -> Result<bool, Error> {
     let Manners { interval, pause, last_error, .. } = &checkpoint.manners;
     let manners = &checkpoint.manners;
-    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let millis = |length: Duration| i64::try_from(length.as_millis()).unwrap_or(i64::MAX);
     let saved = sqlx::query!(
         r#"
         insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
@@ -81,14 +79,14 @@ pub async fn save(
         checkpoint.token.get(),
         agent.get(),
         session.get(),
-        whole(checkpoint.pages),
+        whole::<i32, _>(checkpoint.pages),
         &checkpoint.state,
-        interval.map(millis),
+        interval.map(Millis) as Option<Millis>,
         pause.map(Interval),
-        whole(manners.turned_away),
-        whole(manners.failed_in_a_row),
-        whole(manners.recent_requests),
-        whole(manners.recent_errors),
+        whole::<i32, _>(manners.turned_away),
+        whole::<i32, _>(manners.failed_in_a_row),
+        whole::<i32, _>(manners.recent_requests),
+        whole::<i32, _>(manners.recent_errors),
         last_error.as_str(),
     )
     .execute(conn)

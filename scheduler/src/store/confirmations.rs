@@ -16,6 +16,7 @@ use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
 use super::rows::Rows;
 use super::types::Interval;
+use std::net::IpAddr;
 
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);
@@ -203,8 +204,8 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!",
-               array_agg(host(coalesce(seen.address, sites.address)) order by c.agent_id) as "addresses!: Vec<Option<String>>"
+        select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!: Vec<AgentId>",
+               array_agg(coalesce(seen.address, sites.address) order by c.agent_id) as "addresses!: Vec<Option<IpAddr>>"
         from confirmations r
         join sites on sites.id = r.site_id
         join confirmers c using (site_id)

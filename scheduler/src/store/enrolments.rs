@@ -15,10 +15,11 @@ use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::secret::{Secret, SecretHash, hex};
 
-use super::sessions::{self, EndCause, micros};
+use super::sessions::{self, EndCause};
 use super::{Error, leases, minute};
 
 use super::rows::Rows;
+use super::types::Interval;
 use names::Taken;
 pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
 
@@ -217,16 +218,16 @@ async fn insert(
     let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
     // No tag holds a blank.
     let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
-    let lives: Vec<f64> = wanted.iter().map(|one| micros(one.valid_for)).collect();
+    let lives: Vec<Interval> = wanted.iter().map(|one| Interval(one.valid_for)).collect();
     let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();
     let made = sqlx::query!(
         r#"
         insert into enrolments (token_hash, agent_name, city, carrier, country, latitude, longitude, tags, replaces, expires_at)
         select hash, name, city, carrier, country, latitude, longitude, string_to_array(tags, ' '), replaces,
-               now() + micros * interval '1 microsecond'
+               now() + lives
         from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::double precision[],
-                    $8::text[], $9::boolean[], $10::double precision[])
-            as wanted (hash, name, city, carrier, country, latitude, longitude, tags, replaces, micros)
+                    $8::text[], $9::boolean[], $10::interval[])
+            as wanted (hash, name, city, carrier, country, latitude, longitude, tags, replaces, lives)
         returning token_hash, expires_at
         "#,
         &hashes,
@@ -238,7 +239,7 @@ async fn insert(
         &degrees(Position::longitude) as &[Option<f64>],
         &tags,
         &replaces,
-        &lives,
+        &lives as _,
     )
     .all(conn)
     .await?;

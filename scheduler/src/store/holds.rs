@@ -11,6 +11,7 @@ use super::Error;
 use super::rows::Rows;
 use super::types::Interval;
 use crate::model::{BatchId, SiteId, TaskId};
+use sqlx::types::ipnet::IpNet;
 
 /// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Cause {
     /// Its turn at an address.
     Address {
         /// The address.
-        address: String,
+        address: IpNet,
         /// Whether its turn has come: it keeps a place there, and goes on.
         admitted: bool,
     },
@@ -60,10 +61,10 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
     let tasks: Vec<i64> = holds.iter().map(|(task, _)| task.get()).collect();
     let causes: Vec<&str> = holds.iter().map(|(_, cause)| cause.name()).collect();
     let lasts: Vec<Option<Interval>> = holds.iter().map(|(_, cause)| cause.lasts()).collect();
-    let (addresses, admitted): (Vec<Option<&str>>, Vec<bool>) = holds
+    let (addresses, admitted): (Vec<Option<IpNet>>, Vec<bool>) = holds
         .iter()
         .map(|(_, cause)| match cause {
-            Cause::Address { address, admitted } => (Some(address.as_str()), *admitted),
+            Cause::Address { address, admitted } => (Some(*address), *admitted),
             _ => (None, false),
         })
         .unzip();
@@ -71,9 +72,9 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
         r#"
         with held as (
             insert into task_holds (task_id, batch_id, site_id, cause, address, until, admitted)
-            select t.id, t.batch_id, t.site_id, new.cause::hold_cause, new.address::inet, now() + new.lasts,
+            select t.id, t.batch_id, t.site_id, new.cause::hold_cause, new.address, now() + new.lasts,
                    new.admitted
-            from unnest($1::bigint[], $2::text[], $3::text[], $4::interval[], $5::boolean[])
+            from unnest($1::bigint[], $2::text[], $3::inet[], $4::interval[], $5::boolean[])
                      as new (task_id, cause, address, lasts, admitted)
             join tasks t on t.id = new.task_id and t.state::text = 'located'
             on conflict (task_id) do update
@@ -182,17 +183,16 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
 
 /// Lets those go on that have waited longest at each address, as many as it has places for, at most `limit`; they keep their place
 /// until they are crawled there. Returns how many.
-pub(super) async fn admit(conn: &mut PgConnection, places: &[(String, i64)], limit: i64) -> Result<u64, Error> {
-    let (addresses, places): (Vec<&str>, Vec<i64>) =
-        places.iter().map(|(address, places)| (address.as_str(), *places)).unzip();
+pub(super) async fn admit(conn: &mut PgConnection, places: &[(IpNet, i64)], limit: i64) -> Result<u64, Error> {
+    let (addresses, places): (Vec<IpNet>, Vec<i64>) = places.iter().copied().unzip();
     let admitted = sqlx::query!(
         r#"
         with next as (
             select waiting.task_id
-            from unnest($1::text[], $2::bigint[]) as room (address, places)
+            from unnest($1::inet[], $2::bigint[]) as room (address, places)
             cross join lateral (
                 select h.task_id from task_holds h
-                where h.cause = 'address' and not h.admitted and h.address = room.address::inet
+                where h.cause = 'address' and not h.admitted and h.address = room.address
                 order by h.since, h.task_id
                 limit room.places
             ) waiting

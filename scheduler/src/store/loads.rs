@@ -14,7 +14,7 @@ use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskI
 use crate::strategy::{Former, Home, Listed};
 
 use super::rows::Rows;
-use super::types::{Interval, Millis, Unsigned};
+use super::types::{Interval, Millis, Unsigned, whole};
 use super::{Error, position};
 use sqlx::types::Json;
 
@@ -41,16 +41,15 @@ pub struct Said {
 /// Records what the agent of a session says, if it does.
 pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
-    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     sqlx::query!(
         r#"
         update sessions set free_slots = $2, crawls = $3, outcomes_waiting = $4
         where id = $1 and state = 'active' and (free_slots, crawls, outcomes_waiting) is distinct from ($2, $3, $4)
         "#,
         session.get(),
-        whole(said.free_slots),
-        whole(said.crawls),
-        whole(said.outcomes_waiting),
+        whole::<i32, _>(said.free_slots),
+        whole::<i32, _>(said.crawls),
+        whole::<i32, _>(said.outcomes_waiting),
     )
     .execute(conn)
     .await?;

@@ -78,14 +78,8 @@ pub struct Turn {
 
 impl Turn {
     /// Reads what a query lists side by side.
-    pub(super) fn listed(probers: Vec<i64>, addresses: Vec<Option<String>>) -> Vec<Self> {
-        let listed = probers.into_iter().zip(addresses);
-        listed
-            .map(|(prober, address)| Self {
-                prober: AgentId::new(prober),
-                address: address.and_then(|address| address.parse().ok()),
-            })
-            .collect()
+    pub(super) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
+        probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
     }
 }
 
@@ -287,13 +281,13 @@ pub async fn due_sites(
 ) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
-        select waiting.site_id, missing.probers as "probers!", missing.addresses as "addresses!: Vec<Option<String>>"
+        select waiting.site_id, missing.probers as "probers!: Vec<AgentId>", missing.addresses as "addresses!: Vec<Option<IpAddr>>"
         from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
         join sites on sites.id = waiting.site_id and sites.alias_of is null
         -- Site by site through the primary key: the table holds every site ever measured.
         cross join lateral (
             select array_agg(prober.id order by prober.id) as probers,
-                   array_agg(host(coalesce(seen.address, sites.address)) order by prober.id) as addresses
+                   array_agg(coalesce(seen.address, sites.address) order by prober.id) as addresses
             from unnest($1::bigint[]) as prober (id)
             left join site_sightings seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
             where prober.id <> all (array(

@@ -165,9 +165,9 @@ impl From<&MeasurementResult> for Columns {
                 rtt: Some(measured.rtt.as_micros()),
                 min: Some(measured.min.as_micros()),
                 median: Some(measured.median.as_micros()),
-                spread: Some(micros(measured.spread)),
-                answered: i32::try_from(measured.answered).unwrap_or(i32::MAX),
-                lost: i32::try_from(measured.lost).unwrap_or(i32::MAX),
+                spread: Some(whole(measured.spread.as_micros())),
+                answered: whole(measured.answered),
+                lost: whole(measured.lost),
                 failure: None,
             },
             Err(failure) => {
@@ -317,10 +317,6 @@ pub async fn of_sites(
         measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
     Ok(measured)
-}
-
-pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

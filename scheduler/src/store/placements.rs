@@ -9,6 +9,7 @@ use crate::model::{EmbeddingEpoch, SiteId};
 
 use super::Error;
 use super::rows::Rows;
+use super::types::whole;
 
 /// A site's placement, and how many measurements it rests on.
 #[derive(Debug, Clone)]
@@ -72,7 +73,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
         &epochs,
         &fit_errors,
         &flat,
-        i64::try_from(width).unwrap_or(i64::MAX),
+        whole::<i64, _>(width),
     )
     .execute(conn)
     .await?;

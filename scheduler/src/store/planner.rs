@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 
 use super::Error;
 use super::rows::Rows;
+use super::types::whole;
 
 /// Rows that are never worth statistics of their own.
 const FEW: u64 = 1_000;
@@ -38,7 +39,7 @@ pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error>
     if added < FEW {
         return Ok(());
     }
-    let added = i64::try_from(added).unwrap_or(i64::MAX);
+    let added: i64 = whole(added);
     let much = sqlx::query_scalar!(
         r#"select $1::bigint > reltuples / 10 as "much!" from pg_class where oid = 'tasks'::regclass"#,
         added

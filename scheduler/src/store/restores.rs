@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::refusals::Refusal;
 use super::rows::Rows;
+use super::types::whole;
 use super::{Error, leases, minute, sessions::EndCause};
 
 /// Floors are multiples of this: more than is given out between a backup and its restore (a million a second for eleven days),
@@ -101,7 +102,6 @@ pub async fn rewind(
         .execute(&mut *conn)
         .await?
         .rows_affected();
-    let stored = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let at = sqlx::query_scalar!(
         r#"
         insert into restores (backed_up_at, backup_version, floor, transactions, sessions, leases, tokens)
@@ -112,9 +112,9 @@ pub async fn rewind(
         backup_version,
         floor,
         transactions,
-        stored(ended),
-        stored(leases),
-        stored(voided),
+        whole::<i64, _>(ended),
+        whole::<i64, _>(leases),
+        whole::<i64, _>(voided),
     )
     .one(conn)
     .await?;

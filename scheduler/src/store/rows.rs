@@ -1,6 +1,6 @@
 //! Reading rows, so that a stored value that is out of range is an error that names its table and column.
 //!
-//! What sqlx says of such a value is the number of its column in the statement. Which column that is, the rows say.
+//! sqlx names only the number of the column in the statement; the description that comes with the rows names the rest.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -146,10 +146,11 @@ async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns
     // `as "name!: Type"` tells the macros a type.
     let alias = column.map_or("", |column| column.name()).split(['!', '?', ':']).next().unwrap_or_default().to_owned();
     let of_table = column.and_then(|column| column.relation_id().zip(column.relation_attribute_no()));
-    let (table, column) = match of_table {
-        Some((table, number)) => table_and_column(conn, table, number).await?.unwrap_or((String::new(), alias)),
-        None => ("a statement".to_owned(), alias),
+    let stored = match of_table {
+        Some((table, number)) => table_and_column(conn, table, number).await?,
+        None => None,
     };
+    let (table, column) = stored.unwrap_or_else(|| ("a statement".to_owned(), alias));
     Err(Error::inconsistent(table, column, &source))
 }
 

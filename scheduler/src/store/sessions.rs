@@ -14,7 +14,7 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId};
 use super::Error;
 
 use super::rows::Rows;
-use super::types::Interval;
+use super::types::{Interval, whole};
 use crate::model::words;
 pub use active::{Waiting, hang_up, pause, renew, waiting};
 
@@ -140,7 +140,6 @@ pub async fn open(
     registration: &Registration,
     terms: Terms,
 ) -> Result<Opened, OpenError> {
-    let capacity = i32::try_from(registration.capacity).unwrap_or(i32::MAX);
     let incarnation = sqlx::query_scalar!(
         r#"
         update agents
@@ -153,7 +152,7 @@ pub async fn open(
         registration.city,
         registration.carrier,
         registration.country,
-        capacity,
+        whole::<i32, _>(registration.capacity),
         registration.version,
         registration.beacon_url,
     )
@@ -316,11 +315,6 @@ pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause:
     .execute(conn)
     .await?;
     Ok(())
-}
-
-/// Postgres intervals are built from whole microseconds, as a double holds them exactly.
-pub(super) fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
 }
 
 #[cfg(test)]

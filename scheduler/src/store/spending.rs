@@ -7,12 +7,13 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, TaskId};
 
 use super::Error;
+use super::types::whole;
 
 /// Adds what crawls of batches with a quota fetched. Run in the transaction that records their outcomes.
 pub(super) async fn add(conn: &mut PgConnection, fetched: &[(TaskId, AgentId, u64)]) -> Result<(), Error> {
     let tasks: Vec<i64> = fetched.iter().map(|(task, ..)| task.get()).collect();
     let agents: Vec<i64> = fetched.iter().map(|(_, agent, _)| agent.get()).collect();
-    let bytes: Vec<i64> = fetched.iter().map(|(.., bytes)| i64::try_from(*bytes).unwrap_or(i64::MAX)).collect();
+    let bytes: Vec<i64> = fetched.iter().map(|(.., bytes)| whole(*bytes)).collect();
     sqlx::query!(
         r#"
         insert into quota_spending as spent (batch_id, agent_id, hour, bytes, crawls)

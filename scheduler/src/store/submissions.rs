@@ -16,6 +16,7 @@ use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest,
 use crate::site_list::SiteName;
 
 use super::rows::Rows;
+use super::types::whole;
 use super::{Error, batches, constraints, planner, positions, settings, tasks};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
@@ -176,7 +177,6 @@ async fn remember(
     batch: BatchId,
     submitted: &Submitted,
 ) -> Result<(), SubmitError> {
-    let stored = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     sqlx::query!(
         r#"
         insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
@@ -184,10 +184,10 @@ async fn remember(
         "#,
         key,
         batch.get(),
-        stored(submitted.added),
-        stored(submitted.already_present),
-        stored(submitted.duplicates),
-        stored(submitted.batch_total),
+        whole::<i64, _>(submitted.added),
+        whole::<i64, _>(submitted.already_present),
+        whole::<i64, _>(submitted.duplicates),
+        whole::<i64, _>(submitted.batch_total),
     )
     .execute(conn)
     .await?;

@@ -13,7 +13,7 @@ use crate::throughput::{self, Amount, Estimate, Lasted, Recent, Remaining, Slice
 use super::Error;
 
 use super::rows::Rows;
-use super::types::Unsigned;
+use super::types::{Interval, Unsigned, whole};
 pub use standing::{Standing, standing};
 
 mod standing;
@@ -40,7 +40,7 @@ impl Scope {
     }
 
     fn stored(self) -> Option<i32> {
-        self.round.map(|round| i32::try_from(round).unwrap_or(i32::MAX))
+        self.round.map(whole)
     }
 }
 
@@ -118,15 +118,15 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
                    -- An agent may report any number; the sum of a few need not fit.
                    least(coalesce(sum(bytes), 0), 9223372036854775807)::bigint as bytes,
                    ceil(avg(rtt_us))::bigint as mean_rtt_us,
-                   sum(extract(epoch from ended - begun))::float8 as crawling,
-                   sum(greatest(extract(epoch from ended - alone_from), 0))::float8 as busy,
+                   sum(ended - begun) as crawling,
+                   sum(greatest(ended - alone_from, interval '0')) as busy,
                    min(begun) as begun, max(ended) as ended
             from alone
             group by grouping sets ((), (agent_id), (strategy))
         )
         select g.by as "by!", a.name as "agent?", a.city as "city?", a.carrier as "carrier?", g.strategy as "strategy?",
                g.sites as "sites!: Unsigned<u64>", coalesce(g.pages, 0) as "pages!: Unsigned<u64>", g.bytes as "bytes!: Unsigned<u64>", g.mean_rtt_us as "mean_rtt_us: Rtt",
-               coalesce(g.crawling, 0) as "crawling!", coalesce(g.busy, 0) as "busy!", g.begun, g.ended
+               g.crawling as "crawling: Interval", g.busy as "busy: Interval", g.begun, g.ended
         from grouped g left join agents a on a.id = g.agent_id
         order by g.by, a.name, g.strategy
         "#,
@@ -139,8 +139,8 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
     for row in rows {
         let part = Part {
             total: Total { sites: row.sites.0, pages: row.pages.0, bytes: row.bytes.0 },
-            busy: length(row.busy),
-            crawling: length(row.crawling),
+            busy: row.busy.unwrap_or_default().0,
+            crawling: row.crawling.unwrap_or_default().0,
             mean_rtt: row.mean_rtt_us,
         };
         // A bit is set for each column that a row is not grouped by.
@@ -241,20 +241,20 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
             ) elapsed
         ), of_late as (
             select task_id, ended is not null as is_over,
-                   greatest(extract(epoch from coalesce(ended, now()) - begun), 0)::float8 as lasted
+                   greatest(coalesce(ended, now()) - begun, interval '0') as lasted
             from all_begun, late
             where begun >= since
         ), told as (
             select is_over, lasted from of_late order by hashint8(task_id) limit $4
         ), under_way_told as (
-            select greatest(extract(epoch from now() - begun), 0)::float8 as lasted
+            select now() - begun as lasted
             from under_way order by hashint8(task_id) limit $4
         )
-        select coalesce((select array_agg(lasted) from told where is_over), '{}') as "over!",
-               coalesce((select array_agg(lasted) from told where not is_over), '{}') as "going_on!",
-               coalesce((select array_agg(lasted) from under_way_told), '{}') as "under_way!",
-               coalesce((select sum(lasted) from of_late) / nullif(extract(epoch from now() - since)::float8, 0), 0) as "at_once!",
-               greatest(coalesce(extract(epoch from now() - begun_since), 0), 0)::float8 as "begun_window!",
+        select coalesce((select array_agg(lasted) from told where is_over), '{}') as "over!: Vec<Interval>",
+               coalesce((select array_agg(lasted) from told where not is_over), '{}') as "going_on!: Vec<Interval>",
+               coalesce((select array_agg(lasted) from under_way_told), '{}') as "under_way!: Vec<Interval>",
+               coalesce(extract(epoch from (select sum(lasted) from of_late))::float8 / nullif(extract(epoch from now() - since)::float8, 0), 0) as "at_once!",
+               now() - begun_since as "begun_window: Interval",
                (select count(*) from all_begun where begun >= begun_since) as "begun!: Unsigned<u64>"
         from late
         "#,
@@ -265,14 +265,14 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
     )
     .one(conn)
     .await?;
-    let lasted = |all: &[f64], ended| all.iter().map(move |time| Lasted { time: length(*time), ended }).collect();
+    let lasted = |all: &[Interval], ended| all.iter().map(move |time| Lasted { time: time.0, ended }).collect();
     let (over, going_on): (Vec<Lasted>, Vec<Lasted>) = (lasted(&row.over, true), lasted(&row.going_on, false));
     Ok(Recent {
         crawls: [over, going_on].concat(),
-        under_way: row.under_way.into_iter().map(length).collect(),
+        under_way: row.under_way.into_iter().map(Duration::from).collect(),
         at_once: row.at_once,
         begun: row.begun.0,
-        begun_window: length(row.begun_window),
+        begun_window: row.begun_window.unwrap_or_default().0,
     })
 }
 
@@ -310,11 +310,6 @@ impl Grown {
         };
         Ok(Self { standing, crawls, recent, time, slices })
     }
-}
-
-/// A length of time in seconds that the database worked out; what is none is zero.
-fn length(seconds: f64) -> Duration {
-    Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
 
 use crate::config::Config;
 use crate::model::{AgentId, BatchId, ChoiceCause, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, Why};
@@ -37,7 +38,7 @@ const TASKS_PER_PASS: i64 = 500;
 pub struct Assign {
     scheduler: OnDuty,
     /// Where the next look at addresses that are waited for begins.
-    next_address: Mutex<Option<String>>,
+    next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
 
@@ -73,10 +74,10 @@ impl Assign {
     async fn release_held(&self) -> anyhow::Result<()> {
         let cap = self.scheduler.config.politeness.crawls_at_address;
         let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let from = next().clone();
+        let from = *next();
         let mut tx = self.scheduler.begin().await?;
         let due = holds::release(&mut tx, Which::Due, TASKS_PER_PASS).await.context("release held tasks")?.len();
-        let admitted = addresses::admit(&mut tx, cap, from.as_deref(), TASKS_PER_PASS).await;
+        let admitted = addresses::admit(&mut tx, cap, from, TASKS_PER_PASS).await;
         let (admitted, place) = admitted.context("admit tasks to addresses")?;
         tx.commit().await.context("commit the tasks that go on")?;
         *next() = place;

@@ -8,12 +8,14 @@
 use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
 
 use super::{bears, most_counted};
 use crate::model::TaskId;
 use crate::store::Error;
 use crate::store::holds::{self, Cause};
 use crate::store::rows::Rows;
+use crate::store::types::Unsigned;
 
 /// How an address stands.
 #[derive(Debug)]
@@ -26,37 +28,37 @@ pub(super) struct Room {
     waited_for: bool,
 }
 
-/// How addresses stand, each by its own spelling.
+/// How addresses stand.
 pub(super) async fn room(
     conn: &mut PgConnection,
-    addresses: &[String],
+    addresses: &[IpNet],
     cap: u32,
-) -> Result<HashMap<String, Room>, Error> {
+) -> Result<HashMap<IpNet, Room>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.address as "address!",
+        select a.address as "address!: IpNet",
                (select count(*) from (
-                    select from sites s where s.crawled_address = a.address::inet limit $2
-               ) there) as "sites!",
-               (select count(*) from leases l where l.state = 'active' and l.address = a.address::inet)
+                    select from sites s where s.crawled_address = a.address limit $2
+               ) there) as "sites!: Unsigned<u32>",
+               (select count(*) from leases l where l.state = 'active' and l.address = a.address)
                -- Admitted before, and on their way.
                + (select count(*) from task_holds h
-                  where h.cause = 'address' and h.admitted and h.address = a.address::inet) as "taken!",
+                  where h.cause = 'address' and h.admitted and h.address = a.address) as "taken!",
                exists (
-                   select from task_holds h where h.cause = 'address' and not h.admitted and h.address = a.address::inet
+                   select from task_holds h where h.cause = 'address' and not h.admitted and h.address = a.address
                ) as "waited_for!"
-        from unnest($1::text[]) as a (address)
+        from unnest($1::inet[]) as a (address)
         "#,
-        addresses,
+        addresses as _,
         // One more than itself says that a site is not alone.
         most_counted(cap).max(2),
     )
     .all(conn)
     .await?;
     let rooms = rows.into_iter().map(|row| {
-        let borne = i64::from(bears(u32::try_from(row.sites).unwrap_or(u32::MAX), cap));
+        let borne = i64::from(bears(row.sites.0, cap));
         let room =
-            Room { places: borne - row.taken, alone: row.sites <= 1 && row.taken == 0, waited_for: row.waited_for };
+            Room { places: borne - row.taken, alone: row.sites.0 <= 1 && row.taken == 0, waited_for: row.waited_for };
         (row.address, room)
     });
     Ok(rooms.collect())
@@ -66,7 +68,7 @@ pub(super) async fn room(
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
-        select t.id, abbrev(s.crawled_address) as "address!"
+        select t.id, s.crawled_address as "address!"
         from tasks t join sites s on s.id = t.site_id
         where t.id = any($1) and s.crawled_address is not null
           and not exists (select from task_holds h where h.task_id = t.id)
@@ -80,8 +82,8 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
     if known.is_empty() {
         return Ok(HashSet::new());
     }
-    let addresses: HashSet<&String> = known.iter().map(|row| &row.address).collect();
-    let addresses: Vec<String> = addresses.into_iter().cloned().collect();
+    let addresses: HashSet<IpNet> = known.iter().map(|row| row.address).collect();
+    let addresses: Vec<IpNet> = addresses.into_iter().collect();
     let mut rooms = room(conn, &addresses, cap).await?;
     let mut holds = Vec::new();
     for row in known {

@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use super::LeaseState;
 use crate::model::{AgentId, LeaseToken, TaskId};
 use crate::store::rows::Rows;
+use crate::store::types::whole;
 use crate::store::{Error, holds};
 
 /// How a lease ends, but by an outcome.
@@ -104,7 +105,7 @@ pub(in crate::store) async fn end(
         ending.state(),
         crash,
         of.map(AgentId::get),
-        most.map(|most| i32::try_from(most).unwrap_or(i32::MAX)),
+        most.map(whole::<i32, _>),
         matches!(ending, Ending::Anew),
     )
     .all(conn)
