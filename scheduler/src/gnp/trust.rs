@@ -17,10 +17,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::model::{AgentId, EmbeddingEpoch, Rtt};
+use crate::model::{AgentId, EmbeddingEpoch, Rtt, words};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
-use crate::model::words;
 pub use claim::{is_near_enough, leaves_light_time};
 use size::{Believed, Size};
 

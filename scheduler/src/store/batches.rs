@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::explain::Wait;
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
@@ -9,7 +10,6 @@ use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, waits};
-use sqlx::types::Json;
 
 /// One batch.
 #[derive(Debug, Clone, PartialEq, Eq)]

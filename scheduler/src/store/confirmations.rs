@@ -5,6 +5,7 @@
 //! tasks that wait for it are held. Its confirmers are asked by measurement orders, one at a time like everybody who measures a site.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use sqlx::{Connection, PgConnection};
@@ -16,7 +17,6 @@ use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
 use super::rows::Rows;
 use super::types::Interval;
-use std::net::IpAddr;
 
 /// What an agent found of a site: `None` when it failed.
 pub type Tried = (AgentId, Option<Rtt>);

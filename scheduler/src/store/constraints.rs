@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
 use crate::model::{AgentId, BatchId, SiteId};
@@ -13,7 +14,6 @@ use crate::model::{AgentId, BatchId, SiteId};
 use super::Error;
 use super::rows::Rows;
 use super::types::Unsigned;
-use sqlx::types::Json;
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {

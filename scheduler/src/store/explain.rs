@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::constraints::Exclusion;
 use crate::explain::{Considered, Recorded, Wait};
@@ -13,7 +14,6 @@ use super::rows::Rows;
 use super::sites::Site;
 use super::types::Unsigned;
 use super::{Error, waits};
-use sqlx::types::Json;
 
 /// Tasks and choices of one site that are explained at once, the newest.
 const MOST: i64 = 100;

@@ -6,12 +6,13 @@
 use std::time::Duration;
 
 use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
+
+use crate::model::{BatchId, SiteId, TaskId};
 
 use super::Error;
 use super::rows::Rows;
 use super::types::Interval;
-use crate::model::{BatchId, SiteId, TaskId};
-use sqlx::types::ipnet::IpNet;
 
 /// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
@@ -16,7 +17,6 @@ use crate::strategy::{Former, Home, Listed};
 use super::rows::Rows;
 use super::types::{Interval, Millis, Unsigned, whole};
 use super::{Error, position};
-use sqlx::types::Json;
 
 /// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
 const MOST_COUNTED: i64 = 1000;

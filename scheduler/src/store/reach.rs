@@ -5,11 +5,12 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::model::{AgentId, Rtt};
+
 use super::Error;
 use super::failures::{Cause, Failure};
 use super::rows::Rows;
 use super::types::Interval;
-use crate::model::{AgentId, Rtt};
 
 /// After this a beacon that could not be measured is tried again, unless one of the two connects anew before.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);

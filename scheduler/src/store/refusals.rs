@@ -3,11 +3,10 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::AgentId;
+use crate::model::{AgentId, words};
 
 use super::Error;
 use super::rows::Rows;
-use crate::model::words;
 
 words!(
     /// Why something an agent said is refused.

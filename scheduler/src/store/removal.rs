@@ -7,12 +7,12 @@
 
 use sqlx::PgConnection;
 
-use super::types::{Unsigned, whole};
 use crate::model::{BatchId, TaskId};
 
 use super::Error;
 use super::batch_changes::{self, ChangeError, Extent};
 use super::rows::Rows;
+use super::types::{Unsigned, whole};
 
 /// Tasks a step removes at most, with some ten rows each: some tens of milliseconds.
 pub const STEP: i64 = 1_000;

@@ -9,13 +9,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId};
+use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 
 use super::Error;
-
 use super::rows::Rows;
 use super::types::{Interval, whole};
-use crate::model::words;
 pub use active::{Waiting, hang_up, pause, renew, waiting};
 
 mod active;

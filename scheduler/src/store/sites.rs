@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::explain::Wait;
 use crate::model::{EmbeddingEpoch, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
@@ -15,7 +16,6 @@ use super::outcomes::OutcomeKind;
 use super::rows::Rows;
 use super::types::{Micros, Unsigned};
 use super::{Error, waits};
-use sqlx::types::Json;
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;

@@ -9,11 +9,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::model::{SchedulerId, TermNumber};
+use crate::model::{SchedulerId, TermNumber, words};
 
 use super::rows::Rows;
 use super::{Error, sessions};
-use crate::model::words;
 
 words!(
     /// What only one scheduler at a time may do.

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use sqlx::PgConnection;
+use sqlx::types::Json;
 
 use crate::constraints::{Constraints, Nobody};
 use crate::model::{BatchId, TaskId};
@@ -12,7 +13,6 @@ use crate::model::{BatchId, TaskId};
 use super::holds::{self, Cause, Which};
 use super::rows::Rows;
 use super::{Error, constraints};
-use sqlx::types::Json;
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {

@@ -21,11 +21,11 @@ use crate::store::events::Event;
 use crate::store::landmarks::{ChosenBy, Landmark, Unreached};
 use crate::store::leases::Held;
 use crate::store::refusals::Count;
+use crate::store::sessions::EndCause;
 use crate::store::sessions::Standing;
 use crate::strategy::LoadLevel;
 
 use super::{InvalidField, agent_name, bounded, count, duration, line, rtt, timestamp};
-use crate::store::sessions::EndCause;
 
 /// How long an enrolment token can be used, unless told otherwise.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);

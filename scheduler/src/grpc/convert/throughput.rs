@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 
+use crate::model::Strategy;
 use crate::store::throughput::{Agent, Grown, Part};
 use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, per_minute};
 
 use super::{InvalidField, duration, rtt, timestamp};
-use crate::model::Strategy;
 
 /// Slices where none are asked for: as many as a terminal shows at a glance.
 const SLICES: u16 = 20;

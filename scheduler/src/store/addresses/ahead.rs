@@ -10,12 +10,13 @@ use std::collections::{HashMap, HashSet};
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
-use super::{bears, most_counted};
 use crate::model::TaskId;
 use crate::store::Error;
 use crate::store::holds::{self, Cause};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
+
+use super::{bears, most_counted};
 
 /// How an address stands.
 #[derive(Debug)]

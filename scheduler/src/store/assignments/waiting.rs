@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use sqlx::types::Json;
+
 use crate::model::{
     AgentId, BatchId, Parted, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured, UnmeasuredCause, Why,
 };
+use crate::store::leases::LeaseState;
 use crate::store::loads;
+use crate::store::sessions::EndCause;
 use crate::strategy::Former;
 
 use super::Waiting;
-use crate::store::leases::LeaseState;
-use crate::store::sessions::EndCause;
-use sqlx::types::Json;
 
 /// A task, its newest choice, that choice's agent, and the lease that came of it.
 pub(super) struct Row {

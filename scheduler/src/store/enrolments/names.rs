@@ -7,9 +7,9 @@ use sqlx::PgConnection;
 
 use crate::naming;
 use crate::store::Error;
+use crate::store::rows::Rows;
 
 use super::{Name, Refusal, Wanted};
-use crate::store::rows::Rows;
 
 /// Who has the names that are wanted, and those that are formed of the same words.
 pub(super) struct Taken {

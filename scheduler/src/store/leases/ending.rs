@@ -4,11 +4,12 @@
 
 use sqlx::PgConnection;
 
-use super::LeaseState;
 use crate::model::{AgentId, LeaseToken, TaskId};
 use crate::store::rows::Rows;
 use crate::store::types::whole;
 use crate::store::{Error, holds};
+
+use super::LeaseState;
 
 /// How a lease ends, but by an outcome.
 #[derive(Debug, Clone, Copy)]

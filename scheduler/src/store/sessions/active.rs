@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use super::Error;
 use crate::model::{AgentId, SessionId};
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
+
+use super::Error;
 
 /// Renews an active session. `false`: it is no longer active, and the agent must register anew.
 pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {

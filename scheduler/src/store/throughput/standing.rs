@@ -4,11 +4,11 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::types::{Interval, Millis, Unsigned};
 use crate::throughput::{Remaining, Stalled, Standstill};
 
 use super::Scope;
-use crate::store::rows::Rows;
-use crate::store::types::{Interval, Millis, Unsigned};
 
 /// Where the tasks stand.
 #[derive(Debug, Clone, PartialEq)]
