@@ -17,27 +17,27 @@ use crate::session::means::Means;
 use crate::session::work::Work;
 
 mod aged;
-pub mod backoff;
-pub mod beacon;
+mod backoff;
+mod beacon;
 pub mod cli;
-pub mod clock;
+mod clock;
 pub mod config;
 pub mod context;
 pub mod crawl;
 pub mod dns;
-pub mod doctor;
-pub mod enrol;
+mod doctor;
+mod enrol;
 pub mod exit;
-pub mod folder;
+mod folder;
 pub mod guard;
-pub mod kept_crawls;
+mod kept_crawls;
 pub mod origin;
-pub mod outbox;
+mod outbox;
 pub mod probe;
 mod room;
-pub mod schedulers;
-pub mod session;
-pub mod telemetry;
+mod schedulers;
+mod session;
+mod telemetry;
 #[cfg(test)]
 mod test_scheduler;
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod judged;
 mod landmarks;
 mod map;
 mod matrix;
-pub mod nodes;
+pub(crate) mod nodes;
 mod page;
 mod plot;
 mod run;

@@ -23,7 +23,7 @@ mod sites;
 mod suggest;
 
 pub use sites::Sites;
-pub use suggest::{CANDIDATES, SAMPLE, Suggested, Suggestion, suggest};
+pub use suggest::{Suggested, suggest};
 
 /// Sites that a thread takes at a time: enough to be worth fetching, few enough that all threads end together.
 const PART: usize = 8_192;
