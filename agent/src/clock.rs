@@ -31,7 +31,6 @@ impl BootTime {
     }
 }
 
-/// The wall clock.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall() -> SystemTime {
     SystemTime::now()

@@ -65,7 +65,6 @@ pub struct Config {
     /// Certificates (PEM) that sites may be signed by beside the public web's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_ca: Option<PathBuf>,
-    /// The beacon.
     #[serde(default)]
     pub beacon: BeaconConfig,
     /// Outcomes that wait to be acknowledged.
@@ -160,15 +159,12 @@ impl StoreConfig {
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// There is no such file.
     #[error(
         "there is no {0}: enrol this agent first, with the command that `landfall agents enrol` prints, or give --dir"
     )]
     Missing(PathBuf),
-    /// The file cannot be read.
     #[error("read {path}")]
     Read {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -176,19 +172,13 @@ pub enum ConfigError {
     /// It is no TOML, or has a key or value that is not known.
     #[error("{path}: {reason}")]
     Parse {
-        /// The file.
         path: PathBuf,
         /// What is wrong, with the line.
         reason: String,
     },
     /// A value is out of its range, or two contradict each other.
     #[error("{key}: {reason}")]
-    Invalid {
-        /// The key.
-        key: &'static str,
-        /// What is wrong.
-        reason: String,
-    },
+    Invalid { key: &'static str, reason: String },
 }
 
 impl Config {
@@ -284,7 +274,6 @@ impl Config {
 /// A scheduler's address that may be used.
 #[derive(Debug, Clone)]
 pub struct SchedulerUrl {
-    /// The URL.
     pub url: url::Url,
     /// Whether TLS is spoken.
     pub tls: bool,

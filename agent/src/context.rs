@@ -18,7 +18,6 @@ use crate::user_agent::{Product, UserAgent};
 pub struct Context {
     /// Decides which addresses may be connected.
     pub guard: Guard,
-    /// Resolves names.
     pub resolver: Resolver,
     /// Goes into every request.
     pub user_agent: UserAgent,
@@ -44,7 +43,6 @@ pub enum TlsError {
     /// The file of the extra CA cannot be used.
     #[error("read the CA certificates in {path}")]
     ExtraCa {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         #[source]
@@ -53,7 +51,6 @@ pub enum TlsError {
     /// A certificate in it is no trust anchor, or there is none.
     #[error("{0} holds no usable CA certificate")]
     NoAnchor(PathBuf),
-    /// The library refused its own defaults.
     #[error("configure TLS")]
     Config(#[source] rustls::Error),
 }

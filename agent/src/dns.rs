@@ -32,10 +32,8 @@ const MAX_ADDRESSES: usize = 16;
 /// Why a name did not resolve.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
-    /// It is no host name.
     #[error("'{0}' is not a host name")]
     BadName(String),
-    /// It has no address.
     #[error("{0} has no address")]
     NotFound(String),
     /// No answer within [`LOOKUP_TIMEOUT`].
@@ -43,12 +41,7 @@ pub enum DnsError {
     Timeout(String),
     /// The name servers did not answer usefully.
     #[error("resolve {host}: {problem}")]
-    Failed {
-        /// The name.
-        host: String,
-        /// What went wrong.
-        problem: Box<NetError>,
-    },
+    Failed { host: String, problem: Box<NetError> },
 }
 
 /// No resolver could be made.
@@ -133,7 +126,6 @@ impl Resolver {
 #[derive(Clone, Copy)]
 struct Kept {
     answers: u64,
-    /// At most.
     found: Duration,
     /// At least and at most.
     missed: (Duration, Duration),

@@ -39,11 +39,9 @@ const CA_FILE: &str = "ca.pem";
 pub struct Enrolment {
     /// The schedulers' URLs: the first that answers is asked, and the agent is told all of them.
     pub schedulers: Vec<String>,
-    /// The one-time token.
     pub token: String,
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
     pub ca_fingerprint: Option<String>,
-    /// The agent's folder.
     pub dir: PathBuf,
     /// Goes into every user agent.
     pub contact_url: Option<String>,
@@ -63,29 +61,18 @@ pub enum EnrolError {
     /// It is no SHA-256.
     #[error("--ca-fingerprint must be 64 hexadecimal digits")]
     BadFingerprint,
-    /// The scheduler presented other certificates.
     #[error(
         "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone is in between"
     )]
     WrongFingerprint(String),
-    /// No connection.
     #[error("connect the scheduler at {scheduler}: {reason}")]
-    Connect {
-        /// Its URL.
-        scheduler: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// The scheduler said no.
+    Connect { scheduler: String, reason: String },
     #[error("the scheduler refused the token: {0}")]
     Refused(String),
-    /// The folder holds an agent already.
     #[error("{0} holds an enrolled agent; --force replaces its credential and keeps the other settings")]
     Enrolled(PathBuf),
-    /// The folder cannot be written.
     #[error("write {path}")]
     Write {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,

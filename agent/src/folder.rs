@@ -12,7 +12,6 @@ use nix::unistd::{Uid, User};
 /// The file whose lock says that a process has a folder.
 const LOCK: &str = "lock";
 
-/// The folder of the machine's agent.
 const OF_MACHINE: &str = "/var/lib/landfall-agent";
 
 /// The folder an agent's files lie in unless told otherwise: the machine's for root and for the user it belongs to.

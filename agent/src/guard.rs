@@ -42,7 +42,6 @@ pub fn parse_network(text: &str) -> Result<IpNet, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]
 pub struct Refused {
-    /// The address.
     pub addr: IpAddr,
     /// What kind of address it is.
     pub why: &'static str,
@@ -74,7 +73,6 @@ fn network(addr: IpAddr) -> IpNet {
 /// Why a name gave no address that may be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// It did not resolve.
     #[error(transparent)]
     Dns(DnsError),
     /// It did, but to nothing that passes; one of the refused addresses.

@@ -42,10 +42,8 @@ struct Known {
 /// A folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refuses.
     #[error("use {folder} for crawls")]
     Folder {
-        /// The folder.
         folder: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -181,7 +179,6 @@ fn name(key: LeaseKey) -> String {
     format!("{}-{}.{KEPT}", key.task_id, key.token)
 }
 
-/// The lease whose file this is.
 fn key_of(file: &Path) -> Option<LeaseKey> {
     let (task_id, token) = file.file_stem()?.to_str()?.split_once('-')?;
     Some(LeaseKey { task_id: task_id.parse().ok()?, token: token.parse().ok()? })

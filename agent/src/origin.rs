@@ -38,11 +38,9 @@ impl Scheme {
 /// One origin. Displayed as `scheme://host`, with the port unless it is the scheme's own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// The scheme.
     pub scheme: Scheme,
     /// A lower-case ASCII name without final dot, or an address; IPv6 in brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 

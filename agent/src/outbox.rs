@@ -28,9 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The key of a lease: its task and the token of the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
-    /// The task.
     pub task_id: i64,
-    /// The token.
     pub token: i64,
 }
 

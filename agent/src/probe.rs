@@ -37,7 +37,6 @@ pub enum Metric {
 /// How a host is to be measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
-    /// What to measure.
     pub metric: Metric,
     /// How many samples at most.
     pub samples: u32,
@@ -163,11 +162,8 @@ impl Target {
 /// The phases of a connection, timed apart; a phase that was not observed is absent, never zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// Resolving the name.
     pub dns: Option<Duration>,
-    /// The TCP handshake.
     pub connect: Option<Duration>,
-    /// The TLS handshake.
     pub tls: Option<Duration>,
 }
 
@@ -190,14 +186,7 @@ pub struct Probed {
 #[derive(Debug, Clone)]
 pub enum Observation {
     /// A connection was opened.
-    Connected {
-        /// Where to.
-        origin: Origin,
-        /// The address.
-        address: IpAddr,
-        /// What it took.
-        phases: Phases,
-    },
+    Connected { origin: Origin, address: IpAddr, phases: Phases },
     /// A connection's first request was answered, and thrown away.
     WarmUp(Duration),
     /// A sample was answered.
@@ -233,47 +222,28 @@ impl From<std::io::ErrorKind> for NoConnection {
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The name did not resolve.
     #[error(transparent)]
     Dns(DnsError),
-    /// The guard refused the address.
     #[error(transparent)]
     Guard(Refused),
-    /// No connection.
     #[error("connect {origin} at {address}: {reason}")]
     Connect {
-        /// Where to.
         origin: String,
         /// The last address that was tried.
         address: IpAddr,
         /// What the system said.
         reason: String,
-        /// In a word.
         cause: NoConnection,
     },
-    /// No TLS session.
     #[error("TLS with {origin}: {reason}")]
-    Tls {
-        /// With whom.
-        origin: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// No answer in time.
+    Tls { origin: String, reason: String },
     #[error("{0} did not answer in time")]
     Timeout(String),
     /// Something other than HTTP answered, or the connection broke.
     #[error("{origin}: {reason}")]
-    Protocol {
-        /// Who answered.
-        origin: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// The metric is not permitted here.
+    Protocol { origin: String, reason: String },
     #[error("{0}")]
     NotPermitted(String),
-    /// The order cannot be carried out.
     #[error("{0}")]
     BadOrder(String),
 }

@@ -37,7 +37,6 @@ impl Schedulers {
         &self.known[self.now]
     }
 
-    /// All that were configured.
     pub fn configured(&self) -> &[SchedulerUrl] {
         &self.known[..self.configured]
     }

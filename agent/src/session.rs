@@ -58,13 +58,10 @@ const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { 
 /// How the scheduler is reached, and what the agent says of itself.
 #[derive(Debug, Clone)]
 pub struct Terms {
-    /// Where.
     pub schedulers: Schedulers,
     /// The authority that signed its certificate (PEM).
     pub ca: Option<String>,
-    /// The credential.
     pub credential: MetadataValue<Ascii>,
-    /// The source address.
     pub bind: Option<IpAddr>,
     /// What the agent says of itself; `held` is filled in.
     pub register: Register,

@@ -84,7 +84,6 @@ impl TestSession {
         }
     }
 
-    /// Answers a claim.
     pub(crate) async fn answer(&self, claim: AddressClaim, granted: bool) {
         let AddressClaim { task_id, token, address } = claim;
         let reason = if granted { String::new() } else { "others are crawled there".to_owned() };

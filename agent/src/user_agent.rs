@@ -101,7 +101,6 @@ impl UserAgent {
         &self.token
     }
 
-    /// The header's value.
     pub const fn header(&self) -> &HeaderValue {
         &self.value
     }

@@ -58,7 +58,6 @@ pub(crate) fn length<S: Serializer>(duration: &Option<Duration>, serializer: S) 
     milliseconds(*duration).unwrap_or_default().serialize(serializer)
 }
 
-/// The word of a value.
 pub(crate) fn word<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word_or_unknown())
 }

@@ -37,42 +37,27 @@ const TENTH: Duration = Duration::from_millis(100);
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("read the configuration {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// The file is not TOML, or has a key that is not known or a value of the wrong kind.
     #[error("{path}:{line}: {message}")]
     Parse {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
         message: String,
     },
     /// A value is out of its range, or contradicts another.
     #[error("{key} must be {rule}, is {value}")]
     Value {
-        /// The key, dotted.
         key: &'static str,
         /// What it must be.
         rule: String,
-        /// What it is.
         value: String,
     },
     /// Something is wrong in a file that could be read.
     #[error("{path}")]
-    In {
-        /// The file.
-        path: PathBuf,
-        /// What.
-        source: Box<ConfigError>,
-    },
+    In { path: PathBuf, source: Box<ConfigError> },
 }
 
 /// Everything an operator may set.
@@ -87,7 +72,6 @@ pub struct Config {
     pub contact_url: Option<String>,
     /// A file of positions by address, in the format MaxMind DB: says where sites are of which no list does. Read at start.
     pub geoip: Option<PathBuf>,
-    /// How leases live.
     pub lease: LeaseConfig,
     /// How duties pass from one scheduler to another.
     pub term: TermConfig,

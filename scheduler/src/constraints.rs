@@ -27,7 +27,6 @@ pub enum Unmet {
     /// It waits for one that may.
     #[default]
     Wait,
-    /// It fails.
     Fail,
 }
 
@@ -47,9 +46,7 @@ impl Unmet {
 pub struct Constraints {
     /// Any of these, ISO 3166-1 alpha-2.
     pub countries: Vec<String>,
-    /// Any of these.
     pub carriers: Vec<String>,
-    /// All of these.
     pub tags: Vec<String>,
     /// Bytes that one agent may fetch for the batch within 24 hours; 1 or more.
     pub bytes_per_day: Option<u64>,
@@ -228,7 +225,6 @@ fn is_among(value: &str, list: &[String]) -> bool {
 pub struct Traits {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// What the operator calls it.
     pub tags: Vec<String>,
@@ -237,7 +233,6 @@ pub struct Traits {
 /// What an agent has fetched for a batch in 24 hours, and what it is about to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spending {
-    /// Bytes of outcomes.
     pub fetched: u64,
     /// Tasks of the batch that it has and that have not ended.
     pub under_way: u32,
@@ -312,9 +307,7 @@ impl FromStr for Exclusion {
 /// How many agents a batch excludes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Excluded {
-    /// Enrolled agents.
     pub fleet: usize,
-    /// Those of them that each constraint excludes.
     pub by: BTreeMap<Exclusion, usize>,
 }
 
@@ -328,7 +321,6 @@ impl Excluded {
 /// Why nobody gets the tasks of a batch, though some agent takes work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nobody {
-    /// Why.
     pub cause: UnmetCause,
     /// How many agents are excluded.
     pub excluded: Excluded,

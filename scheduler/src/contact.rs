@@ -19,7 +19,6 @@ pub struct ContactUrl(String);
 pub struct InvalidContact(String);
 
 impl ContactUrl {
-    /// The URL.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -22,10 +22,8 @@ pub enum DataDirError {
     /// Neither root, nor `XDG_DATA_HOME`, nor `HOME`.
     #[error("no data directory: HOME is not set, give --data-dir")]
     NoDefault,
-    /// Another scheduler runs on it.
     #[error("the data directory {path} is in use by process {holder}")]
     InUse {
-        /// The directory.
         path: PathBuf,
         /// The process id, or what is known of it.
         holder: String,
@@ -35,25 +33,12 @@ pub enum DataDirError {
         "the data directory {path} belongs to {owner}, and this is root: `systemctl start landfall` starts the service, \
          `runuser -u {owner} -- landfall up` runs it here; or choose another with --data-dir"
     )]
-    Others {
-        /// The directory.
-        path: PathBuf,
-        /// The user's name.
-        owner: String,
-    },
+    Others { path: PathBuf, owner: String },
     /// It holds files, and none of ours.
     #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
     Foreign(PathBuf),
-    /// The system refused.
     #[error("{what} {path}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 /// A data directory that this process alone uses.

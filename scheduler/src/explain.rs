@@ -94,7 +94,6 @@ fn about(time: Duration) -> String {
 /// A candidate of a recorded choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Considered {
-    /// The agent's name.
     pub agent: String,
     /// The predicted round trip.
     pub predicted: Option<Rtt>,
@@ -119,7 +118,6 @@ pub struct Recorded {
     pub agent: String,
     /// The strategy that chose.
     pub strategy: Strategy,
-    /// The batch's strategy.
     pub asked: Strategy,
     /// The seed of the draw.
     pub seed: u64,
@@ -234,19 +232,15 @@ fn ordinal(number: usize) -> String {
 /// What a task without an agent waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
-    /// The cause.
     pub cause: WaitCause,
-    /// What it is about.
     pub about: About,
 }
 
-/// What a wait is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum About {
     /// The cause says all.
     #[default]
     Cause,
-    /// This address.
     Address(String),
     /// What a batch asks of agents, and why none gets its tasks.
     Constraints(Constraints, Nobody),

@@ -20,34 +20,14 @@ const LOOKED_AT: usize = 10_000;
 /// Why a file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum GeoIpError {
-    /// It cannot be read.
     #[error("read the positions by address in {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is something else.
+    Read { path: PathBuf, source: io::Error },
     #[error("{path} is not in the format MaxMind DB (.mmdb)")]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: maxminddb::MaxMindDbError,
-    },
-    /// It is too large.
+    Format { path: PathBuf, source: maxminddb::MaxMindDbError },
     #[error("{path} has {bytes} bytes, at most {MOST_BYTES} are read")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
-    /// It knows no positions.
+    TooLarge { path: PathBuf, bytes: u64 },
     #[error("{path} ({kind}) has no latitude and longitude: use a file of cities")]
     NoPositions {
-        /// The file.
         path: PathBuf,
         /// What it says it is.
         kind: String,

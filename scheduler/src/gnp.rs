@@ -87,7 +87,6 @@ pub struct Embedding {
 pub struct EpochMismatch {
     /// The embedding that was asked.
     pub expected: EmbeddingEpoch,
-    /// The placement's.
     pub found: EmbeddingEpoch,
 }
 
@@ -96,28 +95,16 @@ pub struct EpochMismatch {
 pub enum PartsError {
     /// An agent's coordinate is of another length, not finite, or has a negative height.
     #[error("agent {agent} has no valid coordinate in {dimensions} dimensions")]
-    Coordinate {
-        /// The agent.
-        agent: AgentId,
-        /// The embedding's dimensions.
-        dimensions: usize,
-    },
-    /// An agent's placement says another epoch.
+    Coordinate { agent: AgentId, dimensions: usize },
     #[error("agent {agent} is not placed in this embedding")]
     Epoch {
-        /// The agent.
         agent: AgentId,
         /// What is wrong with its epoch.
         #[source]
         source: EpochMismatch,
     },
-    /// A landmark has no placement.
     #[error("landmark {landmark} has no placement")]
-    UnplacedLandmark {
-        /// The landmark.
-        landmark: AgentId,
-    },
-    /// No dimension at all.
+    UnplacedLandmark { landmark: AgentId },
     #[error("an embedding needs at least one dimension")]
     NoDimension,
 }

@@ -24,27 +24,18 @@ const FEWEST_ELECTED: u32 = 3;
 /// Why landmarks were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChoiceError {
-    /// No agent has this name.
     #[error("names: no agent is called {0}")]
     UnknownAgent(String),
-    /// A name was given twice.
     #[error("names: {0} is named twice")]
     Repeated(String),
     /// An embedding of n dimensions needs n + 1 landmarks.
     #[error("dimensions: {dimensions} dimensions need at least {} landmarks, {landmarks} were asked for", u64::from(*.dimensions) + 1)]
-    TooManyDimensions {
-        /// Dimensions asked.
-        dimensions: u32,
-        /// Landmarks asked.
-        landmarks: usize,
-    },
-    /// Too few to elect.
+    TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, {0} were asked for")]
     TooFewAsked(u32),
     /// More asked than could be measured from.
     #[error("{asked} landmarks were asked for, {there} agents are connected and run a beacon")]
     TooFewBeacons {
-        /// Landmarks asked.
         asked: u32,
         /// Agents that are connected and run a beacon.
         there: usize,
@@ -57,18 +48,14 @@ pub enum ChoiceError {
         /// Directed pairs to be measured.
         pairs: u64,
     },
-    /// The election found no set.
     #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
     Elect {
-        /// What was missing.
         error: ElectError,
         /// Why agents do not reach each other, where that is it.
         trouble: Option<Box<Trouble>>,
     },
-    /// The scheduler is being stopped.
     #[error("the election was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
-    /// The store failed.
     #[error("store landmarks")]
     Store(#[from] crate::store::Error),
 }
@@ -143,7 +130,6 @@ pub async fn elect(
 pub struct Explained {
     /// From the mesh of the connected agents.
     pub explanation: Explanation,
-    /// Every agent's name.
     pub names: BTreeMap<AgentId, String>,
     /// Connected agents that could not be landmarks, since nobody reached them.
     pub unreached: Vec<Unreached>,
@@ -163,7 +149,6 @@ pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> 
 /// A landmark that was elected in place of a lost one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
-    /// Who was lost.
     pub lost: String,
     /// For how long.
     pub away_for: Duration,

@@ -59,7 +59,6 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 /// What every service and every background task of one scheduler shares. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    /// The database.
     pub pool: PgPool,
     /// The signals between services and tasks.
     pub wakes: Arc<wake::Wakes>,

@@ -24,7 +24,6 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Each of them.
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
             /// The word in the store, on the command line and in reports: it stays.
@@ -34,7 +33,6 @@ macro_rules! words {
                 }
             }
 
-            /// The one with this word.
             pub fn named(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.name() == word)
             }
@@ -78,14 +76,8 @@ identifier!(
     /// An agent; a landmark is an agent and has no identifier of its own.
     AgentId
 );
-identifier!(
-    /// A site.
-    SiteId
-);
-identifier!(
-    /// A batch.
-    BatchId
-);
+identifier!(SiteId);
+identifier!(BatchId);
 identifier!(
     /// A task: one (batch, site, round).
     TaskId
@@ -227,7 +219,6 @@ pub struct UnknownStrategy {
 }
 
 impl Strategy {
-    /// Every strategy.
     pub const ALL: [Self; 11] = [
         Self::Random,
         Self::Hash,

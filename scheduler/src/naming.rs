@@ -16,7 +16,6 @@ const LONGEST_FORMED: usize = 56;
 /// A text that cannot be what it is said to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    /// Nothing but blanks.
     #[error("missing")]
     Missing,
     /// Too long for a table.

@@ -33,7 +33,6 @@ pub struct ClientFile {
     /// The certificate of its authority, PEM; none in plaintext. Written as it lies from the file's folder, so that a copy of the
     /// folder works elsewhere.
     pub ca: Option<PathBuf>,
-    /// The operator's token.
     pub token: String,
 }
 

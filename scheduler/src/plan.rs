@@ -43,9 +43,7 @@ pub struct Wanted {
 pub struct Addition {
     /// Its name; `None`: made of city and carrier.
     pub name: Option<String>,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// The agent or the site beside which it stands.
     pub near: String,
@@ -58,7 +56,6 @@ pub struct Addition {
 pub struct Plan {
     /// The embedding, and how many sites lie in others.
     pub located: Located,
-    /// The strategy.
     pub strategy: Strategy,
     /// The sites that count.
     pub sites: usize,
@@ -83,7 +80,6 @@ pub struct Plan {
 /// A site beside which an agent would help.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picked {
-    /// Its name.
     pub name: String,
     /// Where it is, and who says so.
     pub position: Option<(Position, Source)>,
@@ -92,42 +88,29 @@ pub struct Picked {
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// No agent has this name.
     #[error("remove: no agent is called {0}")]
     UnknownAgent(String),
     /// Neither an agent nor a site.
     #[error("add: near={0}: no agent and no site is known by this name")]
     UnknownNear(String),
-    /// It has no place.
     #[error("add: near={near}: {why}")]
-    Unplaced {
-        /// What was named.
-        near: String,
-        /// Why not.
-        why: String,
-    },
+    Unplaced { near: String, why: String },
     /// An agent that takes no part anyway.
     #[error("remove: {0} {1}; without it nothing is different")]
     NoPart(String, &'static str),
-    /// A name was given twice.
     #[error("{0} is named twice")]
     Repeated(String),
-    /// A name that an agent has.
     #[error("add: an agent is called {0} already: give the new one another name=")]
     Taken(String),
-    /// More sites than are read.
     #[error("{0} sites are located, and a plan reads at most {MOST_SITES}")]
     TooManySites(u64),
-    /// It cannot be worked out.
     #[error(transparent)]
     WhatIf(#[from] WhatIfError),
     /// Another strategy than those of which it is known what they do on average.
     #[error("strategy: {0}")]
     Strategy(WhatIfError),
-    /// The scheduler stops.
     #[error("the scheduler is stopping: ask again")]
     Stopping,
-    /// The database failed.
     #[error(transparent)]
     Store(#[from] store::Error),
 }

@@ -42,19 +42,16 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Why there is no private Postgres.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
-    /// No server binaries.
     #[error(
         "no Postgres server is installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
          postgresql, or give --database-url"
     )]
     NotInstalled,
-    /// A client's program is missing.
     #[error(
         "{name} is not installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
          postgresql-client-{at_least}, or a newer one"
     )]
     NoTool {
-        /// The program.
         name: &'static str,
         /// The major version it must have.
         at_least: u32,
@@ -65,7 +62,6 @@ pub enum PostgresError {
          postgresql-client-{at_least}, or a newer one"
     )]
     ToolTooOld {
-        /// The program.
         name: &'static str,
         /// The newest major version at hand.
         newest: u32,
@@ -75,26 +71,18 @@ pub enum PostgresError {
     /// A program that the server is started with is missing.
     #[error("run {program}")]
     Program {
-        /// The program.
         program: PathBuf,
         /// Why it cannot be run.
         source: io::Error,
     },
-    /// A program said no.
     #[error("{what} failed: {said}")]
-    Failed {
-        /// What was tried.
-        what: &'static str,
-        /// Its last words.
-        said: String,
-    },
+    Failed { what: &'static str, said: String },
     /// The cluster was made by another major version.
     #[error(
         "the data directory {path} was made by Postgres {made_by}, and only Postgres {installed} is installed: install \
          Debian's package postgresql-{made_by}, or choose another with --data-dir"
     )]
     Version {
-        /// The data directory.
         path: PathBuf,
         /// The major version that made it.
         made_by: String,
@@ -104,19 +92,15 @@ pub enum PostgresError {
     /// The place of the cluster holds something else.
     #[error("{0} is not empty and holds no Postgres cluster: choose another with --data-dir")]
     Foreign(PathBuf),
-    /// The cluster belongs to another account.
     #[error(
         "{path} belongs to user id {owner}, and Postgres would run as user id {runner}: start it as it was first started"
     )]
     Owner {
-        /// The cluster.
         path: PathBuf,
-        /// Whose it is.
         owner: u32,
         /// Who would run it.
         runner: u32,
     },
-    /// Root, and nobody to run as.
     #[error(
         "root's private Postgres runs as the user postgres, who does not exist: install Debian's package postgresql, or run as an ordinary user"
     )]
@@ -127,7 +111,6 @@ pub enum PostgresError {
          (/var/lib/landfall is the default), or allow it with chmod o+x {blocked}"
     )]
     Unreachable {
-        /// The data directory.
         path: PathBuf,
         /// The parent that it cannot pass.
         blocked: PathBuf,
@@ -135,9 +118,7 @@ pub enum PostgresError {
     /// A former server is still on it.
     #[error("the Postgres process {pid} still uses {path}, {waited} s after it should have ended")]
     StillRunning {
-        /// The cluster.
         path: PathBuf,
-        /// The process.
         pid: i32,
         /// How long it was waited for, in seconds.
         waited: u64,
@@ -146,37 +127,14 @@ pub enum PostgresError {
     #[error(
         "the private Postgres {what}, and the disk of {path} has {megabytes} MB left: make room there, and start again"
     )]
-    NoRoom {
-        /// What happened.
-        what: String,
-        /// The cluster.
-        path: PathBuf,
-        /// What is left.
-        megabytes: u64,
-    },
+    NoRoom { what: String, path: PathBuf, megabytes: u64 },
     /// It ended, or never answered.
     #[error("the private Postgres {what}, its log {log} ends with: {said}")]
-    Down {
-        /// What happened.
-        what: String,
-        /// The log.
-        log: PathBuf,
-        /// Its last lines.
-        said: String,
-    },
-    /// It answers, and not as hoped.
+    Down { what: String, log: PathBuf, said: String },
     #[error("prepare the private Postgres")]
     Database(#[from] sqlx::Error),
-    /// The system refused.
     #[error("{what} {path}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
 fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PostgresError {

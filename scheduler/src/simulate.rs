@@ -40,12 +40,7 @@ use std::path::{Path, PathBuf};
 pub enum FileError {
     /// It cannot be opened or read.
     #[error("read {}: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    Read { file: PathBuf, source: std::io::Error },
     /// What it says makes no sense: the file, the place in it, and what is wrong.
     #[error("{0}")]
     Nonsense(String),

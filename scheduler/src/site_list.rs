@@ -66,7 +66,6 @@ pub struct SiteList {
     pub duplicates: usize,
     /// The first lines that name no site.
     pub rejected: Vec<Rejected>,
-    /// Further ones.
     pub unsaid: usize,
 }
 

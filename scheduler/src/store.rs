@@ -100,20 +100,11 @@ pub enum Error {
     /// The database has no room for more.
     #[error("the database's disk is full: make room {}", disk::place())]
     DiskFull(#[source] sqlx::Error),
-    /// A row contradicts the domain.
     #[error("inconsistent row: {table}.{column} is {value}")]
-    Inconsistent {
-        /// The table.
-        table: Cow<'static, str>,
-        /// The column.
-        column: Cow<'static, str>,
-        /// The offending value.
-        value: String,
-    },
+    Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
     /// The schema could not be brought up to date.
     #[error(transparent)]
     Schema(#[from] schema::Obstacle),
-    /// A newer program has been here.
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
     /// A restore into this database was cut short.
@@ -170,12 +161,10 @@ pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
     Ok(pool.acquire().await?)
 }
 
-/// Commits a transaction.
 pub async fn commit(tx: Transaction<'_, Postgres>) -> Result<(), Error> {
     Ok(tx.commit().await?)
 }
 
-/// Begins a transaction.
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin().await?)
 }

@@ -46,7 +46,6 @@ pub use work::{Counted, Crawl, Speed, Work};
 /// What is known of the site that an agent is chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
-    /// Its host.
     pub host: &'a str,
     /// The address a prober saw it at.
     pub address: Option<IpAddr>,
@@ -89,7 +88,6 @@ impl Spread {
 /// An agent that may get the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// The agent.
     pub agent: AgentId,
     /// Its predicted round trip to the site; `None` when either has no place on the map.
     pub predicted: Option<Rtt>,
@@ -103,7 +101,6 @@ pub struct Candidate {
     /// How unsure what is expected is once crawls have taught: with what the map's own spread leaves out, and less where alike sites were
     /// crawled. `None` where nothing was taught.
     pub doubt: Option<Spread>,
-    /// Tasks it holds.
     pub load: u32,
     /// Tasks it may hold at once.
     pub capacity: u32,
@@ -113,7 +110,6 @@ pub struct Candidate {
     pub wait: Option<Duration>,
     /// How fast its crawls go, as far as they have taught.
     pub speed: Speed,
-    /// Where it stands.
     pub home: Home,
 }
 
@@ -160,7 +156,6 @@ impl Candidate {
     }
 }
 
-/// One choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// Who gets the task.

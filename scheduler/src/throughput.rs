@@ -19,9 +19,7 @@ const SECONDS_PER_MINUTE: f64 = 60.0;
 /// Pages and bytes, in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Amount {
-    /// Pages.
     pub pages: f64,
-    /// Bytes.
     pub bytes: f64,
 }
 
@@ -39,11 +37,8 @@ pub struct Slice {
 /// What has ended altogether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Total {
-    /// Crawls ended.
     pub sites: u64,
-    /// Pages.
     pub pages: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 

@@ -51,12 +51,7 @@ const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 pub enum TlsError {
     /// A certificate could not be made or read.
     #[error("{what}")]
-    Certificate {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: rcgen::Error,
-    },
+    Certificate { what: &'static str, source: rcgen::Error },
     /// A stored file is not what it should be.
     #[error("{0} holds no certificate")]
     NoCertificate(PathBuf),
@@ -65,15 +60,7 @@ pub enum TlsError {
     Serve(#[from] rustls::Error),
     /// A file could not be read or made.
     #[error("{what} {path}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// A file could not be written.
+    Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Write(#[from] DataDirError),
 }

@@ -89,7 +89,6 @@ macro_rules! tasks {
         }
 
         impl Task {
-            /// All of them.
             pub const ALL: &[Self] = &[$(Self::$task,)+];
 
             /// Its name, in logs and in what schedulers tell each other.
@@ -137,7 +136,6 @@ macro_rules! tasks {
         }
 
         impl Wakes {
-            /// The signal of one task.
             pub const fn signal(&self, task: Task) -> &Signal {
                 match task { $(Task::$task => &self.$signal,)+ }
             }

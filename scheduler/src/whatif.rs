@@ -47,13 +47,10 @@ pub enum WhatIfError {
     /// The strategy goes by more than distances, so that what it would do is not known beforehand.
     #[error("a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what {0} does")]
     Unforeseen(&'static str),
-    /// No agent has a place.
     #[error("no agent has a place in embedding {0}: once agents were measured, `landfall embedding show` lists them")]
     NoAgents(EmbeddingEpoch),
-    /// Every agent would be gone.
     #[error("nobody would be left: all agents that have a place in embedding {0} are removed, and none is added")]
     NobodyLeft(EmbeddingEpoch),
-    /// Nothing is located.
     #[error(
         "no site is located yet: submit some, and ask again when they are (`landfall batches show` says how far each batch is)"
     )]
@@ -102,11 +99,8 @@ pub enum Change {
 /// An agent with a place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
-    /// Its name.
     pub name: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// Milliseconds: one component a dimension, then the height.
     pub coordinate: Vec<f64>,

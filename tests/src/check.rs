@@ -30,7 +30,6 @@ pub enum Expect {
 /// What a check is made from.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    /// The database.
     pub facts: &'a Facts,
     /// The sites as submitted, by index.
     pub sites: &'a [String],
@@ -49,7 +48,6 @@ pub struct Evidence<'a> {
 /// One check and what it found wrong.
 #[derive(Debug, Clone)]
 pub struct Check {
-    /// What must hold.
     pub rule: String,
     /// Sentences; empty when it holds.
     pub offences: Vec<String>,

@@ -86,7 +86,6 @@ pub struct Cluster {
 pub struct Binaries {
     /// The scheduler and the operator's commands.
     pub landfall: PathBuf,
-    /// The agent.
     pub agent: PathBuf,
 }
 
@@ -281,7 +280,6 @@ impl Cluster {
         Ok(())
     }
 
-    /// An agent's process.
     pub fn agent(&mut self, index: usize) -> &mut Process {
         &mut self.agents[index]
     }
@@ -323,7 +321,6 @@ impl Cluster {
         self.schedulers[0].data_dir().join("postgres")
     }
 
-    /// Where the logs are.
     pub fn logs(&self) -> &Path {
         &self.logs
     }

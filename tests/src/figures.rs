@@ -27,7 +27,6 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The relative error.
     pub fn relative_error(&self) -> f64 {
         (self.predicted_ms - self.true_ms).abs() / self.true_ms
     }
@@ -44,9 +43,7 @@ pub struct Figures {
     pub nearest_ms: f64,
     /// Every pair of a located site and a placed agent that is no landmark.
     pub predictions: Vec<Prediction>,
-    /// Agents by agents.
     pub mesh: Accuracy,
-    /// Sites by landmarks.
     pub sites: Accuracy,
     /// Bytes of all outcomes.
     pub bytes: i64,
@@ -161,11 +158,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// One thing a run must reach.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// What.
     pub name: String,
     /// What it must be.
     pub wanted: String,
-    /// What it was.
     pub measured: String,
     /// Whether it was reached.
     pub met: bool,

@@ -43,7 +43,6 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
     pub const ALL: [Self; 12] = [
         Self::Lost,
         Self::DoubleCompleted,
@@ -81,11 +80,9 @@ impl Rule {
 /// Something that broke a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offence {
-    /// Which rule.
     pub rule: Rule,
     /// The task it is about, where it is about one.
     pub task: Option<i64>,
-    /// One sentence.
     pub said: String,
 }
 

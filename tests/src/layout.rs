@@ -32,13 +32,11 @@ pub struct Layout {
     pub seed: u64,
     /// What a path costs.
     pub path: PathRules,
-    /// Which sites there are.
     pub sites: SiteRules,
     /// What the sites hold.
     pub web: WebRules,
     /// The agents, in groups of one city and carrier.
     pub agents: Vec<AgentGroup>,
-    /// Where the cities are.
     pub cities: Vec<City>,
 }
 
@@ -70,11 +68,9 @@ pub struct PathRules {
     pub agent_mbit_per_s: f64,
 }
 
-/// Which sites there are.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
-    /// How many.
     pub count: usize,
     /// Drawn from evenly, as the cities are.
     pub carriers: Vec<String>,
@@ -86,23 +82,16 @@ pub struct SiteRules {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentGroup {
-    /// The city.
     pub city: String,
-    /// The carrier.
     pub carrier: String,
-    /// How many.
     pub count: usize,
 }
 
-/// Where a city is.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct City {
-    /// Its name.
     pub name: String,
-    /// Degrees north.
     pub latitude: f64,
-    /// Degrees east.
     pub longitude: f64,
 }
 

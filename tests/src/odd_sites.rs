@@ -31,7 +31,6 @@ pub enum Oddity {
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Asked {
-    /// Method and path.
     pub what: String,
     /// When it had arrived.
     pub at: Instant,

@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-/// What is promised.
 #[derive(Debug, Clone, Copy)]
 pub struct Promise {
     /// From the start of one request of a crawl to the start of the next.

@@ -18,7 +18,6 @@ const LEAST_WINDOW: usize = 2;
 /// What a round of one path can carry.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
-    /// The round trip.
     pub rtt: Duration,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,

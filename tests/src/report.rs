@@ -25,7 +25,6 @@ const COLOURS: usize = 9;
 /// What the page is made from.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// What was emulated.
     pub scenario: &'a Scenario,
     /// What the database said.
     pub facts: &'a Facts,
@@ -37,7 +36,6 @@ pub struct Run<'a> {
     pub checks: &'a [Check],
     /// The sites as submitted, by index.
     pub sites: &'a [String],
-    /// The batch's strategy.
     pub strategy: &'a str,
     /// From start to here.
     pub took: Duration,
@@ -189,7 +187,6 @@ impl Groups {
         Self { of_agent, names }
     }
 
-    /// The colour of an agent's group.
     pub(crate) fn colour(&self, agent: &str) -> String {
         colour(self.of_agent.get(agent).copied().unwrap_or(usize::MAX))
     }
@@ -205,7 +202,6 @@ impl Groups {
     }
 }
 
-/// The colour of a rank.
 pub(crate) fn colour(rank: usize) -> String {
     if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
 }

@@ -20,9 +20,7 @@ pub struct Scenario {
     pub name: String,
     /// What was drawn was drawn with this.
     pub seed: u64,
-    /// The agents.
     pub agents: Vec<AgentNode>,
-    /// The sites.
     pub sites: Vec<SiteNode>,
     /// From agent to agent's beacon.
     pub mesh: Vec<Vec<Link>>,
@@ -43,9 +41,7 @@ pub struct Scenario {
 pub struct AgentNode {
     /// Its name in the fleet.
     pub name: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// Its country, ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
@@ -54,11 +50,8 @@ pub struct AgentNode {
 /// An emulated site.
 #[derive(Debug, Clone)]
 pub struct SiteNode {
-    /// Its host name.
     pub host: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// The machine it is on, by index: sites of one machine have one address.
     pub machine: usize,

@@ -43,9 +43,7 @@ pub struct Access {
     pub agent: Option<usize>,
     /// Whether it was a GET.
     pub get: bool,
-    /// The path.
     pub path: String,
-    /// What was answered.
     pub status: StatusCode,
     /// When the request had arrived.
     pub at: Instant,
@@ -71,7 +69,6 @@ pub struct Delivery {
 pub struct AccessLog {
     /// Appended by every server task; never held across an await.
     entries: Arc<Mutex<Vec<Access>>>,
-    /// The same.
     deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
 
@@ -133,7 +130,6 @@ impl SiteServers {
         Ok(Self { listeners, port })
     }
 
-    /// The port of every site.
     pub fn port(&self) -> u16 {
         self.port
     }

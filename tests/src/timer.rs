@@ -155,7 +155,6 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// Notes one.
     pub fn note(&self, late: Duration) {
         let bucket = usize::try_from(late.as_micros() / BUCKET.as_micros()).unwrap_or(usize::MAX);
         self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);

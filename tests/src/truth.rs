@@ -16,7 +16,6 @@ const RUNS: usize = 3;
 /// How many of the measurements were right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accuracy {
-    /// Measurements that answered.
     pub pairs: usize,
     /// Those within the larger of 5 % and 2 ms of the truth.
     pub right: usize,

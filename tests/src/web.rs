@@ -31,10 +31,8 @@ pub struct SiteWeb {
     robots: bool,
 }
 
-/// One page.
 #[derive(Debug, Clone)]
 pub struct Page {
-    /// Its path.
     pub path: String,
     /// Bytes of its body.
     pub bytes: usize,
@@ -112,7 +110,6 @@ impl SiteWeb {
         self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
     }
 
-    /// The page at a path.
     pub fn page(&self, path: &str) -> Option<(usize, &Page)> {
         self.pages.iter().enumerate().find(|(_, page)| page.path == path)
     }

@@ -41,12 +41,9 @@ pub struct Doubts {
     pub alarm: Option<String>,
 }
 
-/// One task.
 #[derive(Debug, Clone, FromRow)]
 pub struct TaskFact {
-    /// The site's name.
     pub site: String,
-    /// The state.
     pub state: String,
     /// Why it is in that state; empty when nothing is said.
     pub reason: String,
@@ -58,7 +55,6 @@ pub struct TaskFact {
     pub completed_leases: i64,
     /// How many leases it had.
     pub leases: i64,
-    /// Outcomes recorded.
     pub outcomes: i64,
     /// The newest assignment's agent.
     pub agent: Option<String>,
@@ -68,7 +64,6 @@ pub struct TaskFact {
     pub fallback: Option<String>,
     /// The predicted round trip to the newest assignment's agent, in microseconds.
     pub predicted_us: Option<i64>,
-    /// The outcome's kind.
     pub kind: Option<String>,
     /// The budget that cut it.
     pub budget: Option<String>,
@@ -76,13 +71,9 @@ pub struct TaskFact {
     pub crawler: Option<String>,
     /// The agent that the newest lease was granted to.
     pub lessee: Option<String>,
-    /// The outcome's token.
     pub outcome_token: Option<i64>,
-    /// Pages fetched.
     pub pages: i32,
-    /// Bytes fetched.
     pub bytes: i64,
-    /// Requests that failed.
     pub errors: i32,
     /// When the crawl began.
     pub started_at: Option<DateTime<Utc>>,
@@ -103,16 +94,13 @@ pub struct Measured {
     pub target: String,
     /// The round trip in microseconds; `None` when nothing answered.
     pub rtt_us: Option<i64>,
-    /// Samples answered.
     pub answered: i32,
-    /// Samples lost.
     pub lost: i32,
 }
 
 /// The newest embedding, and what lies in it.
 #[derive(Debug, Clone)]
 pub struct EmbeddingFact {
-    /// The fit.
     pub embedding: Embedding,
     /// Placed agents by name.
     pub agents: BTreeMap<String, Placement>,
@@ -137,11 +125,9 @@ impl Place {
 /// How a site of a batch was crawled.
 #[derive(Debug, Clone, FromRow)]
 pub struct Crawled {
-    /// The outcome's kind.
     pub kind: String,
     /// The agent whose outcome it is.
     pub crawler: String,
-    /// Bytes fetched.
     pub bytes: i64,
     /// The candidates of its first assignment, by name.
     pub candidates: Vec<String>,
@@ -183,21 +169,17 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
 /// A crawl of a site, on the clock that starts with its batch's first grant.
 #[derive(Debug, Clone, FromRow)]
 pub struct Crawl {
-    /// The site's name.
     pub site: String,
     /// The agent whose outcome it is.
     pub crawler: String,
-    /// The outcome's kind.
     pub kind: String,
     /// The first error.
     pub message: String,
-    /// Bytes fetched.
     pub bytes: i64,
     /// How long it took, in seconds.
     pub took_s: f64,
     /// When its last lease was granted.
     pub granted_s: f64,
-    /// When that ended.
     pub ended_s: f64,
 }
 

@@ -48,7 +48,6 @@ pub enum Grade {
 /// A running world; ends when dropped.
 #[derive(Debug)]
 pub struct World {
-    /// The WAN.
     pub wan: Wan,
     /// What each site holds.
     pub webs: Arc<Vec<SiteWeb>>,

@@ -46,7 +46,6 @@ pub enum Budget {
 /// What a crawl spent so far.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Whether anything answered.
     pub(super) answered: bool,
     /// Pages received whole, with status 200.
     pub(super) pages: u32,
@@ -54,7 +53,6 @@ pub(super) struct Ledger {
     pub(super) bytes: u64,
     /// Body bytes of answers that are no pages; they count against the budget, not in the outcome.
     pub(super) unwanted_bytes: u64,
-    /// Requests that failed.
     pub(super) errors: u32,
     /// The first of them, as a sentence.
     pub(super) first_error: Option<(Trouble, String)>,

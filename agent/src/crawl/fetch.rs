@@ -72,7 +72,6 @@ impl Default for Timeouts {
 /// Why a request brought nothing, or not all.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    /// The guard refused the address.
     #[error(transparent)]
     Refused(Refused),
     /// No connection, or no address to connect to.
@@ -83,16 +82,13 @@ pub(super) enum FetchError {
     Timeout {
         /// What was waited for.
         what: &'static str,
-        /// How long.
         limit: Duration,
     },
-    /// The body came too slowly.
     #[error("the body comes slower than {MIN_RATE} bytes a second")]
     TooSlow,
     /// The answer's header is larger than one may be.
     #[error("a header of more than {} KiB, or of more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
     HeaderTooLarge,
-    /// The body cannot be decoded.
     #[error(transparent)]
     Decode(DecodeError),
     /// The connection broke, or what came is not HTTP.

@@ -43,7 +43,6 @@ pub(super) struct Entry {
     pub(super) depth: u32,
 }
 
-/// The frontier of one crawl.
 #[derive(Debug)]
 pub(super) struct Frontier {
     known: Known,

@@ -45,7 +45,6 @@ pub struct Keep {
     pub offer: Option<Offer>,
     /// What stores its pages. Without it none are.
     pub recorder: Option<Recorder>,
-    /// Who watches it.
     pub watched: Option<watch::Sender<Progress>>,
     /// Cancelled when somebody else is to go on with it: it ends as one that is stopped, and rests before its site is another's.
     pub recalled: CancellationToken,
@@ -54,13 +53,10 @@ pub struct Keep {
 /// How far a crawl is, for whoever watches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Pages received whole.
     pub pages: u32,
     /// Bytes of pages, decoded.
     pub bytes: u64,
-    /// Paths that wait.
     pub queued: u64,
-    /// Requests that failed.
     pub errors: u32,
     /// Until when the site is left alone, if it is.
     pub paused_until: Option<SystemTime>,
@@ -134,7 +130,6 @@ impl Keeper {
         self.offer.is_some() && (begins || self.offered.elapsed() >= CHECKPOINT_EVERY)
     }
 
-    /// Tells it.
     pub(super) fn tell(&mut self, standing: Standing) {
         if let Some(offer) = &self.offer {
             offer(standing);

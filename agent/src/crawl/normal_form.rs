@@ -17,7 +17,6 @@ const PERHAPS: [&str; 5] = ["sid", "s", "session", "sessionid", "session_id"];
 /// The least characters of such a value.
 const LEAST_TOKEN: usize = 16;
 
-/// The normal form of a path and query.
 pub(super) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
     // Most paths have none of what is looked for.
     if !path_and_query.bytes().any(|byte| matches!(byte, b'%' | b';' | b'?')) {

@@ -22,7 +22,6 @@ pub enum Kind {
 pub enum Blocker {
     /// Its robots.txt, or that it could not be had.
     Robots,
-    /// The guard.
     Guard,
     /// Requests that failed without end.
     Breaker,
@@ -31,7 +30,6 @@ pub enum Blocker {
 /// What a finished crawl reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// How it ended.
     pub kind: Kind,
     /// Pages received whole, with status 200.
     pub pages: u32,
@@ -45,7 +43,6 @@ pub struct Outcome {
     pub refetched: u32,
     /// Links left out because they lead into a trap: paths that repeat themselves, calendars without end.
     pub trapped: u32,
-    /// When it began.
     pub started_at: SystemTime,
     /// How long it took.
     pub duration: Duration,

@@ -61,18 +61,10 @@ impl fmt::Debug for Permits {
 /// Why a host has no address to connect to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PlaceError {
-    /// None that may be connected.
     #[error(transparent)]
     Resolve(ResolveError),
-    /// None in time.
     #[error("{host}: no address within {limit:?}")]
-    Timeout {
-        /// The host.
-        host: String,
-        /// How long.
-        limit: Duration,
-    },
-    /// It bears no further crawl.
+    Timeout { host: String, limit: Duration },
     #[error(transparent)]
     NotPermitted(NotPermitted),
 }
@@ -94,7 +86,6 @@ pub(super) struct Place {
 struct At {
     /// The site's, as it was asked for last.
     host: String,
-    /// What is permitted.
     held: Option<IpAddr>,
     /// The address that is asked for: one at a time over all connections.
     asking: Option<(IpAddr, Asking)>,

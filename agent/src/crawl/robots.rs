@@ -31,7 +31,6 @@ const MAX_REDIRECTS: usize = 5;
 
 /// What robots.txt says.
 pub(super) enum Robots {
-    /// These rules.
     Rules(Rules),
     /// Nothing may be fetched: why.
     Forbidden(String),
@@ -63,7 +62,6 @@ impl Rules {
         Self { file, groups, stale_at: at + FRESH, _room: room }
     }
 
-    /// The rules of a text.
     #[cfg(test)]
     pub(super) fn parse(text: &[u8], token: &str) -> Self {
         Self::of(Arc::new(RobotsFile::parse(text)), token, Instant::now(), None)

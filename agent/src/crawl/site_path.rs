@@ -29,7 +29,6 @@ pub(super) struct SitePath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(u128);
 
-/// A set of fingerprints.
 pub(super) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<Own>>;
 
 /// The hash of a fingerprint: half of its own bits, which a cryptographic digest has spread already.
@@ -81,7 +80,6 @@ impl SitePath {
         self.fingerprint
     }
 
-    /// The fingerprint of the path of that text.
     pub(super) fn fingerprint_of(text: &str) -> Fingerprint {
         let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         let (half, _) = digest.split_first_chunk().expect("32 bytes begin with 16");
@@ -99,7 +97,6 @@ impl Fingerprint {
     }
 }
 
-/// The site that is crawled.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     origin: Origin,

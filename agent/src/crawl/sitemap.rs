@@ -30,9 +30,7 @@ const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 /// What a sitemap lists, as it was written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sitemap {
-    /// Pages.
     pub(super) pages: Vec<String>,
-    /// Other sitemaps.
     pub(super) sitemaps: Vec<String>,
     /// Whether there was more than was read.
     pub(super) cut: bool,

@@ -34,7 +34,6 @@ pub(super) const MAX_REDIRECTS: usize = 5;
 /// How long links are looked at before other tasks get their turn: robots.txt may hold thousands of rules.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Why a walk ended.
 pub(super) enum End {
     /// Nothing is left to fetch.
     Exhausted,
@@ -345,7 +344,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Receives a page.
     async fn receive(&mut self, mut answer: Answer, mut page: Option<&mut Page>) -> Result<Body, End> {
         let end = self.ledger.bytes.saturating_add(MAX_PAGE_BYTES);
         loop {

@@ -20,10 +20,8 @@ const UNREADABLE: &str = "unreadable";
 /// Why an outbox cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refuses.
     #[error("use {folder} for outcomes")]
     Folder {
-        /// The folder.
         folder: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -50,7 +48,6 @@ impl Folder {
         Ok((Self { path: path.to_owned(), _lock: lock }, left))
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -38,7 +38,6 @@ pub struct Addresses {
 /// What an order came to.
 #[derive(Debug)]
 pub struct Visit {
-    /// What was found.
     pub result: Result<Finding, ProbeError>,
     /// Requests sent and connections tried for it.
     pub requests: u32,
@@ -53,14 +52,12 @@ pub enum Finding {
     Shared {
         /// With this site's origin, and the other's samples.
         probed: Probed,
-        /// The other site.
         from: Origin,
         /// How long ago it was measured.
         age: Duration,
     },
     /// It is not this order's turn at the address.
     Postponed {
-        /// The address.
         address: IpAddr,
         /// Where the site was settled, if that was found out.
         origin: Option<Origin>,

@@ -146,7 +146,6 @@ impl<'a> Endpoint<'a> {
         Err(ProbeError::Connect { origin: self.origin.to_string(), address, reason, cause })
     }
 
-    /// Opens a connection.
     async fn open(&mut self, observe: Observer<'_>) -> Result<(Connection, Phases), ProbeError> {
         let Connected { stream, address, took } = self.tcp().await?;
         let mut phases = Phases { dns: self.dns, connect: Some(took), tls: None };

@@ -17,7 +17,6 @@ const MAX_HOPS: usize = 5;
 /// Where a site answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// The origin.
     pub origin: Origin,
     /// The vetted address that answered.
     pub address: IpAddr,

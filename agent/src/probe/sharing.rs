@@ -32,11 +32,8 @@ const REMEMBERED: usize = 16_384;
 /// What a measurement holds for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The address.
     pub address: IpAddr,
-    /// The port.
     pub port: u16,
-    /// The scheme.
     pub scheme: Scheme,
     /// What was taken for distance.
     pub metric: Metric,
@@ -45,7 +42,6 @@ pub struct Place {
 /// What is to be done about one site.
 #[derive(Debug, Clone)]
 pub enum Advice {
-    /// Measure it.
     Measure,
     /// Measure it, although this would answer for it, and compare.
     Check(Probed),

@@ -28,9 +28,7 @@ const KEPT_QUOTIENTS: usize = 3;
 pub struct Summary {
     /// The statistical weighted mean.
     pub rtt: Duration,
-    /// The smallest sample.
     pub min: Duration,
-    /// The median sample.
     pub median: Duration,
     /// The scaled MAD of the samples.
     pub spread: Duration,

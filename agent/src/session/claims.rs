@@ -57,7 +57,6 @@ impl Claims {
         self.asked.values().map(|claim| (claim.key, claim.address))
     }
 
-    /// One was answered.
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
         // Of two that came over two sessions the first one counts.

@@ -22,7 +22,6 @@ pub(super) enum Finished {
     Asked(LeaseKey, IpAddr),
     /// A crawl that panicked, and with what.
     Crashed(LeaseKey, String),
-    /// A measurement.
     Measured(MeasurementReport),
     /// A look at the disk, which says otherwise than the one before whether leases may be taken.
     Looked,

@@ -12,13 +12,9 @@ use crate::user_agent::{Product, UserAgent};
 /// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
 #[derive(Debug, Clone)]
 pub struct Means {
-    /// Vets addresses.
     pub guard: Guard,
-    /// Resolves names.
     pub resolver: Resolver,
-    /// The source address.
     pub bind: Option<IpAddr>,
-    /// Whom TLS trusts.
     pub tls: Arc<rustls::ClientConfig>,
     /// What robots.txt of sites said lately.
     pub robots: Arc<RobotsCache>,

@@ -21,20 +21,12 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 /// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    /// The agent was asked to stop.
     #[error("stopped")]
     Stopped,
-    /// No connection.
     #[error("connect the scheduler at {scheduler}: {reason}")]
-    Connect {
-        /// Its URL.
-        scheduler: String,
-        /// What went wrong.
-        reason: String,
-    },
+    Connect { scheduler: String, reason: String },
     /// The scheduler does not take this agent.
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
@@ -44,7 +36,6 @@ pub(super) enum Ended {
     /// Another process with this agent's credential took its place.
     #[error("{0}; waiting until that process is gone")]
     Superseded(String),
-    /// The stream broke.
     #[error("the session broke: {0}")]
     Broken(String),
     /// No heartbeat was acknowledged within the lease's life.

@@ -20,7 +20,6 @@ pub(super) struct Body {
     in_file: u64,
     /// What comes after that and is on its way to the file.
     moving: Option<Arc<Vec<u8>>>,
-    /// What comes last.
     memory: Vec<u8>,
     /// At how many bytes in memory they go to the file.
     most: usize,

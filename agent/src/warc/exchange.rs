@@ -54,7 +54,6 @@ pub struct Answered {
     pub request: Vec<u8>,
     /// The answer's head, as HTTP/1.1 writes it, with the empty line that ends it.
     pub head: Vec<u8>,
-    /// Its status.
     pub status: u16,
     /// Its media type, where it has one.
     pub content_type: Option<String>,

@@ -16,10 +16,8 @@ const TAIL: u64 = 1 << 20;
 /// Why a folder cannot be stored to.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file system refuses.
     #[error("use {folder} for WARC files")]
     Folder {
-        /// The folder.
         folder: PathBuf,
         /// What the system said.
         source: io::Error,

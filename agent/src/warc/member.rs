@@ -41,7 +41,6 @@ impl Gzip {
         self.out.clear();
     }
 
-    /// Begins a member.
     pub(super) fn begin(&mut self) {
         self.compress.reset();
         self.crc.reset();
@@ -62,7 +61,6 @@ impl Gzip {
         Ok(())
     }
 
-    /// Ends it.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.compress_waiting(FlushCompress::Finish)?;
         self.out.extend(self.crc.sum().to_le_bytes());

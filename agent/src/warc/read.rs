@@ -8,7 +8,6 @@ use flate2::bufread::GzDecoder;
 
 use super::digest;
 
-/// A record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// Where it begins in the file.
@@ -17,7 +16,6 @@ pub struct Record {
     pub length: u64,
     /// Its fields, in order.
     pub fields: Vec<(String, String)>,
-    /// Its block.
     pub block: Vec<u8>,
 }
 

@@ -28,11 +28,9 @@ const MAX_TYPE: usize = 200;
 pub struct Line {
     /// What was asked for.
     pub url: String,
-    /// The answer's status.
     pub status: u16,
     /// When the answer's head was there.
     pub fetched_at: String,
-    /// Who answered.
     pub ip: Option<String>,
     /// The media type, as the answer says it.
     pub content_type: Option<String>,
@@ -44,7 +42,6 @@ pub struct Line {
     pub digest: String,
     /// Why the body is not whole; null when it is.
     pub truncated: Option<String>,
-    /// The WARC file.
     pub warc: String,
     /// Where the answer's record begins in it.
     pub offset: u64,

@@ -32,7 +32,6 @@ pub struct Restore {
     pub data_dir: Option<PathBuf>,
     /// A Postgres server of the operator's own; none: a private one.
     pub database_url: Option<String>,
-    /// The backup.
     pub file: PathBuf,
     /// Whether its secrets are put into the data directory.
     pub secrets: bool,

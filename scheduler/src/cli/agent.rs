@@ -14,7 +14,6 @@ use super::output::{self, Column, Row, ShowFormat, View};
 use super::{agents, events, reach};
 use crate::exit::print;
 
-/// Shows one agent.
 pub(super) async fn show(
     name: String,
     format: ShowFormat,

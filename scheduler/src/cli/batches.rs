@@ -120,7 +120,6 @@ pub(super) struct Shown {
     constraints: Constraints,
 }
 
-/// The policy and the constraints of a batch.
 fn asked(shown: &ShowBatchResponse) -> anyhow::Result<(CrawlPolicy, Constraints)> {
     let policy = PolicyRequest::try_from(shown.policy.clone().unwrap_or_default())?;
     let constraints = ConstraintsRequest::try_from(shown.constraints.clone().unwrap_or_default())?;

@@ -24,11 +24,9 @@ pub(super) struct List {
 pub(super) struct Rejected {
     /// From 1.
     pub(super) line: u64,
-    /// Why.
     pub(super) reason: String,
 }
 
-/// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Column {
     City,

@@ -67,7 +67,6 @@ pub(super) trait Printed: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> Printed for R {}
 
-/// Prints rows.
 pub(super) fn print_rows<R: Printed>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
     let mut printer = Printer::new(format, view);
     print(&(printer.page(rows)? + &printer.end()?))

@@ -153,7 +153,6 @@ fn counts(agent: &str, rows: &[Way]) -> String {
     format!("reached by {reached} of {tried} that tried, reaches {reaches} of {tries} that it tried")
 }
 
-/// All ways of one agent.
 fn all(agent: &str, rows: &[Way], view: &View) -> String {
     let mut text = view.fold(&format!("{agent}: {}", counts(agent, rows)));
     if !rows.is_empty() {

@@ -53,7 +53,6 @@ const PER_UNIT: f64 = 0.5;
 /// What one landmark saw of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sighting {
-    /// The landmark.
     pub landmark: AgentId,
     /// The round trip it measured.
     pub rtt: Rtt,
@@ -80,7 +79,6 @@ pub enum Verdict {
 pub enum Evidence {
     /// Two landmarks' round trips add up to less than light in fibre needs between them.
     Light {
-        /// The landmarks.
         pair: (AgentId, AgentId),
         /// Their round trips together.
         sum: Rtt,
@@ -101,7 +99,6 @@ pub enum Evidence {
     },
     /// Landmarks were sent to addresses in different prefixes.
     Prefixes {
-        /// How many prefixes.
         prefixes: usize,
         /// By how many landmarks.
         landmarks: usize,
@@ -110,7 +107,6 @@ pub enum Evidence {
     },
     /// Landmarks were sent to different addresses in one prefix.
     Addresses {
-        /// How many addresses.
         addresses: usize,
         /// By how many landmarks.
         landmarks: usize,

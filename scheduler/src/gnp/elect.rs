@@ -30,7 +30,6 @@ const MISSING: f64 = 0.05;
 /// An agent that may become a landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nominee {
-    /// The agent.
     pub agent: AgentId,
     /// Where it is; empty when unknown.
     pub city: String,
@@ -41,7 +40,6 @@ pub struct Nominee {
 /// A chosen landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elected {
-    /// The agent.
     pub agent: AgentId,
     /// Why, in words for the operator.
     pub reason: String,
@@ -50,25 +48,17 @@ pub struct Elected {
 /// Why no election was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ElectError {
-    /// None asked.
     #[error("at least 1 landmark must be asked for")]
     NoneAsked,
     /// More landmarks asked than there are agents.
     #[error("{asked} landmarks were asked for, there are {there} agents")]
-    TooFewAgents {
-        /// Landmarks asked.
-        asked: usize,
-        /// Agents nominated.
-        there: usize,
-    },
+    TooFewAgents { asked: usize, there: usize },
     /// More landmarks asked than there are agents that others reach.
     #[error("{asked} landmarks were asked for, only {reached} of {there} agents were reached by two others")]
     TooFewReached {
-        /// Landmarks asked.
         asked: usize,
         /// Agents that two others reached.
         reached: usize,
-        /// Agents nominated.
         there: usize,
     },
 }
@@ -159,7 +149,6 @@ impl<'a> Ballot<'a> {
         self.nominees.len()
     }
 
-    /// Who has this place on the ballot.
     pub(super) fn agent(&self, place: usize) -> AgentId {
         self.nominees[place].agent
     }

@@ -38,25 +38,20 @@ pub struct Explanation {
 /// Agents with a landmark within a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// The distance.
     pub within: Duration,
-    /// How many.
     pub agents: usize,
 }
 
 /// Kinds of agents with and without a landmark; kinds nobody named are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversity {
-    /// With one.
     pub with: Vec<String>,
-    /// Without.
     pub without: Vec<String>,
 }
 
 /// What one landmark is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worth {
-    /// The landmark.
     pub landmark: AgentId,
     /// Other agents to which it is the nearest landmark.
     pub nearest_to: usize,

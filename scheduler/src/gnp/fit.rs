@@ -43,46 +43,30 @@ const CLEARLY_LOWER: f64 = 0.05;
 /// Why no embedding could be fitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// Fewer than two landmarks.
     #[error("a map needs at least 2 landmarks, there are {there}")]
-    TooFewLandmarks {
-        /// Landmarks given.
-        there: usize,
-    },
-    /// A landmark was given twice.
+    TooFewLandmarks { there: usize },
     #[error("landmark {landmark} was given twice")]
-    RepeatedLandmark {
-        /// The landmark.
-        landmark: AgentId,
-    },
-    /// No dimension at all.
+    RepeatedLandmark { landmark: AgentId },
     #[error("a map needs at least 1 dimension")]
     NoDimension,
     /// More dimensions than the landmarks can span.
     #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
     TooManyDimensions {
-        /// Dimensions asked.
         dimensions: usize,
         /// Landmarks they need: one more.
         needed: usize,
-        /// Landmarks given.
         there: usize,
     },
     /// No other landmark measured this one, nor it any of them.
     #[error("landmark {landmark} has no measured distance to any other landmark")]
-    UnmeasuredLandmark {
-        /// The landmark.
-        landmark: AgentId,
-    },
+    UnmeasuredLandmark { landmark: AgentId },
     /// No chain of measurements joins this landmark to the first.
     #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
     Disconnected {
-        /// The landmark.
         landmark: AgentId,
         /// The first landmark.
         first: AgentId,
     },
-    /// The solver failed.
     #[error("fit the map")]
     Solver(#[from] SimplexError),
 }

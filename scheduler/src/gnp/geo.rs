@@ -33,7 +33,6 @@ pub enum PositionError {
     /// Beyond the antimeridian, or not a number.
     #[error("a longitude is between -180 and 180 degrees")]
     Longitude,
-    /// One without the other.
     #[error("a position needs both a latitude and a longitude")]
     Half,
 }

@@ -222,7 +222,6 @@ pub(super) struct Host<'a, const N: usize> {
 #[derive(Debug)]
 pub(super) struct Model<const N: usize> {
     pub(super) gradient: [f64; N],
-    /// Its lower triangle.
     pub(super) curvature: [[f64; N]; N],
 }
 

@@ -50,19 +50,14 @@ const STOP: Stop = Stop { steps: 400, tolerance: 6e-4 };
 pub enum LocateError {
     /// No measurement came from an agent that this embedding places.
     #[error("none of the {measured} measurements is from an agent placed in the embedding")]
-    NothingMeasured {
-        /// Measurements given.
-        measured: usize,
-    },
+    NothingMeasured { measured: usize },
     /// More dimensions than a host's place can have.
     #[error("hosts are placed in at most {most} dimensions, the embedding has {dimensions}")]
     TooManyDimensions {
-        /// The embedding's.
         dimensions: usize,
         /// The most there may be.
         most: usize,
     },
-    /// The solver failed.
     #[error("place the host")]
     Solver(#[source] SimplexError),
 }
@@ -149,7 +144,6 @@ trait Place: Debug + Send + Sync {
     /// The coordinate of a host that these agents measured, and its fit error.
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError>;
 
-    /// The nearest agents of each of these coordinates.
     fn nearest(&self, coordinates: &[f64], agents: &[AgentId]) -> Vec<Nearest>;
 }
 
@@ -228,7 +222,6 @@ mod tests {
 
     const BOTH: [Solver; 2] = [Solver::Simplex, Solver::LevenbergMarquardt];
 
-    /// What a placement costs.
     fn cost(map: &Embedding, measured: &[(AgentId, Rtt)], placed: &Placement) -> f64 {
         let coordinates = map.agents().values().map(|placement| placement.coordinate.as_slice());
         let ground = Ground::<9>::new(coordinates, map.dimensions, map.scale, RESTART);

@@ -34,7 +34,6 @@ impl Nearest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{there} components are no whole number of coordinates of {each}")]
 pub struct RaggedCoordinates {
-    /// Components given.
     pub(super) there: usize,
     /// Components of one coordinate.
     pub(super) each: usize,

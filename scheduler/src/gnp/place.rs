@@ -7,7 +7,6 @@ use super::{Embedding, Placement, Posterior, Prediction};
 /// Where one site lies.
 #[derive(Debug)]
 pub enum Place<'m> {
-    /// At a point of this embedding.
     Point(&'m Embedding, Placement),
     /// Somewhere in a cloud.
     Cloud(Posterior<'m>),

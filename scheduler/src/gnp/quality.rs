@@ -22,7 +22,6 @@ const FEWEST_TO_JUDGE: usize = 4;
 pub struct Residual {
     /// One end; the smaller identifier.
     pub from: AgentId,
-    /// The other end.
     pub to: AgentId,
     /// The pair's distance in the mesh.
     pub measured: Rtt,
@@ -40,7 +39,6 @@ impl Residual {
 /// One agent's share in the errors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AgentQuality {
-    /// The agent.
     pub agent: AgentId,
     /// The median error of its pairs.
     pub median_error: f64,

@@ -85,7 +85,6 @@ pub enum Standing {
 /// What is held against an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Charge {
-    /// By which evidence.
     pub kind: Kind,
     /// How far it is believed.
     pub standing: Standing,
@@ -96,7 +95,6 @@ pub struct Charge {
 /// Everything an agent can be judged by.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
-    /// Who measured whom.
     pub mesh: &'a Mesh,
     /// The landmarks, in order of choice.
     pub landmarks: &'a [AgentId],
@@ -120,7 +118,6 @@ pub struct Judgement {
 pub struct Alarm {
     /// Landmarks that are suspect or quarantined.
     pub doubted: usize,
-    /// Landmarks.
     pub landmarks: usize,
 }
 

@@ -49,7 +49,6 @@ impl InvalidField {
     }
 }
 
-/// The name of an agent.
 fn agent_name(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::agent(text).map(str::to_owned).map_err(InvalidField::of(field))
 }

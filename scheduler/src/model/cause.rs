@@ -148,7 +148,6 @@ words!(
     Gain {
         /// It begins at once, and the former agent was full.
         BeginsAtOnce = "begins-at-once",
-        /// It ends sooner.
         EndsSooner = "ends-sooner",
         /// The agent came after the choice, and is nearer.
         Nearer = "nearer",
@@ -158,7 +157,6 @@ words!(
 /// Why a strategy could not be followed, with what somebody said of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
-    /// Why.
     pub cause: FallbackCause,
     /// What the prober or the alarm said: shown, never compared.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -174,7 +172,6 @@ impl From<FallbackCause> for Fallback {
 /// Why no distance of a site could be had, with the newest of what probers said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmeasured {
-    /// Why.
     pub cause: UnmeasuredCause,
     /// What a prober said; empty where none did.
     pub said: String,
@@ -266,7 +263,6 @@ impl ChoiceCause {
 /// All that is recorded of why a task has an agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Why {
-    /// Why this agent.
     #[serde(flatten)]
     pub cause: ChoiceCause,
     /// What became of the task at the agent before.

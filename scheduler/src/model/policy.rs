@@ -179,7 +179,6 @@ mod millis {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct OutOfBounds {
-    /// The field.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
@@ -188,11 +187,9 @@ pub struct OutOfBounds {
 /// What is asked of a field that has another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The field.
     pub field: &'static str,
     /// What it has, for people.
     pub has: String,
-    /// What was asked for.
     pub asked: String,
 }
 

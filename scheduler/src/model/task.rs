@@ -1,7 +1,6 @@
 //! What is said of a task in one word: its state, and why it ended otherwise than done.
 
 words!(
-    /// A task's state.
     TaskState {
         /// It waits to be measured.
         Submitted = "submitted",
@@ -15,9 +14,7 @@ words!(
         Leased = "leased",
         /// It was crawled.
         Done = "done",
-        /// It failed.
         Failed = "failed",
-        /// It was cancelled.
         Cancelled = "cancelled",
     }
 );

@@ -41,7 +41,6 @@ impl Binaries {
 /// A client's program, and its major version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tool {
-    /// The program.
     pub program: PathBuf,
     /// Its major version.
     pub major: u32,

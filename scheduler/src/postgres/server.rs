@@ -119,7 +119,6 @@ fn mind(
     ending.send_replace(Some(status));
 }
 
-/// The last lines of the log.
 pub(super) fn last_lines(log: &Path) -> String {
     match std::fs::read(log) {
         Ok(bytes) => tail(&String::from_utf8_lossy(&bytes)),

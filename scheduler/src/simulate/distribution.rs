@@ -21,7 +21,6 @@ pub struct Distributions {
 }
 
 impl Distributions {
-    /// Of what was judged.
     pub fn of(settings: &Settings, judged: &[Judged]) -> Self {
         let sites = || judged.iter().flat_map(|seed| &seed.sites);
         let taken = |index: usize| {

@@ -9,7 +9,6 @@ use std::io::Write;
 
 use super::Judged;
 
-/// The header.
 const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
 
 /// Writes the header and a row for each pair.

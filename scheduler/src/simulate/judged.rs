@@ -17,7 +17,6 @@ use crate::{seed, stats};
 /// What one seed showed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// The seed.
     pub seed: u64,
     /// Whether the landmarks' mesh bore a map; without one measured distances decide.
     pub mapped: bool,

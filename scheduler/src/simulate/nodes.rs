@@ -18,13 +18,10 @@ const LONGEST_NAME: usize = 253;
 /// What is known of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// Its host name.
     pub name: Option<String>,
-    /// Where it stands.
     pub position: Option<Position>,
     /// Its country, two capital letters (ISO 3166-1 alpha-2).
     pub country: Option<[u8; 2]>,
-    /// Its address.
     pub address: Option<IpAddr>,
 }
 

@@ -16,13 +16,10 @@ const NEAREST: &str = "nearest agent";
 /// What the page is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
-    /// The matrix's name.
     pub matrix: &'a str,
     /// The name of the file of nodes, where one was given.
     pub nodes: Option<&'a str>,
-    /// What was asked.
     pub settings: &'a Settings,
-    /// What was found.
     pub report: &'a Report,
     /// How it is distributed.
     pub distributions: &'a Distributions,

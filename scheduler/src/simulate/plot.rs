@@ -19,7 +19,6 @@ const NAMES: f64 = 140.0;
 /// For the figures behind bars.
 const FIGURES: f64 = 90.0;
 
-/// One axis.
 pub(super) struct Axis {
     /// What it shows, with its unit.
     pub(super) label: String,
@@ -125,7 +124,6 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
     path
 }
 
-/// One bar.
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) class: &'static str,

@@ -11,24 +11,19 @@ use crate::gnp::{ElectError, FitError};
 /// Why a simulation did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
-    /// What was asked makes no sense.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// A seed's agents could not elect landmarks.
     #[error("seed {seed}: elect the landmarks")]
     Elect {
-        /// The seed.
         seed: u64,
-        /// Why.
         #[source]
         source: ElectError,
     },
     /// A seed's map could not be fitted.
     #[error("seed {seed}: fit the map")]
     Fit {
-        /// The seed.
         seed: u64,
-        /// Why.
         #[source]
         source: FitError,
     },

@@ -23,7 +23,6 @@ pub struct Report {
     pub landmarks: usize,
     /// Dimensions of the plain map.
     pub dims: usize,
-    /// How many seeds.
     pub seeds: u64,
     /// How well distances were predicted.
     pub estimate: Estimate,
@@ -35,7 +34,6 @@ pub struct Report {
     pub strategies: Vec<Standing>,
     /// The first seed.
     pub first_seed: u64,
-    /// Which map predicted.
     pub tier: &'static str,
     /// What the refined map was made without.
     pub without: Vec<&'static str>,
@@ -62,7 +60,6 @@ pub struct Report {
 /// A strategy that was not judged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// Its name.
     pub name: &'static str,
     /// What it goes by and no node has; `None` when it was not asked for.
     pub lacks: Option<&'static str>,
@@ -89,7 +86,6 @@ pub struct Estimate {
 /// How a contender did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Standing {
-    /// Its name.
     pub name: &'static str,
     /// The mean over sites of the true round trip to whom it took, milliseconds; of an even draw, its expectation.
     pub mean_rtt_ms: Option<f64>,
@@ -107,7 +103,6 @@ pub struct Standing {
 }
 
 impl Report {
-    /// The last of its seeds.
     pub fn last_seed(&self) -> u64 {
         self.first_seed.saturating_add(self.seeds.saturating_sub(1))
     }

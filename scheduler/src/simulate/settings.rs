@@ -22,9 +22,7 @@ pub struct Settings {
     pub seeds: u64,
     /// Sites judged for each seed, drawn among all; `None` for all.
     pub sites: Option<usize>,
-    /// Who is judged.
     pub strategies: Vec<Strategy>,
-    /// Which map predicts.
     pub tier: Tier,
     /// What the refined map is made without, as [`ingredient`] knows the names.
     pub without: Vec<&'static str>,
@@ -64,7 +62,6 @@ impl Default for Settings {
 /// Settings that make no sense. Every message names the setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// By themselves.
     #[error("{0}")]
     Nonsense(String),
     /// For so small a matrix.

@@ -4,7 +4,6 @@ use crate::gnp::Position;
 
 use super::{InvalidName, SiteName, shown};
 
-/// Where the columns of a list are.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Columns {
     site: usize,

@@ -40,11 +40,8 @@ pub enum Claimed {
 /// What a lease is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
-    /// Whose.
     pub agent: AgentId,
-    /// Its session.
     pub session: SessionId,
-    /// The task.
     pub task: TaskId,
     /// The token of the grant.
     pub token: LeaseToken,

@@ -19,19 +19,14 @@ use super::{Error, position};
 /// One agent and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
-    /// The identifier.
     pub id: AgentId,
     /// The name, unique in the fleet.
     pub name: String,
-    /// The city.
     pub city: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Slots.
     pub capacity: u32,
-    /// Leases held now.
     pub leased: u32,
     /// Tasks assigned to it and not leased.
     pub waiting: u32,
@@ -197,9 +192,7 @@ impl Agent {
 /// An agent's name, and where it stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
     /// Where it stands; `None` where that is not known.
     pub position: Option<Position>,
@@ -232,9 +225,7 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Agent
 /// The holder of a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
     /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,

@@ -16,9 +16,7 @@ use super::types::Unsigned;
 /// A site whose circuit is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alarm {
-    /// Its name.
     pub site: String,
-    /// When.
     pub since: DateTime<Utc>,
     /// The name of the agent that did.
     pub agent: String,

@@ -23,13 +23,9 @@ mod waiting;
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// The task.
     pub task: TaskId,
-    /// Its site.
     pub site: SiteId,
-    /// Its batch.
     pub batch: BatchId,
-    /// Its batch's strategy.
     pub strategy: Strategy,
     /// Why distances could not be had, when they could not.
     pub unmeasured: Option<Unmeasured>,
@@ -168,9 +164,7 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
 /// A choice as it is recorded.
 #[derive(Debug, Clone)]
 pub struct Assignment {
-    /// The task.
     pub task: TaskId,
-    /// Who gets it.
     pub agent: AgentId,
     /// The strategy that chose.
     pub strategy: Strategy,
@@ -178,7 +172,6 @@ pub struct Assignment {
     pub seed: u64,
     /// Among whom, best first.
     pub candidates: Vec<Candidate>,
-    /// Why.
     pub why: Why,
     /// How long the crawl is predicted to take.
     pub takes: Option<Duration>,

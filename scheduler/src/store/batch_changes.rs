@@ -21,21 +21,17 @@ pub const CANCELLED: &str = "cancelled by the operator";
 /// Sites a refusal names at most.
 const NAMED_AT_MOST: usize = 5;
 
-/// What is to be changed of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
     /// The whole batch; of a retry: every task that failed.
     All,
-    /// These sites.
     Sites(Vec<SiteName>),
 }
 
 /// What a cancellation did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cancelled {
-    /// Tasks cancelled.
     pub tasks: u64,
-    /// Leases revoked.
     pub leases: u64,
     /// Tasks that had ended before, and stay as they are.
     pub ended: u64,
@@ -57,23 +53,10 @@ pub struct Retried {
 /// Why a batch is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// Nobody submitted these sites to it.
     #[error("batch {batch} does not have {}", listed(.sites))]
-    NotInBatch {
-        /// The batch.
-        batch: String,
-        /// The sites.
-        sites: Vec<String>,
-    },
-    /// They were crawled.
+    NotInBatch { batch: String, sites: Vec<String> },
     #[error("batch {batch} is done with {}: submit them to another batch to crawl them again", listed(.sites))]
-    Done {
-        /// The batch.
-        batch: String,
-        /// The sites.
-        sites: Vec<String>,
-    },
-    /// The store failed.
+    Done { batch: String, sites: Vec<String> },
     #[error("change a batch")]
     Store(#[from] Error),
 }

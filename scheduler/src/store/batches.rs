@@ -11,12 +11,9 @@ use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, waits};
 
-/// One batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The identifier.
     pub id: BatchId,
-    /// The name, unique.
     pub name: String,
     /// How agents are chosen.
     pub strategy: Strategy,
@@ -31,21 +28,15 @@ pub struct Batch {
 pub struct Progress {
     /// Not looked at yet.
     pub submitted: u64,
-    /// Being measured.
     pub measuring: u64,
     /// Distances known, or known to be unknowable.
     pub located: u64,
-    /// An agent chosen.
     pub assigned: u64,
-    /// Being crawled.
     pub leased: u64,
-    /// Done, everything fetched.
     pub complete: u64,
     /// Done, cut by a budget.
     pub truncated: u64,
-    /// Failed.
     pub failed: u64,
-    /// Cancelled.
     pub cancelled: u64,
     /// Pages fetched by ended crawls.
     pub pages: u64,
@@ -69,7 +60,6 @@ impl Progress {
     }
 }
 
-/// A batch by its name.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
     let row = sqlx::query_as!(
         Row,
@@ -129,19 +119,14 @@ impl From<Row> for Batch {
 /// A batch among others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// The name.
     pub name: String,
-    /// The strategy.
     pub strategy: Strategy,
     /// When it was first submitted to.
     pub created_at: DateTime<Utc>,
     /// Tasks that have not ended.
     pub open: u64,
-    /// Tasks done.
     pub done: u64,
-    /// Tasks that failed.
     pub failed: u64,
-    /// Tasks cancelled.
     pub cancelled: u64,
 }
 
@@ -180,11 +165,8 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Li
 /// A reason for which tasks of a batch failed or were cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// Its kind.
     pub kind: ReasonKind,
-    /// How many tasks.
     pub tasks: u64,
-    /// The site of one of them.
     pub site: String,
     /// The state and the reason of that one, for people.
     pub reason: String,

@@ -17,9 +17,7 @@ pub const MOST_BYTES: usize = 1 << 20;
 /// How far a crawl has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The task.
     pub task: TaskId,
-    /// The token of the lease.
     pub token: LeaseToken,
     /// Pages fetched so far.
     pub pages: u32,

@@ -29,7 +29,6 @@ pub enum Standing {
         /// For how long it has been under way, or wanted where it has not begun.
         since: Duration,
     },
-    /// It has ended.
     Ended,
 }
 
@@ -58,9 +57,7 @@ pub async fn standing(
 /// A task that is to wait until its site is confirmed.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// The task.
     pub task: TaskId,
-    /// Its site.
     pub site: SiteId,
     /// How long it waits at most; `None`: until the confirmation ends.
     pub patience: Option<Duration>,
@@ -93,7 +90,6 @@ pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration)
     Ok(())
 }
 
-/// What is to be confirmed next.
 #[derive(Debug, Default)]
 pub struct Next {
     /// Sites whose confirmation is to begin.

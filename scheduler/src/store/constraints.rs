@@ -36,7 +36,6 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
     Ok(of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
 }
 
-/// The constraints of those of these batches that have some.
 pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
     let rows =
         sqlx::query!("select batch_id, constraints from batch_constraints where batch_id = any($1)", batches as _,)

@@ -14,11 +14,8 @@ use super::types::Interval;
 /// What a crawl saw of its site.
 #[derive(Debug, Clone, Copy)]
 pub struct Crawled {
-    /// Who crawled.
     pub agent: AgentId,
-    /// The site.
     pub site: SiteId,
-    /// The task.
     pub task: TaskId,
     /// The round trip it saw.
     pub rtt: Rtt,
@@ -60,7 +57,6 @@ pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<Sit
     Ok(doubted)
 }
 
-/// Adds a crawl's contradictions to the site's.
 async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool, Error> {
     let doubted = sqlx::query_scalar!(
         r#"

@@ -28,29 +28,15 @@ pub struct Drained {
 /// Why an agent is not drained, resumed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
-    /// Nobody has this name.
     #[error("no agent is called {0}")]
     Unknown(String),
-    /// It has not enrolled yet.
     #[error("{}", enrolments::not_yet(.0))]
     NotYet(String),
     /// It is gone for good.
     #[error("agent {name} was removed at {}: enrol it again under its name to have it back", minute(.at))]
-    Removed {
-        /// Its name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
-    /// Its leases would be lost.
+    Removed { name: String, at: DateTime<Utc> },
     #[error("agent {name} holds {}: drain it first (landfall agents drain {name} --wait), or --force takes back what it holds", counted(*.leases))]
-    HoldsLeases {
-        /// Its name.
-        name: String,
-        /// How many.
-        leases: u64,
-    },
-    /// The store failed.
+    HoldsLeases { name: String, leases: u64 },
     #[error("take an agent out of service")]
     Store(#[from] Error),
 }

@@ -26,11 +26,9 @@ const UNKNOWN_ERROR: f64 = f64::INFINITY;
 /// How the newest embedding stands to what was measured since.
 #[derive(Debug, Clone)]
 pub struct Newest {
-    /// Its number.
     pub epoch: EmbeddingEpoch,
     /// The landmarks it was fitted on.
     pub landmarks: Vec<AgentId>,
-    /// Its dimensions.
     pub dimensions: usize,
     /// The median error over the mesh it was fitted on, as `gnp::Quality` has it.
     pub mesh_error: f64,
@@ -159,7 +157,6 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
 /// A fit that is to take over.
 #[derive(Debug, Clone, Copy)]
 pub struct Fitted<'a> {
-    /// The embedding.
     pub embedding: &'a Embedding,
     /// As of when the mesh was read.
     pub as_of: DateTime<Utc>,
@@ -239,7 +236,6 @@ async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Er
 /// One line of the history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Epoch {
-    /// Its number.
     pub epoch: EmbeddingEpoch,
     /// As of when the mesh was read.
     pub fitted_at: DateTime<Utc>,
@@ -247,7 +243,6 @@ pub struct Epoch {
     pub reason: String,
     /// Agents placed, landmarks among them.
     pub agents: u32,
-    /// Landmarks.
     pub landmarks: u32,
     /// Dimensions, the height not counted.
     pub dimensions: u32,

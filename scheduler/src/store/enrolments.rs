@@ -32,11 +32,8 @@ const ID_BYTES: usize = 5;
 /// The agent an operator wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name.
     pub name: Name,
-    /// The city.
     pub city: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
@@ -64,7 +61,6 @@ pub enum Name {
 pub struct Enrolment {
     /// What people call the token by.
     pub id: String,
-    /// The agent's name.
     pub name: String,
     /// The token, in the clear for the only time.
     pub token: Secret,
@@ -79,19 +75,12 @@ pub struct Enrolment {
 /// Why a name gets no token.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// An agent has it.
     #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
     InUse(String),
-    /// A token has it.
     #[error(
         "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
     )]
-    Open {
-        /// The agent's name.
-        name: String,
-        /// When.
-        made_at: DateTime<Utc>,
-    },
+    Open { name: String, made_at: DateTime<Utc> },
     /// It is asked for twice at once.
     #[error("{0} is named twice")]
     Repeated(String),
@@ -103,10 +92,8 @@ pub enum CreateError {
     /// Names that get none, by the place of who wants them.
     #[error("{}", first(.0))]
     Refused(Vec<(usize, Refusal)>),
-    /// No token could be drawn.
     #[error("draw a token")]
     Randomness(#[from] io::Error),
-    /// The store failed.
     #[error("make an enrolment token")]
     Store(#[from] Error),
 }
@@ -124,15 +111,11 @@ impl From<sqlx::Error> for CreateError {
 /// What a token became.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
-    /// The agent.
     pub agent: AgentId,
     /// Its credential, in the clear for the only time.
     pub credential: String,
-    /// Its name.
     pub name: String,
-    /// The city.
     pub city: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
@@ -146,39 +129,20 @@ pub enum RedeemError {
     /// Nobody made it, or so long ago that it is forgotten.
     #[error("the enrolment token is unknown to this scheduler: make one with `landfall agents enrol`")]
     Unknown,
-    /// It has become a credential before.
     #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
-    Used {
-        /// The agent's name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
+    Used { name: String, at: DateTime<Utc> },
     /// The operator revoked it.
     #[error("the enrolment token for {name} was revoked at {}: make a new one with `landfall agents enrol`", minute(.at))]
-    Revoked {
-        /// The agent's name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
-    /// Its time is over.
+    Revoked { name: String, at: DateTime<Utc> },
     #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
-    Expired {
-        /// The agent's name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
+    Expired { name: String, at: DateTime<Utc> },
     /// An agent has the name, and the token was not made to replace it.
     #[error(
         "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
     )]
     InUse(String),
-    /// No credential could be drawn.
     #[error("draw a credential")]
     Randomness(#[from] io::Error),
-    /// The store failed.
     #[error("redeem an enrolment token")]
     Store(#[from] Error),
 }

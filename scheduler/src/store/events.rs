@@ -20,12 +20,10 @@ pub const PAGE: i64 = 500;
 /// Events one statement deletes at most: some tens of milliseconds.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Where a reader continues.
     pub cursor: Cursor,
-    /// When.
     pub at: DateTime<Utc>,
     /// task, lease, session, agent, term or database.
     pub noun: String,
@@ -33,11 +31,8 @@ pub struct Event {
     pub what: String,
     /// The task's batch and site, and its round.
     pub task: Option<TaskOf>,
-    /// The lease's token.
     pub token: Option<LeaseToken>,
-    /// The agent's name.
     pub agent: Option<String>,
-    /// The session.
     pub session: Option<SessionId>,
     /// The session's number among its agent's.
     pub incarnation: Option<Incarnation>,
@@ -45,16 +40,11 @@ pub struct Event {
     pub cause: Option<String>,
 }
 
-/// The task of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOf {
-    /// Its identifier.
     pub id: TaskId,
-    /// Its batch's name.
     pub batch: String,
-    /// Its site's name.
     pub site: String,
-    /// Its round.
     pub round: u32,
 }
 
@@ -79,13 +69,11 @@ pub struct Filter {
     pub batch: Option<BatchId>,
     /// Of tasks of these sites, and their leases.
     pub sites: Option<Vec<SiteId>>,
-    /// Of this agent.
     pub agent: Option<AgentId>,
     /// Of these kinds: a noun, or a noun and what happened with a '-' between them.
     pub kinds: Option<Vec<String>>,
 }
 
-/// Every kind of event.
 pub const KINDS: [&str; 27] = [
     "task",
     "task-submitted",
@@ -139,7 +127,6 @@ impl Past {
 /// Some events, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// The events.
     pub events: Vec<Event>,
     /// Where to continue, be there no event at all.
     pub next: Cursor,

@@ -21,15 +21,11 @@ const MOST: i64 = 100;
 /// A task of the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// The task.
     pub id: TaskId,
-    /// Its batch.
     pub batch: BatchId,
-    /// The batch's name.
     pub batch_name: String,
     /// The round, from 1.
     pub round: u32,
-    /// The state's name.
     pub state: TaskState,
     /// Why it failed or was cancelled.
     pub reason: Option<String>,
@@ -40,15 +36,12 @@ pub struct Task {
 /// A choice for one of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// Its number.
     pub id: AssignmentId,
-    /// The task.
     pub task: TaskId,
     /// When it was made.
     pub at: DateTime<Utc>,
     /// Whether the task has this agent now, or had it when it ended.
     pub newest: bool,
-    /// What was recorded.
     pub recorded: Recorded,
     /// The agents that constraints excluded, by what excluded them.
     pub excluded: BTreeMap<Exclusion, Vec<String>>,

@@ -30,11 +30,9 @@ const HALF_LIFE: Duration = Duration::from_secs(86_400);
 /// What is known of one task's site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
-    /// Its host.
     pub host: String,
     /// The address a prober saw it at.
     pub address: Option<IpAddr>,
-    /// Where it stands.
     pub position: Option<Position>,
     /// Pages and bytes of its last crawl; `None` before one ended.
     pub size: Option<(u32, u64)>,
@@ -138,7 +136,6 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
 /// What crawls said of one site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CrawledSite {
-    /// Where it stands.
     pub network: Option<Network>,
     /// Its newest crawls, the newest first.
     pub crawls: Vec<Crawled>,

@@ -8,7 +8,6 @@ pub(super) const NO_REPORT: &str = "no report from the prober in time";
 /// Why a prober has no round trip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The cause.
     pub cause: Cause,
     /// What the prober said of it; empty when it said nothing.
     pub said: String,

@@ -19,7 +19,6 @@ use super::types::Interval;
 pub enum Cause {
     /// Its turn at an address.
     Address {
-        /// The address.
         address: IpNet,
         /// Whether its turn has come: it keeps a place there, and goes on.
         admitted: bool,

@@ -14,19 +14,14 @@ use super::types::Interval;
 /// One chosen landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landmark {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// Whether a session is active.
     pub connected: bool,
     /// Why it was chosen, or why it is quarantined; for people.
     pub reason: String,
-    /// Who chose it.
     pub by: ChosenBy,
     /// For how long it has not been heard of; `None` while it is connected.
     pub away_for: Option<Duration>,
@@ -44,9 +39,7 @@ pub enum ChosenBy {
 /// An elected landmark that stays away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
     /// For how long its last session has been over.
     pub away_for: Duration,
@@ -55,7 +48,6 @@ pub struct Lost {
 /// A connected agent that no other has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreached {
-    /// Its name.
     pub name: String,
     /// Where its beacon should be, when it runs one.
     pub beacon_url: Option<String>,
@@ -66,7 +58,6 @@ pub struct Unreached {
 /// One agent with an active session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
-    /// The agent.
     pub agent: AgentId,
     /// Whether others can measure it.
     pub has_beacon: bool,

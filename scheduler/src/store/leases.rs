@@ -37,13 +37,9 @@ words!(
 /// A lease just granted, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The task.
     pub task: TaskId,
-    /// The token of this grant.
     pub token: LeaseToken,
-    /// The site.
     pub site: SiteId,
-    /// As submitted.
     pub name: String,
     /// Where it was settled, when it was.
     pub origin: Option<String>,
@@ -54,13 +50,9 @@ pub struct Grant {
 /// A lease that an agent holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The site's name.
     pub site: String,
-    /// The batch's name.
     pub batch: String,
-    /// The token.
     pub token: LeaseToken,
-    /// Since when.
     pub granted_at: DateTime<Utc>,
 }
 
@@ -85,11 +77,8 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
 /// An agent's session and slots of its that are free.
 #[derive(Debug, Clone, Copy)]
 pub struct Free {
-    /// The agent.
     pub agent: AgentId,
-    /// Its session.
     pub session: SessionId,
-    /// How many.
     pub slots: i64,
 }
 

@@ -32,9 +32,7 @@ const LONGEST_MS: i64 = 86_400_000;
 pub struct Said {
     /// Slots in which a crawl could begin.
     pub free_slots: u32,
-    /// Crawls under way.
     pub crawls: u32,
-    /// Outcomes not acknowledged.
     pub outcomes_waiting: u32,
 }
 
@@ -59,9 +57,7 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Sa
 /// An agent that takes work.
 #[derive(Debug, Clone, Copy)]
 pub struct Available {
-    /// The agent.
     pub agent: AgentId,
-    /// Its slots.
     pub capacity: u32,
     /// Tasks assigned or leased to it now, and slots that it says it cannot use.
     pub load: u32,
@@ -69,16 +65,13 @@ pub struct Available {
     pub waiting: u32,
     /// How long its newest crawls took; like the fleet's where few are known, and a second where none is.
     pub pace: Duration,
-    /// Since when it is there.
     pub since: DateTime<Utc>,
-    /// Where it stands.
     pub home: Home,
 }
 
 /// A crawl that an agent has begun, or that waits there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// The agent.
     pub agent: AgentId,
     /// How long it was predicted to take; `None` where nobody asked.
     pub takes: Option<Duration>,
@@ -188,19 +181,14 @@ fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
 /// A task that is assigned and not begun.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// The task.
     pub task: TaskId,
-    /// Its site.
     pub site: SiteId,
-    /// Its batch.
     pub batch: BatchId,
-    /// The assignment by which it waits.
     pub assignment: AssignmentId,
     /// When it was made.
     pub chosen_at: DateTime<Utc>,
     /// The seed of its draw.
     pub seed: u64,
-    /// What it was.
     pub former: Former,
 }
 

@@ -27,7 +27,6 @@ use super::types::Interval;
 pub struct Order {
     /// Identifies it; the report repeats it.
     pub id: OrderId,
-    /// What to measure.
     pub target: OrderTarget,
     /// Whether it is a confirmation's, see `super::confirmations`.
     pub confirming: bool,
@@ -36,11 +35,8 @@ pub struct Order {
 /// What an order is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderTarget {
-    /// A site.
     Site {
-        /// The site.
         id: SiteId,
-        /// As submitted.
         name: String,
         /// Where it was settled; absent until a prober has done so.
         origin: Option<String>,
@@ -50,18 +46,12 @@ pub enum OrderTarget {
         may_share: bool,
     },
     /// Another agent's beacon.
-    Beacon {
-        /// Whose.
-        agent: AgentId,
-        /// Where.
-        url: String,
-    },
+    Beacon { agent: AgentId, url: String },
 }
 
 /// A site that waits for a prober, and the probers that have yet to measure it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
-    /// The site.
     pub site: SiteId,
     /// Those that may be asked now, in order of their identifiers; at least one.
     pub turns: Vec<Turn>,
@@ -70,7 +60,6 @@ pub struct Due {
 /// A prober that may be asked to measure a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// The prober.
     pub prober: AgentId,
     /// Where it is thought to see the site, and no other order is open; `None` while nobody has seen it.
     pub address: Option<IpAddr>,
@@ -86,7 +75,6 @@ impl Turn {
 /// An open order that a site waits for, as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awaited {
-    /// The prober's name.
     pub prober: String,
     /// The address whose turn it holds; none when it only asks for the address.
     pub address: Option<String>,

@@ -20,9 +20,7 @@ use super::{Error, site_measurements, sites_origin};
 pub struct Measured {
     /// The statistical weighted mean.
     pub rtt: Rtt,
-    /// The smallest sample.
     pub min: Rtt,
-    /// The median sample.
     pub median: Rtt,
     /// The scaled median absolute deviation.
     pub spread: Duration,
@@ -38,7 +36,6 @@ pub type MeasurementResult = Result<Measured, Failure>;
 /// A prober's answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// What it says.
     pub finding: Finding,
     /// Where the prober settled the site.
     pub origin: Option<String>,
@@ -60,11 +57,9 @@ pub enum Finding {
     },
     /// It measured another site at the same address, lately.
     Shared {
-        /// What was measured.
         measured: Measured,
         /// The other site's origin.
         from: String,
-        /// How long ago.
         age: Duration,
     },
     /// It was not the order's turn at the address it was led to, or there was no turn yet.
@@ -82,7 +77,6 @@ impl From<MeasurementResult> for Report {
 pub enum Recorded {
     /// A site; when the report settled its origin at another site's, that one.
     Site(SiteId),
-    /// The beacon of an agent.
     Beacon(AgentId),
     /// No open order of this agent: late, repeated or somebody else's. Nothing changed.
     Unknown,
@@ -91,11 +85,8 @@ pub enum Recorded {
 /// One agent's measurement of another's beacon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeshMeasurement {
-    /// Who measured.
     pub prober: AgentId,
-    /// Whose beacon.
     pub target: AgentId,
-    /// The round trip.
     pub rtt: Rtt,
 }
 
@@ -104,7 +95,6 @@ pub struct MeshMeasurement {
 pub struct Coverage {
     /// Measured, or tried in vain.
     pub measured: u64,
-    /// To be measured.
     pub pairs: u64,
 }
 

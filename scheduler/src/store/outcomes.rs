@@ -23,17 +23,13 @@ mod ending;
 /// What an agent reports.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The task.
     pub task: TaskId,
     /// The token of the grant.
     pub token: LeaseToken,
-    /// How it ended.
     pub ending: Ending,
-    /// Pages fetched.
     pub pages: u32,
     /// Body bytes received.
     pub bytes: u64,
-    /// Requests that failed.
     pub errors: u32,
     /// By the agent's clock.
     pub started_at: DateTime<Utc>,
@@ -54,7 +50,6 @@ pub struct Report {
 pub enum Answer {
     /// Recorded.
     Accepted {
-        /// The task's.
         site: SiteId,
         /// Whether its lease was active until now: a slot of the agent has become free.
         freed: bool,

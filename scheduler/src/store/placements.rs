@@ -14,9 +14,7 @@ use super::types::whole;
 /// A site's placement, and how many measurements it rests on.
 #[derive(Debug, Clone)]
 pub struct Located {
-    /// The site.
     pub site: SiteId,
-    /// Where it lies.
     pub placement: Placement,
 }
 
@@ -83,7 +81,6 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
 /// A site that lies in an older embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated {
-    /// The site.
     pub site: SiteId,
     /// Whether a task of it needs the placement.
     pub open: bool,

@@ -18,11 +18,8 @@ use super::types::Interval;
 /// One open quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantine {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
-    /// By which evidence.
     pub evidence: Kind,
     /// Why, for people.
     pub reason: String,

@@ -18,13 +18,10 @@ pub const MESH_RETRY: Duration = Duration::from_secs(60);
 /// From one agent to the beacon of another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// Who measures.
     pub prober: String,
-    /// Whose beacon.
     pub target: String,
     /// Where that is; `None` where it runs none.
     pub beacon_url: Option<String>,
-    /// How it stands.
     pub standing: Standing,
     /// The newest round trip, and when it was taken.
     pub reached: Option<(Rtt, DateTime<Utc>)>,
@@ -34,7 +31,6 @@ pub struct Way {
     pub next_at: Option<DateTime<Utc>>,
 }
 
-/// How a way stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// The newest measurement failed.
@@ -164,7 +160,6 @@ pub struct Trouble {
     pub prober: String,
     /// whom it did not reach,
     pub target: String,
-    /// and why.
     pub failure: Failure,
 }
 

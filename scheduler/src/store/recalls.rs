@@ -22,17 +22,11 @@ const PROMISE: Duration = Duration::from_secs(90);
 /// A crawl under way whose tasks are planned together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnderWay {
-    /// The task.
     pub task: TaskId,
-    /// The token of its lease.
     pub token: LeaseToken,
-    /// Its site.
     pub site: SiteId,
-    /// Its batch.
     pub batch: BatchId,
-    /// Who has it.
     pub agent: AgentId,
-    /// Since when.
     pub took: Duration,
     /// How long it was predicted to take; `None` where nobody asked.
     pub takes: Option<Duration>,
@@ -158,9 +152,7 @@ pub async fn ask(
 /// A recall, as its agent is told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// The task.
     pub task: TaskId,
-    /// The token of the lease.
     pub token: LeaseToken,
     /// Who would end it sooner.
     pub to: String,
@@ -222,9 +214,7 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
 pub struct Recalled {
     /// The token of the lease that was asked for.
     pub token: LeaseToken,
-    /// The agent.
     pub from: AgentId,
-    /// Its name.
     pub name: String,
     /// How long it would have gone on there.
     pub here: Duration,

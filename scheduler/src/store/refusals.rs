@@ -48,13 +48,10 @@ words!(
 /// How often an agent was refused for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
-    /// The refusal's name.
     pub kind: Refusal,
-    /// How often.
     pub times: u64,
     /// The first time.
     pub first_at: DateTime<Utc>,
-    /// The last time.
     pub last_at: DateTime<Utc>,
     /// The last one, for people.
     pub detail: String,

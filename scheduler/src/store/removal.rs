@@ -20,15 +20,8 @@ pub const STEP: i64 = 1_000;
 /// Why a batch is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// Sites of it have not ended.
     #[error("batch {batch} has {open} {} not ended: wait for them (`landfall batches wait {batch}`), or give --cancel", had(*.open))]
-    Open {
-        /// The batch.
-        batch: String,
-        /// How many.
-        open: u64,
-    },
-    /// The store failed.
+    Open { batch: String, open: u64 },
     #[error("remove a batch")]
     Store(#[from] Error),
 }

@@ -23,7 +23,6 @@ mod fleet;
 /// Which tasks of a batch are asked for: their newest rounds, and of those all that meet each of these.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// The batch.
     pub batch: BatchId,
     /// In one of these states; of none: in any.
     pub states: Vec<TaskState>,
@@ -48,7 +47,6 @@ impl Wanted {
 /// One task and what became of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentRow {
-    /// The task.
     pub task: TaskId,
     /// Where it stands among the batch's.
     pub key: Key,
@@ -58,9 +56,7 @@ pub struct AssignmentRow {
     pub site: String,
     /// Where it was settled.
     pub origin: Option<String>,
-    /// The state's name.
     pub state: TaskState,
-    /// Since when.
     pub state_since: DateTime<Utc>,
     /// Why it failed or was cancelled.
     pub reason: Option<String>,
@@ -89,11 +85,8 @@ pub struct AssignmentRow {
 /// The newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
-    /// The agent.
     pub agent: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
     /// The strategy that chose.
     pub strategy: Strategy,
@@ -112,11 +105,8 @@ pub struct Choice {
 pub struct Outcome {
     /// complete, truncated, blocked or unreachable.
     pub kind: OutcomeKind,
-    /// Pages fetched.
     pub pages: u32,
-    /// Bytes fetched.
     pub bytes: u64,
-    /// Requests that failed.
     pub errors: u32,
     /// When it began, by the agent's clock.
     pub started_at: DateTime<Utc>,

@@ -19,11 +19,9 @@ const LEAP: i64 = 1_000_000_000_000;
 /// What a restore did, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
-    /// When.
     pub at: DateTime<Utc>,
     /// When the backup was made.
     pub backed_up_at: DateTime<Utc>,
-    /// By which version.
     pub backup_version: String,
     /// Sessions that it ended.
     pub sessions: u64,
@@ -34,7 +32,6 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// In one sentence.
     pub fn sentence(&self) -> String {
         format!(
             "restored from the backup of {} (landfall {}): {} sessions and {} leases of then are ended, {} enrolment tokens void",

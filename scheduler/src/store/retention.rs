@@ -38,7 +38,6 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Rounds,
         Self::Moves,

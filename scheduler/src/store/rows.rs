@@ -18,7 +18,6 @@ use super::Error;
 
 /// A statement that reads rows.
 pub(super) trait Rows<O>: Sized {
-    /// All rows.
     async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error>;
     /// The row of a statement that always has one.
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;

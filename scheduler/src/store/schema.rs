@@ -12,7 +12,6 @@ use super::{Error, MIGRATOR};
 /// What stands in the way of the schema.
 #[derive(Debug, thiserror::Error)]
 pub enum Obstacle {
-    /// The role may not create anything.
     #[error(
         "the role {role} may not create tables in the schema {schema} of the database {database}: let the database's owner run \
          `grant usage, create on schema {schema} to {role}`"
@@ -22,10 +21,8 @@ pub enum Obstacle {
         role: String,
         /// The schema, so too.
         schema: String,
-        /// The database.
         database: String,
     },
-    /// The tables are another role's.
     #[error(
         "the role {role} may not change the tables of the database {database} ({said}): connect as the role that owns them, or \
          give them away with `reassign owned by OWNER to {role}`"
@@ -33,17 +30,13 @@ pub enum Obstacle {
     NotOwner {
         /// The role, as SQL quotes it.
         role: String,
-        /// The database.
         database: String,
-        /// What Postgres said.
         said: String,
     },
-    /// The database belongs to something else.
     #[error(
         "the database {database} holds the tables of another program ({said}): give landfall a database of its own (`createdb`)"
     )]
     Foreign {
-        /// The database.
         database: String,
         /// How that was noticed.
         said: String,
@@ -55,7 +48,6 @@ pub enum Obstacle {
          another --data-dir"
     )]
     OtherBuild {
-        /// The database.
         database: String,
         /// The first migration that differs.
         version: i64,
@@ -74,10 +66,8 @@ pub enum Obstacle {
     Unfit {
         /// The migration.
         version: i64,
-        /// What Postgres said.
         said: String,
     },
-    /// Nothing may be written.
     #[error("the database {0} can only be read: name the primary server, a standby takes no scheduler")]
     ReadOnly(String),
     /// Something that no operator causes.

@@ -21,15 +21,12 @@ mod active;
 /// What an agent says of itself when it connects.
 #[derive(Debug, Clone)]
 pub struct Registration {
-    /// The city.
     pub city: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// ISO 3166-1 alpha-2, or empty.
     pub country: String,
     /// Sites crawled at once.
     pub capacity: u32,
-    /// The agent's version.
     pub version: String,
     /// Where its beacon is reached, when it runs one.
     pub beacon_url: Option<String>,
@@ -46,7 +43,6 @@ pub struct Registration {
 /// A session just opened.
 #[derive(Debug, Clone)]
 pub struct Opened {
-    /// The session.
     pub session: SessionId,
     /// Its number among the agent's.
     pub incarnation: Incarnation,
@@ -55,7 +51,6 @@ pub struct Opened {
 }
 
 words!(
-    /// Why a session ended.
     EndCause {
         /// It was not renewed in time: its agent was lost.
         Expired = "expired",
@@ -116,7 +111,6 @@ pub enum OpenError {
         /// How often is too often.
         most: u32,
     },
-    /// The store failed.
     #[error("open a session")]
     Store(#[from] Error),
 }
@@ -210,19 +204,15 @@ async fn end_of_former(
 /// An agent's newest session, as it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// The session.
     pub session: SessionId,
     /// Its number among the agent's.
     pub incarnation: Incarnation,
     /// active, expired or closed.
     pub state: SessionState,
-    /// When it was opened.
     pub opened_at: DateTime<Utc>,
-    /// The last heartbeat.
     pub renewed_at: DateTime<Utc>,
     /// After which it may expire.
     pub expires_at: DateTime<Utc>,
-    /// Why it ended.
     pub end_cause: Option<EndCause>,
 }
 

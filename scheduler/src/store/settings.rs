@@ -16,7 +16,6 @@ pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Erro
     sqlx::query_scalar!("select contact_url from settings").one(conn).await
 }
 
-/// Sets the contact URL.
 pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Result<(), Error> {
     sqlx::query!("update settings set contact_url = $1", contact_url).execute(conn).await?;
     Ok(())
@@ -52,9 +51,7 @@ pub struct OperatorTokens {
 /// An operator's token that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerToken {
-    /// Its hash.
     pub hash: SecretHash,
-    /// When it was replaced.
     pub replaced_at: DateTime<Utc>,
     /// Whether it is accepted still.
     pub good: bool,
@@ -67,7 +64,6 @@ impl OperatorTokens {
     }
 }
 
-/// The operator's tokens.
 pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, Error> {
     let row = sqlx::query!(
         r#"

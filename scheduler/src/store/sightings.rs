@@ -17,7 +17,6 @@ use super::sites::Site;
 /// Where a prober sees a site, as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
-    /// The prober's name.
     pub prober: String,
     /// The address that the site's name led it to.
     pub address: String,

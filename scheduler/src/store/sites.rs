@@ -20,12 +20,9 @@ use super::{Error, waits};
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;
 
-/// One site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
-    /// The identifier.
     pub id: SiteId,
-    /// As submitted, canonical.
     pub name: String,
     /// Where it was settled.
     pub origin: Option<String>,
@@ -36,19 +33,14 @@ pub struct Site {
 /// What one prober found of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteMeasurement {
-    /// The prober's name.
     pub prober: String,
     /// The statistical weighted mean, the smallest sample, the median: none when nothing answered.
     pub rtt: Option<Rtt>,
-    /// The smallest sample.
     pub min: Option<Rtt>,
-    /// The median sample.
     pub median: Option<Rtt>,
     /// The spread of the samples.
     pub spread: Option<Micros>,
-    /// Samples answered.
     pub answered: u32,
-    /// Samples lost.
     pub lost: u32,
     /// The address that was connected.
     pub address: Option<String>,
@@ -58,7 +50,6 @@ pub struct SiteMeasurement {
     pub shared_from: Option<String>,
     /// Requests the prober has sent to the site, over all its measurements.
     pub requests: u64,
-    /// When.
     pub measured_at: DateTime<Utc>,
     /// Whether it was asked for to confirm the site's distance.
     pub confirming: bool,
@@ -67,7 +58,6 @@ pub struct SiteMeasurement {
 /// A site's place in an embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SitePlacement {
-    /// The embedding.
     pub epoch: EmbeddingEpoch,
     /// Milliseconds a dimension.
     pub coordinate: Vec<f64>,
@@ -78,11 +68,9 @@ pub struct SitePlacement {
 /// One task of a site and its newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SiteTask {
-    /// The batch's name.
     pub batch: String,
     /// The round, from 1.
     pub round: u32,
-    /// The state's name.
     pub state: TaskState,
     /// Why it failed or was cancelled.
     pub reason: Option<String>,
@@ -90,7 +78,6 @@ pub struct SiteTask {
     pub message: Option<String>,
     /// What it waits for, where it has no agent.
     pub waits: Option<Wait>,
-    /// The agent chosen.
     pub agent: Option<String>,
     /// The strategy that chose.
     pub strategy: Option<Strategy>,
@@ -98,7 +85,6 @@ pub struct SiteTask {
     pub why: Why,
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
-    /// The outcome.
     pub outcome: Option<Outcome>,
     /// How far the crawl under way has come, as far as another agent would know.
     pub progress: Option<Progress>,
@@ -109,9 +95,7 @@ pub struct SiteTask {
 /// How a crawl ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its kind.
     pub kind: OutcomeKind,
-    /// Pages fetched.
     pub pages: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -124,7 +108,6 @@ pub struct Outcome {
 /// How far a crawl has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
-    /// Pages fetched.
     pub pages: u32,
     /// Bytes of the state that another agent would go on from.
     pub state_bytes: u64,
@@ -139,7 +122,6 @@ pub struct Progress {
 /// One agent that was considered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The agent's name.
     pub agent: String,
     /// The predicted round trip.
     pub predicted: Option<Rtt>,

@@ -11,7 +11,6 @@ use super::Error;
 pub struct Snapshot {
     /// How `pg_dump` is told of it.
     pub name: String,
-    /// When it is.
     pub at: DateTime<Utc>,
     /// The newest migration.
     pub schema: i64,

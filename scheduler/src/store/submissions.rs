@@ -65,27 +65,17 @@ pub enum SubmitError {
     /// No request may leave without a contact URL, so nothing could be crawled.
     #[error("no contact URL is set: run `landfall contact set URL`")]
     NoContactUrl,
-    /// The batch has another strategy.
     #[error(
         "batch {batch} has the strategy {has}, {asked} was asked for: choose another batch or leave the strategy out"
     )]
-    OtherStrategy {
-        /// The batch.
-        batch: String,
-        /// Its strategy.
-        has: Strategy,
-        /// The strategy asked for.
-        asked: Strategy,
-    },
+    OtherStrategy { batch: String, has: Strategy, asked: Strategy },
     /// The batch has another policy, or other constraints.
     #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
     Differs {
-        /// The batch.
         batch: String,
         /// What it has, and what was asked for.
         differences: Vec<Difference>,
     },
-    /// Somebody removes the batch.
     #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
     BeingRemoved(String),
     /// A field of the policy does not agree with another.
@@ -94,12 +84,10 @@ pub enum SubmitError {
     /// The key belongs to a submission to another batch.
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
     KeyOfOtherBatch {
-        /// The key.
         key: String,
         /// The batch it was used for.
         batch: String,
     },
-    /// The store failed.
     #[error("store a submission")]
     Store(#[from] Error),
 }

@@ -16,9 +16,7 @@ use super::types::Interval;
 /// A site whose measuring tasks have heard from every prober there is.
 #[derive(Debug, Clone)]
 pub struct Heard {
-    /// The site.
     pub site: SiteId,
-    /// What was measured, by whom.
     pub measured: Vec<(AgentId, Rtt)>,
     /// The newest failure.
     pub failure: Option<String>,

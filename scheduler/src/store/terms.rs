@@ -32,7 +32,6 @@ words!(
 /// A term just taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
-    /// Its number.
     pub number: TermNumber,
     /// Sessions that were given more time, since nobody may have renewed or reaped them meanwhile.
     pub extended: u64,

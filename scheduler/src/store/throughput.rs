@@ -27,7 +27,6 @@ const MOST_TOLD: i64 = 1000;
 /// Which tasks are reported on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// Of this batch.
     pub batch: BatchId,
     /// Of this round; `None`: each site's newest.
     pub round: Option<u32>,
@@ -78,7 +77,6 @@ pub struct Part {
 /// All crawls that have ended, and the same by agent and by strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
-    /// All of them.
     pub all: Part,
     /// When the first began and the last ended; `None` where there is none.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
@@ -91,11 +89,8 @@ pub struct Crawls {
 /// An agent, as a report names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
-    /// The name.
     pub name: String,
-    /// The city.
     pub city: String,
-    /// The carrier.
     pub carrier: String,
 }
 
@@ -281,7 +276,6 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
 pub struct Grown {
     /// Where its tasks stand.
     pub standing: Standing,
-    /// What has ended.
     pub crawls: Crawls,
     /// What crawls came to of late.
     pub recent: Recent,

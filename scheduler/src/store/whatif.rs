@@ -20,28 +20,20 @@ pub const MOST_SITES: u64 = 10_000_000;
 /// An embedding in which sites lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
-    /// The embedding.
     pub epoch: EmbeddingEpoch,
     /// Its dimensions, the height not counted.
     pub dimensions: usize,
-    /// Sites in it.
     pub sites: u64,
-    /// Sites in others.
     pub elsewhere: u64,
 }
 
 /// An agent that was not removed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Enrolled {
-    /// The agent.
     pub agent: AgentId,
-    /// Its name.
     pub name: String,
-    /// Its city.
     pub city: String,
-    /// Its carrier.
     pub carrier: String,
-    /// Its slots.
     pub slots: u32,
     /// Whether it takes no more work, because an operator said so.
     pub draining: bool,

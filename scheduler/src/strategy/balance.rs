@@ -38,7 +38,6 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 /// Who may have a task that waits elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taker {
-    /// The agent.
     pub agent: AgentId,
     /// It came after the choice, and is clearly nearer than the agent that was chosen.
     pub nearer: bool,
@@ -47,20 +46,15 @@ pub struct Taker {
 /// A task that is assigned and not begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {
-    /// Where it waits.
     pub at: AgentId,
     /// Who else may have it, best first.
     pub takers: Vec<Taker>,
 }
 
-/// One move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Which of the queued.
     pub queued: usize,
-    /// Where it goes.
     pub to: AgentId,
-    /// What it gains.
     pub gain: Gain,
 }
 

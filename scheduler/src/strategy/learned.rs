@@ -57,9 +57,7 @@ impl From<IpAddr> for Network {
 /// What one crawl says of the map.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lesson {
-    /// Who crawled.
     pub agent: AgentId,
-    /// What.
     pub site: SiteId,
     /// The site's network, where its address is known.
     pub network: Option<Network>,
@@ -147,7 +145,6 @@ impl Lessons {
 /// A crawl of one site: who, what round trip it saw, and how much it counts ([`weight`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawled {
-    /// Who crawled.
     pub agent: AgentId,
     /// The median round trip over its pages.
     pub rtt: Rtt,

@@ -13,9 +13,7 @@ use super::{Candidate, Choice};
 /// A choice as it was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Former {
-    /// Who was chosen.
     pub agent: AgentId,
-    /// By which strategy.
     pub strategy: Strategy,
     /// Why that was not the batch's own; `None` where it was.
     pub fallback: Option<Fallback>,
@@ -26,7 +24,6 @@ pub struct Former {
 /// A candidate as it was recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
-    /// The agent.
     pub agent: AgentId,
     /// Its predicted round trip.
     pub predicted: Option<Rtt>,

@@ -40,11 +40,9 @@ pub struct UnderWay {
     pub most_pages: u32,
     /// All of its site; what is usual where its size is not known.
     pub work: Work,
-    /// Whether it is.
     pub sized: bool,
     /// Pages it had fetched, and how long it had taken for them, when its agent told last; `None` where that is not known.
     pub fetched: Option<(u32, Duration)>,
-    /// Who has it.
     pub here: Candidate,
     /// Who might have it: never an agent that its batch excludes, or that the site crashed.
     pub elsewhere: Vec<Candidate>,
@@ -55,7 +53,6 @@ pub struct UnderWay {
 pub struct Move {
     /// Which crawl, by index.
     pub crawl: usize,
-    /// Where it goes.
     pub to: AgentId,
     /// How long it would go on where it is.
     pub here: Duration,

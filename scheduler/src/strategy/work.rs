@@ -30,9 +30,7 @@ const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 /// How much there is to crawl, and how fast it may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Pages.
     pub pages: u32,
-    /// Bytes of all of them.
     pub bytes: u64,
     /// Time between two requests.
     pub interval: Duration,
@@ -67,7 +65,6 @@ impl Default for Speed {
 /// What one crawl took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawl {
-    /// What was crawled.
     pub work: Work,
     /// The median round trip it saw.
     pub rtt: Rtt,

@@ -16,7 +16,6 @@ use crate::store::{constraints, unmet};
 /// Who may crawl for whom.
 #[derive(Debug)]
 pub(super) struct Admission {
-    /// The constraints of those batches that have some.
     constraints: HashMap<BatchId, Constraints>,
     /// The agents that are enrolled, be they away.
     fleet: BTreeMap<AgentId, Traits>,

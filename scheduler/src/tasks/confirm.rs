@@ -32,14 +32,12 @@ const SITES_PER_PASS: i64 = 500;
 /// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
 const OPEN_AT_ONCE: i64 = 1024;
 
-/// The task that confirms.
 #[derive(Debug)]
 pub struct Confirm {
     scheduler: OnDuty,
 }
 
 impl Confirm {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }

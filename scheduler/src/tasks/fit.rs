@@ -43,7 +43,6 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
     }
@@ -172,7 +171,6 @@ impl Fit {
     }
 }
 
-/// A fit that is due.
 struct Due {
     reason: String,
     epoch: EmbeddingEpoch,

@@ -17,7 +17,6 @@ pub struct Landmarks {
 }
 
 impl Landmarks {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }

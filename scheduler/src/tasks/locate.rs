@@ -20,7 +20,6 @@ use super::duty::OnDuty;
 use super::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use super::judge::Judge;
 
-/// Sites located in one pass.
 const SITES_PER_PASS: i64 = 500;
 /// How long a site waits for an embedding that is expected: several meshes' worth of measuring.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -36,7 +35,6 @@ pub struct Locate {
 type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 
 impl Locate {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler, judge: Judge::new() }
     }

@@ -33,7 +33,6 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }

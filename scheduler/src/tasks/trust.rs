@@ -52,7 +52,6 @@ pub(super) struct Review {
 }
 
 impl Trust {
-    /// A task of this scheduler.
     pub const fn new(scheduler: OnDuty) -> Self {
         Self { scheduler }
     }

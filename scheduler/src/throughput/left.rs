@@ -15,11 +15,9 @@ const FEWEST_AT_ONCE: f64 = 1e-6;
 /// Crawls under way at an agent that stands still.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stalled {
-    /// The agent's name.
     pub agent: String,
     /// Why it stands still.
     pub why: Standstill,
-    /// How many crawls.
     pub sites: u64,
 }
 

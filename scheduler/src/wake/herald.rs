@@ -48,7 +48,6 @@ struct Waiting {
     news: News,
 }
 
-/// Whom to wake.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct News {
     tasks: BTreeSet<Task>,

@@ -12,9 +12,7 @@ pub const MOST_AGENTS: usize = 20;
 /// A site's work, and who may do it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Work {
-    /// Bytes.
     pub bytes: u64,
-    /// Agents, by index.
     pub candidates: Vec<usize>,
 }
 

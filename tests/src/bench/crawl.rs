@@ -21,7 +21,6 @@ pub mod site;
 
 /// About 4 KiB a page and 20 links, each on average met twenty times: what an ordinary site looks like to a crawler.
 pub(super) const PLAN: Plan = Plan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
-/// Runs of each.
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;

@@ -115,7 +115,6 @@ impl<'a> World<'a> {
         Ok(Self { draw, landmarks, map, addresses: spread(seed)? })
     }
 
-    /// The node at an address.
     fn node(&self, address: usize) -> usize {
         address % self.draw.sites()
     }

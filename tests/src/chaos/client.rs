@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 
 use crate::cluster::Cluster;
 
-/// The batch.
 pub const BATCH: &str = "chaos";
 /// The rest between two attempts to submit a list.
 const REST: Duration = Duration::from_millis(300);
@@ -27,7 +26,6 @@ pub struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// The sites.
     pub fn sites(&self) -> Vec<String> {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

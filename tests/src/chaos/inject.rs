@@ -50,11 +50,9 @@ pub struct Tools {
 /// A fault that was injected.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
-    /// What.
     pub fault: Fault,
     /// The agent or scheduler it befell.
     pub target: usize,
-    /// When it began.
     pub from: Instant,
     /// When it ended; none yet.
     pub to: Option<Instant>,
@@ -72,7 +70,6 @@ struct OnWire {
     late_by: Duration,
 }
 
-/// The injector.
 #[derive(Debug)]
 pub struct Injector {
     start: Instant,
@@ -144,7 +141,6 @@ impl Injector {
         }
     }
 
-    /// The proxies.
     pub fn proxies(&self) -> &[Vec<StreamProxy>] {
         &self.tools.proxies
     }

@@ -35,7 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What happens to messages of one way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Way {
-    /// Nothing is delivered.
     pub held: bool,
     /// Each message is this late.
     pub delay: Duration,
@@ -46,9 +45,7 @@ pub struct Way {
 /// What happens to the messages of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// From the agent.
     pub up: Way,
-    /// To the agent.
     pub down: Way,
 }
 
@@ -57,9 +54,7 @@ pub struct Rules {
 pub struct Told {
     /// When the proxy read it.
     pub at: Instant,
-    /// The task.
     pub task: i64,
-    /// The token.
     pub token: i64,
     /// Whether it was the acknowledgement that an outcome is recorded; else a lease was granted.
     pub accepted: bool,

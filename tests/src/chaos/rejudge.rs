@@ -16,7 +16,6 @@ const KEPT_OFFENDING: usize = 2;
 /// Tasks that do not offend that are kept, to compare with.
 const KEPT_OTHERS: usize = 3;
 
-/// What is judged.
 #[derive(Debug, Clone, Args)]
 pub struct JudgeArgs {
     /// The record, as `lab chaos --record` writes it

@@ -11,22 +11,17 @@ use crate::judge::{Offence, Rule};
 /// The figures of a run; the names are those of the JSON object.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    /// Draws the faults.
     pub seed: u64,
     /// Sites whose submission was acknowledged.
     pub sites: usize,
-    /// Faults injected.
     pub faults: usize,
     /// The same by kind.
     pub by_fault: BTreeMap<String, usize>,
-    /// Offences by rule.
     #[serde(flatten)]
     pub offences: BTreeMap<&'static str, usize>,
     /// Tasks that ended otherwise than done, by the beginning of their reason.
     pub failed: BTreeMap<String, usize>,
-    /// Leases granted.
     pub grants: usize,
-    /// Sessions that expired.
     pub sessions_expired: usize,
     /// How long the run took, in seconds.
     pub took_s: f64,
@@ -34,7 +29,6 @@ pub struct Summary {
     pub recovery_s: RecoverySeconds,
 }
 
-/// Seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct RecoverySeconds {
     /// From an agent's kill to the next grant of a task it held.

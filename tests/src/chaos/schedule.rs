@@ -57,7 +57,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
     pub const ALL: [Self; 20] = [
         Self::AgentKill,
         Self::AgentStop,
@@ -141,9 +140,7 @@ impl Kind {
 /// One fault to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// Its number.
     pub number: usize,
-    /// What.
     pub kind: Kind,
     /// Whom, modulo those it can befall.
     pub target: usize,
@@ -156,9 +153,7 @@ pub struct Fault {
 /// What a schedule is drawn from.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Draws it.
     pub seed: u64,
-    /// How many faults.
     pub faults: usize,
     /// The mean time between the beginnings of two.
     pub interval: Duration,

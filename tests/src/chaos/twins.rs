@@ -16,7 +16,6 @@ pub struct Twins {
 }
 
 impl Twins {
-    /// Twins have their folders here.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, running: BTreeMap::new() }
     }

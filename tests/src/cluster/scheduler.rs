@@ -20,9 +20,7 @@ const TOKEN_FILE: &str = "operator-token";
 /// How a scheduler is started.
 #[derive(Debug, Clone)]
 pub struct SchedulerOptions {
-    /// The binary.
     pub binary: PathBuf,
-    /// Its data directory.
     pub data_dir: PathBuf,
     /// Its configuration.
     pub config: PathBuf,
@@ -32,7 +30,6 @@ pub struct SchedulerOptions {
     pub logs: PathBuf,
 }
 
-/// A scheduler.
 #[derive(Debug)]
 pub struct SchedulerNode {
     options: SchedulerOptions,
@@ -70,7 +67,6 @@ impl SchedulerNode {
         self.process.pid()
     }
 
-    /// Its process.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

@@ -21,7 +21,6 @@ pub struct History {
     pub healed_us: i64,
     /// When the run was over.
     pub ended_us: i64,
-    /// The agents' names.
     pub agents: BTreeMap<i64, String>,
     /// The sites whose submission was acknowledged.
     pub acknowledged: Vec<String>,
@@ -39,14 +38,10 @@ pub struct History {
     pub faults: Vec<Injected>,
 }
 
-/// A task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Its identifier.
     pub id: i64,
-    /// Its site.
     pub site: String,
-    /// The state.
     pub state: String,
     /// Why it is in that state; empty when nothing is said.
     pub reason: String,
@@ -57,7 +52,6 @@ pub struct Task {
 /// An outcome that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The task.
     pub task: i64,
     /// The token it came with.
     pub token: i64,
@@ -71,31 +65,23 @@ pub struct Event {
     pub id: i64,
     /// The transaction that wrote it.
     pub xact: i64,
-    /// When.
     pub at_us: i64,
     /// task, lease, session, agent or term.
     pub noun: String,
-    /// What happened.
     pub what: String,
-    /// The task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<i64>,
-    /// The lease's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<i64>,
-    /// The agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<i64>,
-    /// The session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<i64>,
-    /// The session's incarnation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
     /// The duty and the number of the term it was written under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub term: Option<String>,
-    /// Why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
@@ -110,13 +96,9 @@ impl Event {
 /// What a scheduler told an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// When.
     pub at_us: i64,
-    /// Whom.
     pub agent: i64,
-    /// The task.
     pub task: i64,
-    /// The token.
     pub token: i64,
     /// That an outcome is recorded; else that a lease is granted.
     pub accepted: bool,
@@ -125,22 +107,17 @@ pub struct Told {
 /// A request of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// When it arrived.
     pub at_us: i64,
-    /// Where.
     pub site: String,
-    /// Whose it was.
     pub agent: i64,
 }
 
 /// A fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Injected {
-    /// Its kind.
     pub kind: String,
     /// The agent it befell; none when it befell everybody.
     pub agent: Option<i64>,
-    /// When it began.
     pub from_us: i64,
     /// When it was over.
     pub to_us: i64,

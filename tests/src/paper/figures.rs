@@ -19,9 +19,7 @@ const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), 
 /// A strategy on a layout, over its unthrottled cells.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
-    /// The median.
     pub(super) mb_per_min: f64,
-    /// The median.
     pub(super) makespan_s: f64,
 }
 
@@ -53,7 +51,6 @@ pub(super) fn figure2(played: &[Played]) -> Figure2 {
 pub(super) struct SingleSites {
     /// For each strategy the rate of every site of every seed, megabytes a minute, in the order of the sites.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
-    /// Quantiles of those.
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
     /// Quantiles of Top-3's rate over random's, site by site.
     pub(super) ratio: BTreeMap<&'static str, f64>,

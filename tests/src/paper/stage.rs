@@ -34,7 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 pub struct Came {
     /// From the first lease to the last outcome.
     pub makespan_s: f64,
-    /// How it grew.
     pub growth: Growth,
     /// For each site its bytes, and how long its crawl took.
     pub sites: Vec<(i64, f64)>,

@@ -37,19 +37,15 @@ const TABLE_2: [(usize, usize, f64, f64); 4] = [
 /// One row of a table, on one layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Accuracy {
-    /// The layout.
     pub(super) layout: String,
     /// Dimensions of the map.
     pub(super) dims: usize,
-    /// Landmarks.
     pub(super) landmarks: usize,
     /// Without the worst 30 %; null where nothing was estimated.
     pub(super) without_worst_30: Option<f64>,
     /// Without the worst 20 %.
     pub(super) without_worst_20: Option<f64>,
-    /// The paper's.
     pub(super) paper_without_worst_30: f64,
-    /// The paper's.
     pub(super) paper_without_worst_20: f64,
 }
 

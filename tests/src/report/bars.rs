@@ -17,7 +17,6 @@ const MAX_CARRIERS: usize = 8;
 
 struct Bar<'a> {
     agent: &'a str,
-    /// Sites by carrier.
     parts: Vec<usize>,
     megabytes: f64,
     mean_ms: Option<f64>,

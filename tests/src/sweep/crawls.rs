@@ -37,13 +37,11 @@ const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// What is simulated.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
-    /// The emulated world.
     pub scenario: &'a Scenario,
     /// What the scheduler knows of it.
     pub survey: &'a Survey,
     /// What a crawl of each site asks for.
     pub requests: &'a [Vec<Asked>],
-    /// Who is chosen.
     pub strategy: Strategy,
     /// Sites an agent crawls at once.
     pub slots: u32,
@@ -64,7 +62,6 @@ pub struct Ended {
     pub arrived: Vec<Arrived>,
     /// From the first lease to the last outcome.
     pub makespan: Duration,
-    /// Requests sent.
     pub requests: usize,
     /// For each site, bytes and how long its crawl took, at all agents that had it.
     pub sites: Vec<(usize, Duration)>,
@@ -74,7 +71,6 @@ pub struct Ended {
     pub per_agent: Vec<usize>,
     /// How long each agent's crawls took, added up.
     pub busy: Vec<Duration>,
-    /// What it taught.
     pub taught: Taught,
 }
 

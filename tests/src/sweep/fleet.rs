@@ -40,7 +40,6 @@ struct Holder {
     took: VecDeque<Duration>,
     /// What its newest crawls told.
     told: VecDeque<Told>,
-    /// What it crawls.
     crawls: BTreeSet<usize>,
 }
 

@@ -22,7 +22,6 @@ const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 /// One cell, and what it came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Which.
     #[serde(flatten)]
     pub cell: Cell,
     /// Megabytes a minute, as the settings define it.
@@ -42,11 +41,8 @@ pub struct Row {
 /// A strategy in a cell, over seeds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
-    /// Its name.
     pub strategy: String,
-    /// The median.
     pub mb_per_min: f64,
-    /// The median.
     pub makespan_s: f64,
     /// The median, where it is known.
     pub busy_variation: Option<f64>,
@@ -55,11 +51,8 @@ pub struct Standing {
 /// A cell of one layout, over seeds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// The layout.
     pub layout: String,
-    /// Where it stands.
     pub point: Point,
-    /// The strategies.
     pub standings: Vec<Standing>,
 }
 

@@ -60,7 +60,6 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, came_to)| came_to)
     }
 
-    /// Keeps what a cell came to.
     pub fn keep(&mut self, cell: Cell, came_to: T) -> anyhow::Result<()> {
         let line = Line { key: self.key.clone(), cell, came_to };
         let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;

@@ -22,7 +22,6 @@ pub struct Measured {
     pub landmarks: Vec<usize>,
     /// The epoch of the map, which is what it is fitted with; `None` where so many landmarks are doubted that no map is trusted.
     pub epoch: Option<u64>,
-    /// From whom to whom.
     pub mesh: Vec<(usize, usize, f64)>,
     /// For each site, from whom.
     pub sites: Vec<Vec<(usize, f64)>>,
@@ -96,7 +95,6 @@ impl Measured {
         mesh(&self.mesh)
     }
 
-    /// The landmarks.
     pub fn landmarks(&self) -> Vec<AgentId> {
         self.landmarks.iter().map(|&landmark| agent_id(landmark)).collect()
     }

@@ -25,7 +25,6 @@ pub struct Settings {
     pub growth_share: f64,
     /// What draws sites, and a matrix's agents.
     pub seeds: Vec<u64>,
-    /// Names of strategies.
     pub strategies: Vec<String>,
     /// Agents of a cell.
     pub agents: usize,
@@ -132,7 +131,6 @@ pub struct Factors {
 pub struct Slots {
     /// Where a site's next request follows its last answer.
     pub unthrottled: NonZeroU32,
-    /// Where it waits.
     pub throttled: NonZeroU32,
 }
 
@@ -156,21 +154,16 @@ pub struct Web {
 /// One cell of the grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The layout's name.
     pub layout: String,
-    /// Where it stands.
     #[serde(flatten)]
     pub point: Point,
-    /// The strategy's name.
     pub strategy: String,
-    /// What draws it.
     pub seed: u64,
 }
 
 /// A layout that can be had here.
 #[derive(Debug, Clone)]
 pub struct Ground {
-    /// Its name.
     pub name: String,
     matrix: Option<(Matrix, usize)>,
 }

@@ -38,7 +38,6 @@ const SETTINGS: [(&str, &str); 6] = [
 /// Which addresses a namespace answers at.
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
-    /// This one.
     One(Ipv4Addr),
     /// Everything in these networks, each written as `address/bits`.
     All(Vec<String>),

@@ -103,7 +103,6 @@ impl Place {
     /// The network namespace the lab itself was started in.
     pub const HOST: Self = Self(None);
 
-    /// Inside a namespace.
     pub(super) fn inside(namespace: Namespace) -> Self {
         Self(Some(Arc::new(namespace)))
     }

@@ -26,7 +26,6 @@ const MAX_HELD: usize = 100_000;
 /// What became of the packets.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Handed over.
     pub carried: AtomicU64,
     /// Lost by the scenario's share.
     pub lost: AtomicU64,
@@ -96,7 +95,6 @@ pub(super) struct Arrival {
     pub(super) device: usize,
     /// When it should have.
     pub(super) due: Instant,
-    /// Itself.
     pub(super) packet: Vec<u8>,
 }
 

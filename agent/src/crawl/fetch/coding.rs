@@ -18,13 +18,10 @@ pub(in crate::crawl) enum DecodeError {
     /// It has several codings, one above the other.
     #[error("the body is encoded more than once: {0}")]
     Layers(String),
-    /// It is not what it says.
     #[error("the body is broken {0}")]
     Broken(Coding),
-    /// It ends before its end.
     #[error("the {0} body ends too early")]
     Cut(Coding),
-    /// Something follows its end.
     #[error("the {0} body is followed by something else")]
     Followed(Coding),
     /// A little of it becomes very much.

@@ -21,7 +21,6 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// Makes a crawl's connector wait once the crawl has had an answer.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
-    /// Whether it has.
     pub(super) answered: Arc<AtomicBool>,
 }
 

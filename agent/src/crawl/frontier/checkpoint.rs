@@ -44,7 +44,6 @@ const VERSION: u8 = 1;
 /// A crawl's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The state itself.
     pub bytes: Vec<u8>,
     /// Pages fetched so far.
     pub pages: u32,
@@ -83,7 +82,6 @@ pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoi
 pub(in crate::crawl) struct State(pub(super) Frame);
 
 impl State {
-    /// Reads a checkpoint.
     pub(in crate::crawl) fn read(bytes: &[u8]) -> Result<Self, BadCheckpoint> {
         let bad = |what: &str| BadCheckpoint(what.to_owned());
         let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;

@@ -37,7 +37,6 @@ pub(super) struct Queued {
 /// What a crawl has spent and seen in all, up to some visit.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(in crate::crawl) struct Spent {
-    /// Pages received whole.
     #[prost(uint32, tag = "1")]
     pub(in crate::crawl) pages: u32,
     /// Their bytes.
@@ -46,7 +45,6 @@ pub(in crate::crawl) struct Spent {
     /// Bytes of answers that are no pages.
     #[prost(uint64, tag = "3")]
     pub(in crate::crawl) unwanted_bytes: u64,
-    /// Requests that failed.
     #[prost(uint32, tag = "4")]
     pub(in crate::crawl) errors: u32,
     /// Time, in milliseconds.
@@ -124,10 +122,8 @@ pub(super) struct Log {
 /// Why a file cannot be gone on with.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::crawl) enum OpenError {
-    /// The file system refuses.
     #[error("use {0}")]
     Io(PathBuf, #[source] io::Error),
-    /// Another crawl writes to it.
     #[error("{0} is being written by another crawl")]
     Taken(PathBuf),
 }

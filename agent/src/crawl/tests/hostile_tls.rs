@@ -14,7 +14,6 @@ use tokio_rustls::server::TlsStream;
 use super::hostile::quick_in;
 use super::*;
 
-/// A context that trusts a certificate.
 fn trusting(certificate: &TestCertificate) -> Arc<Context> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &certificate.pem).unwrap();

@@ -11,7 +11,6 @@ use tokio::net::{TcpListener, TcpStream};
 /// One thing a server does with a request.
 #[derive(Clone)]
 pub(super) enum Act {
-    /// Says this.
     Say(Vec<u8>),
     /// Says this again and again, until nobody listens.
     Endless(Vec<u8>),

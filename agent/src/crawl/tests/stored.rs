@@ -24,7 +24,6 @@ fn lines(folder: &Path) -> Vec<Line> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The answers that are stored, with their lines.
 fn answers(folder: &Path) -> Vec<(Line, Record)> {
     let all: Vec<Record> = files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect();
     let answers = all.into_iter().filter(|record| record.field("WARC-Type") == Some("response"));

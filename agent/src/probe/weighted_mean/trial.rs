@@ -13,7 +13,6 @@ use rand_chacha::ChaCha8Rng;
 use super::{literal, mean, median, weighted_mean};
 use crate::probe::stopping::{self, is_stable};
 
-/// Samples of one trial.
 pub const SAMPLES: usize = 20;
 /// An estimate is good when it is off by no more than this share of the distance.
 pub const TOLERANCE: f64 = 0.02;
@@ -24,17 +23,13 @@ const HIT: f64 = 0.2;
 /// The share of trials in which each estimator came within [`TOLERANCE`], 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialTable {
-    /// How many trials.
     pub trials: u32,
     /// The statistical weighted mean as Landfall computes it.
     pub ours: f64,
     /// The rule as published.
     pub literal: f64,
-    /// The median.
     pub median: f64,
-    /// The smallest sample.
     pub minimum: f64,
-    /// The arithmetic mean.
     pub mean: f64,
 }
 

@@ -85,7 +85,6 @@ struct Problem<'a> {
     softening: f64,
     /// Beyond this an error counts linearly in the end.
     huber: f64,
-    /// Whether heights move.
     heights: bool,
 }
 

@@ -28,7 +28,6 @@ const FARTHER_SPREAD: f64 = 10.0;
 struct Limits {
     /// The log of a factor, and the least z.
     bias: (f64, f64),
-    /// The same.
     spread: (f64, f64),
     standing: Standing,
 }
@@ -89,7 +88,6 @@ impl Size {
     }
 }
 
-/// The sizes of those who are believed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Believed {
     /// Medians, and scaled MADs.

@@ -31,7 +31,6 @@ pub(in crate::grpc) fn release(release: v1::LeaseRelease) -> Released {
     Released { task, token, crash, pause }
 }
 
-/// What a crawl asks an address for.
 pub(in crate::grpc) fn claim(asked: &v1::AddressClaim, agent: AgentId, session: SessionId) -> Result<Claim, Status> {
     let (task, token) = lease_key(asked.task_id, asked.token);
     let address = asked.address.parse().map_err(|_| {

@@ -74,7 +74,6 @@ impl Session {
     }
 }
 
-/// Outcomes of one agent, to be recorded.
 #[derive(Debug)]
 pub(super) struct Recording {
     agent: AgentId,

@@ -10,14 +10,12 @@ use crate::strategy::LoadLevel;
 
 use super::{InvalidField, duration, rtt, timestamp, whole};
 
-/// The states that are asked for.
 pub(in crate::grpc) fn states(asked: &[i32]) -> Result<Vec<TaskState>, InvalidField> {
     let known = |value: &i32| TaskState::try_from(v1::TaskState::try_from(*value).ok()?).ok();
     let unknown = |value: &i32| InvalidField::new("states", format!("{value} is no state of a task"));
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
-/// The reasons that are asked for.
 pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, InvalidField> {
     let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is no kind of reason"));
     let known = |value: &i32| ReasonKind::try_from(v1::ReasonKind::try_from(*value).ok()?).ok();

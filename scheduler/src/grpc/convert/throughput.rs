@@ -15,7 +15,6 @@ const SLICES: u16 = 20;
 /// The most: finer than any plot of it.
 const MOST_SLICES: u16 = 500;
 
-/// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::grpc) struct Asked {
     pub(in crate::grpc) batch: String,

@@ -31,21 +31,16 @@ pub enum State {
 pub struct Token {
     /// What people call it by.
     pub id: String,
-    /// The agent's name.
     pub name: String,
-    /// The city.
     pub city: String,
-    /// The carrier (ISP).
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// When it was made.
     pub made_at: DateTime<Utc>,
     /// Until when it can, or could, be used.
     pub expires_at: DateTime<Utc>,
     /// When it was used or revoked, or its time was over; `None` while it is open.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How it stands.
     pub state: State,
     /// Whether it takes the place of an agent in use.
     pub replaces: bool,
@@ -139,7 +134,6 @@ pub fn not_yet(name: &str) -> String {
 /// A token that cannot be used any more, because an operator said so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
-    /// The agent's name.
     pub name: String,
     /// Whether it was revoked before.
     pub before: bool,
@@ -148,28 +142,15 @@ pub struct Revoked {
 /// Why nothing is revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
-    /// It has become a credential.
     #[error("the token for {name} was used at {}: `landfall agents remove {name}` takes the agent out", minute(.at))]
-    Used {
-        /// The agent's name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
-    /// It cannot be used anyway.
+    Used { name: String, at: DateTime<Utc> },
     #[error("the token for {name} expired at {}: nobody can use it", minute(.at))]
-    Expired {
-        /// The agent's name.
-        name: String,
-        /// When.
-        at: DateTime<Utc>,
-    },
+    Expired { name: String, at: DateTime<Utc> },
     /// There is none.
     #[error(
         "no token is called {0}, nor is one for an agent of this name: `landfall agents tokens` lists those that are open"
     )]
     Unknown(String),
-    /// The store failed.
     #[error("revoke an enrolment token")]
     Store(#[from] Error),
 }

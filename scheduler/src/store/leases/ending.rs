@@ -18,16 +18,12 @@ pub(in crate::store) enum Ending<'a> {
     HandedBack,
     /// Its crawl crashed.
     Crashed {
-        /// With what.
         with: &'a str,
         /// A task that crashed so often is given up.
         most: u32,
     },
     /// Its session has ended; where the agent was lost, or came back without it, that counts as a crash.
-    Lost {
-        /// As above.
-        most: u32,
-    },
+    Lost { most: u32 },
     /// Its agent hands it back, and the task is chosen for anew.
     Anew,
     /// Its task was cancelled, and is locked.
@@ -137,9 +133,7 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
 /// What a crawl came to.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Completed {
-    /// The task.
     pub(in crate::store) task: TaskId,
-    /// The token of the lease.
     pub(in crate::store) token: LeaseToken,
     /// Why the task fails, for people, and in a word; `None` when it is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,

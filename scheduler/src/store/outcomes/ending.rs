@@ -29,9 +29,7 @@ pub enum Blocker {
 words!(
     /// The budget that cut a crawl.
     Budget {
-        /// Pages.
         Pages = "pages",
-        /// Bytes.
         Bytes = "bytes",
         /// Time.
         Duration = "duration",

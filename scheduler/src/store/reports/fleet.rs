@@ -14,11 +14,8 @@ use crate::strategy::LoadLevel;
 /// What one agent did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    /// The name.
     pub agent: String,
-    /// The city.
     pub city: String,
-    /// The carrier.
     pub carrier: String,
     /// Whether it is a landmark.
     pub landmark: bool,
@@ -28,15 +25,10 @@ pub struct AgentRow {
     pub service: ServiceState,
     /// Tasks whose newest assignment is this agent.
     pub assigned: u64,
-    /// Crawls ended complete.
     pub complete: u64,
-    /// Crawls ended truncated.
     pub truncated: u64,
-    /// Crawls ended otherwise.
     pub failed: u64,
-    /// Pages fetched.
     pub pages: u64,
-    /// Bytes fetched.
     pub bytes: u64,
     /// The mean of its crawls' median round trips.
     pub mean_rtt: Option<Rtt>,

@@ -48,7 +48,6 @@ pub async fn hang_up(conn: &mut PgConnection, session: SessionId) -> Result<(), 
 /// What waits to be sent on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
-    /// Orders to measure.
     pub orders: bool,
     /// Leases of this session that were revoked, and whose agent was not told.
     pub revocations: bool,

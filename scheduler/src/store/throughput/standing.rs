@@ -13,7 +13,6 @@ use super::Scope;
 /// Where the tasks stand.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
-    /// The database's clock.
     pub now: DateTime<Utc>,
     /// How many they are.
     pub tasks: u64,

@@ -9,9 +9,7 @@ use crate::cluster::Binaries;
 /// What calls a crawler with the URL of a site, in a folder of its own.
 pub(super) type Call = fn(&Places, &str) -> Vec<String>;
 
-/// A crawler.
 pub(super) struct Crawler {
-    /// Its row's name.
     pub(super) name: &'static str,
     /// How it is called, or why it cannot be.
     pub(super) call: Result<Call, String>,

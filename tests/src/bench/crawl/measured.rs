@@ -20,7 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub struct Cost {
     /// Processor time in its own code, in seconds.
     pub user_s: f64,
-    /// And in the system's.
     pub system_s: f64,
     /// From its start to its end, in seconds.
     pub wall_s: f64,

@@ -58,12 +58,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The path of a page.
     pub fn path(page: u64) -> String {
         if page == 0 { "/".to_owned() } else { format!("/section-{}/page-{page:07}.html", page % 50) }
     }
 
-    /// The page at a path.
     fn page(&self, path: &str) -> Option<u64> {
         if path == "/" {
             return Some(0);
@@ -176,7 +174,6 @@ pub(in crate::bench) struct Server {
 }
 
 impl Server {
-    /// Starts one.
     pub(in crate::bench) async fn start(served: &Served) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let mut command = Command::new(own);

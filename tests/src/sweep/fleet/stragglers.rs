@@ -16,7 +16,6 @@ const AT_MOST: Duration = Duration::from_secs(3600);
 /// What was done of a site when its crawl was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Begun {
-    /// Whose it was.
     pub(super) from: usize,
     /// Pages that were fetched.
     pub(super) pages: u32,
