@@ -31,7 +31,7 @@ pub mod secret;
 pub mod seed;
 pub mod simulate;
 mod site_list;
-mod stats;
+pub mod stats;
 pub mod store;
 pub mod strategy;
 mod tasks;

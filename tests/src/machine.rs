@@ -44,6 +44,11 @@ pub fn peak_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
+/// The memory a process holds now, in bytes; `None` when it has ended.
+pub fn resident_memory(pid: Pid) -> Option<u64> {
+    field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
+}
+
 /// The memory of a Postgres by its cluster directory, in bytes: its processes' proportional shares, so that shared
 /// buffers count once. `None` where the system does not say.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
@@ -103,8 +108,10 @@ mod tests {
 
     #[test]
     fn this_process_has_held_some_memory() {
-        let own = peak_memory(Pid::this()).unwrap();
-        assert!(own > 1 << 20, "{own}");
+        let own = Pid::this();
+        let (peak, now) = (peak_memory(own).unwrap(), resident_memory(own).unwrap());
+        assert!(now > 1 << 20 && peak >= now, "{peak} {now}");
+        assert!(processor_s(own).unwrap().0 >= 0.0);
         assert_eq!(field_kib("VmPeak: 5 kB\nVmHWM:\t   12 kB\n", "VmHWM:"), Some(12 << 10));
     }
 }

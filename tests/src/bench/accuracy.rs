@@ -3,17 +3,16 @@
 //! Seeds 0 to 9 are for scoring; constants are chosen on others.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
 use std::thread;
 
 use landfall_scheduler::model::Strategy;
-use landfall_scheduler::simulate::{Matrix, Report, Settings, Tier, run as simulate};
+use landfall_scheduler::simulate::{Report, Settings, Tier, run as simulate};
 
-use super::Line;
+use super::{Line, PLANETLAB, SEATTLE, matrix};
 
 /// What one matrix with so many landmarks must reach, and in brackets is to reach.
 struct Target {
-    file: &'static str,
+    matrix: &'static str,
     tier: Tier,
     landmarks: usize,
     re50: (f64, f64),
@@ -25,12 +24,9 @@ struct Target {
     confirmed: Option<(f64, f64)>,
 }
 
-const PLANETLAB: &str = "planetlab490.matrix.csv.gz";
-const SEATTLE: &str = "seattle99.matrix.csv.gz";
-
 const TARGETS: [Target; 5] = [
     Target {
-        file: PLANETLAB,
+        matrix: PLANETLAB,
         tier: Tier::Plain,
         landmarks: 9,
         re50: (0.085, 0.085),
@@ -41,7 +37,7 @@ const TARGETS: [Target; 5] = [
         confirmed: None,
     },
     Target {
-        file: PLANETLAB,
+        matrix: PLANETLAB,
         tier: Tier::Refined,
         landmarks: 9,
         re50: (0.058, 0.049),
@@ -52,7 +48,7 @@ const TARGETS: [Target; 5] = [
         confirmed: Some((1.10, 1.055)),
     },
     Target {
-        file: PLANETLAB,
+        matrix: PLANETLAB,
         tier: Tier::Refined,
         landmarks: 15,
         re50: (0.050, 0.041),
@@ -63,7 +59,7 @@ const TARGETS: [Target; 5] = [
         confirmed: Some((1.035, 1.02)),
     },
     Target {
-        file: SEATTLE,
+        matrix: SEATTLE,
         tier: Tier::Refined,
         landmarks: 9,
         re50: (0.145, 0.130),
@@ -74,7 +70,7 @@ const TARGETS: [Target; 5] = [
         confirmed: Some((1.30, 1.20)),
     },
     Target {
-        file: SEATTLE,
+        matrix: SEATTLE,
         tier: Tier::Refined,
         landmarks: 15,
         re50: (0.135, 0.120),
@@ -90,24 +86,23 @@ const TARGETS: [Target; 5] = [
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for target in &TARGETS {
-        let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(target.file);
-        if !file.exists() {
-            lines.push(Line::plain(format!("skipped: the measured matrix {} is not there", target.file), ""));
+        let Some(matrix) = matrix(target.matrix)? else {
+            lines.push(Line::skipped(target.matrix));
             continue;
-        }
+        };
         let settings = Settings {
             landmarks: target.landmarks,
             tier: target.tier,
             threads: thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             ..Settings::default()
         };
-        lines.extend(compare(target, &simulate(&Matrix::read(&file)?, &settings, &|| ())?));
+        lines.extend(compare(target, &simulate(&matrix, &settings, &|| ())?));
     }
     Ok(lines)
 }
 
 fn compare(target: &Target, report: &Report) -> Vec<Line> {
-    let name = target.file.split('.').next().unwrap_or(target.file);
+    let name = target.matrix;
     let what = |figure: &str, reach: Option<f64>| {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
@@ -121,30 +116,16 @@ fn compare(target: &Target, report: &Report) -> Vec<Line> {
         Line::at_most(what("RE50", reach(target.re50)), number(estimate.re50), target.re50.0),
         Line::at_most(what("RE90", reach(target.re90)), number(estimate.re90), target.re90.0),
     ];
-    match target.accuracy {
-        Some((best70, best80)) => {
-            lines.push(Line::at_least(what("acc70", None), number(estimate.acc70), best70));
-            lines.push(Line::at_least(what("acc80", None), number(estimate.acc80), best80));
-        }
-        None => {
-            lines.push(Line::plain(what("acc70", None), format!("{:.4}", number(estimate.acc70))));
-            lines.push(Line::plain(what("acc80", None), format!("{:.4}", number(estimate.acc80))));
-        }
-    }
+    let (best70, best80) = target.accuracy.unzip();
+    lines.push(Line::at_least(what("acc70", None), number(estimate.acc70), best70));
+    lines.push(Line::at_least(what("acc80", None), number(estimate.acc80), best80));
     let stretch = |name: &str| {
         number(report.strategies.iter().find(|standing| standing.name == name).and_then(|standing| standing.stretch))
     };
-    let top1 = stretch("gnp-top1");
-    let told = what("Top-1 stretch", target.top1_reach);
-    lines.push(match target.top1 {
-        Some(must) => Line::at_most(told, top1, must),
-        None => Line::plain(told, format!("{top1:.4}")),
-    });
+    let top1 = stretch(Strategy::GnpTop1.name());
+    lines.push(Line::at_most(what("Top-1 stretch", target.top1_reach), top1, target.top1));
     let confirmed = stretch(Strategy::GnpConfirmed.name());
-    let told = what("confirmed k=3 stretch", target.confirmed.map(|(_, reach)| reach));
-    lines.push(match target.confirmed {
-        Some((must, _)) => Line::at_most(told, confirmed, must),
-        None => Line::plain(told, format!("{confirmed:.4}")),
-    });
+    let (must, reach) = target.confirmed.unzip();
+    lines.push(Line::at_most(what("confirmed k=3 stretch", reach), confirmed, must));
     lines
 }

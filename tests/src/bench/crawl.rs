@@ -9,8 +9,7 @@ use std::path::Path;
 
 use anyhow::ensure;
 
-use super::Line;
-use super::speed::median;
+use super::{Line, median};
 use crawlers::{Crawler, OURS, OURS_WARC, Places, SPIDER, WGET2};
 use measured::{Cost, cost_of};
 use site::{Plan, Served, Server};
@@ -24,11 +23,6 @@ pub(super) const PLAN: Plan = Plan { pages: 5001, fan: 4, others: 16, bytes: 409
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
-
-/// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
 
 /// What the runs of a crawler came to.
 struct Row {
@@ -57,7 +51,8 @@ impl Row {
     }
 }
 
-async fn measure() -> anyhow::Result<Vec<Line>> {
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let places = Places::find()?;
     let mut server = Server::start(&Served::one(PLAN)).await?;
     let (mut rows, mut lines, mut able) = (Vec::new(), Vec::new(), Vec::new());

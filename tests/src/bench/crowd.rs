@@ -27,10 +27,9 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Line;
 use super::crawl::site::{Plan, Served, Server, addresses};
-use super::speed::median;
-use crate::machine::processor_s;
+use super::{Line, median};
+use crate::machine::{peak_memory, processor_s};
 
 /// Of 4 KiB and 20 links, as in `bench crawl`; no crawl comes to its end.
 const PLAN: Plan = super::crawl::PLAN;
@@ -44,11 +43,6 @@ const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;
 
-/// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
 /// What a run came to.
 struct Run {
     /// Requests a second.
@@ -59,7 +53,8 @@ struct Run {
     peak_mib: f64,
 }
 
-async fn measure() -> anyhow::Result<Vec<Line>> {
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut server = Server::start(&Served::many(PLAN, SITES, LATE_MS)).await?;
     let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));
     for _ in 0..RUNS {
@@ -95,7 +90,7 @@ async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
     let (before, busy_before, began) = (server.asked().await?.requests, processor_s(pid)?.0, Instant::now());
     sleep(WINDOW).await;
     let (after, busy_after, seconds) = (server.asked().await?.requests, processor_s(pid)?.0, began.elapsed());
-    let peak_mib = peak_mib(pid)?;
+    let peak_mib = peak_memory(pid).context("read the crawls' memory")? as f64 / f64::from(1 << 20);
     if let Some(status) = child.try_wait()? {
         bail!("the crawls ended before they were measured: {status}");
     }
@@ -103,13 +98,6 @@ async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
     let seconds = seconds.as_secs_f64();
     let requests = f64::from(u32::try_from(after - before)?);
     Ok(Run { rate: requests / seconds, busy: (busy_after - busy_before) / seconds, peak_mib })
-}
-
-fn peak_mib(pid: Pid) -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the crawls' status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("a line VmHWM")?;
-    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse().context("a number")?;
-    Ok(kib / 1024.0)
 }
 
 /// What is crawled at once.
@@ -166,15 +154,4 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
 fn kept(folder: &Path, name: &str, store: &Store) -> Keep {
     let file = folder.join(name.replace(['/', ':'], "-"));
     Keep { file: Some(file), recorder: Some(store.recorder(name, None)), ..Keep::default() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_and_the_memory_of_a_process_are_read() {
-        let own = Pid::this();
-        assert!(processor_s(own).unwrap().0 >= 0.0 && peak_mib(own).unwrap() > 1.0);
-    }
 }

@@ -17,8 +17,7 @@ use landfall_scheduler::strategy::{Candidate, Home, Site, Speed, Spread, Work, c
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Line;
-use super::speed::median;
+use super::{Line, median};
 
 const AGENTS: i64 = 1_000;
 const SITES: u32 = 500;

@@ -17,10 +17,12 @@ use landfall_scheduler::operator::ClientFile;
 use landfall_scheduler::store;
 use sqlx::PgPool;
 use tokio::process::Command;
+use tonic::transport::Channel;
 
 use super::Line;
 use crate::cluster::Binaries;
 use crate::cluster::database::SharedPostgres;
+use crate::machine::resident_memory;
 use crate::process::{Process, until};
 use agent::{Agent, Mode};
 
@@ -45,11 +47,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Heartbeats are nothing that is measured here: sessions live for longer than it takes.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
-/// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
 /// A scheduler on a database of the benchmark's.
 pub(super) struct Bench {
     pub(super) pool: PgPool,
@@ -59,7 +56,8 @@ pub(super) struct Bench {
     directory: tempfile::TempDir,
 }
 
-async fn measure() -> anyhow::Result<Vec<Line>> {
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = Bench::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let mut scheduler = bench.serve().await?;
@@ -190,34 +188,42 @@ impl Bench {
         self.postgres.stop().await
     }
 
-    /// Submits lists one after another, as one client does.
+    /// Times lists that are submitted one after another, as one client does.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
         let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
         let mut sites = SiteServiceClient::new(channel);
         let began = Instant::now();
         for number in 0..SUBMISSIONS {
-            let header = v1::SubmitHeader {
-                batch: format!("batch-{number}"),
-                strategy: "gnp-top3".to_owned(),
-                ..Default::default()
-            };
-            let names: Vec<String> = (0..SUBMITTED).map(|site| format!("h{site}.list{number}.test")).collect();
-            let mut messages = vec![v1::SubmitRequest { part: Some(v1::submit_request::Part::Header(header)) }];
-            messages.extend(names.chunks(5_000).map(|chunk| v1::SubmitRequest {
-                part: Some(v1::submit_request::Part::Chunk(v1::SubmitChunk {
-                    sites: chunk.to_vec(),
-                    positions: Vec::new(),
-                })),
-            }));
-            let mut request = tonic::Request::new(tokio_stream::iter(messages));
-            request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
-            let added = sites.submit(request).await.context("submit")?.into_inner().added;
-            ensure!(added == u64::try_from(SUBMITTED)?, "{added} sites were added");
+            submit(&mut sites, &token, &format!("batch-{number}"), SUBMITTED).await?;
         }
         let all = u64::try_from(SUBMITTED * SUBMISSIONS)?;
         Ok(Line::at_least("sites submitted a second, durable", rate(all, began), 20_000.0))
     }
+}
+
+/// Submits new sites as one batch.
+async fn submit(sites: &mut SiteServiceClient<Channel>, token: &str, batch: &str, count: usize) -> anyhow::Result<()> {
+    use v1::submit_request::Part;
+    let message = |part: Part| v1::SubmitRequest { part: Some(part) };
+    let names: Vec<String> = (0..count).map(|site| format!("h{site}.{batch}.test")).collect();
+    let chunks: Vec<Part> = names
+        .chunks(5_000)
+        .map(|chunk| Part::Chunk(v1::SubmitChunk { sites: chunk.to_vec(), positions: Vec::new() }))
+        .collect();
+    let header = Part::Header(v1::SubmitHeader { batch: batch.to_owned(), ..Default::default() });
+    let messages = std::iter::once(header).chain(chunks).map(message);
+    let request = authorized(tokio_stream::iter(messages.collect::<Vec<_>>()), token)?;
+    let added = sites.submit(request).await.context("submit")?.into_inner().added;
+    ensure!(added == u64::try_from(count)?, "{added} sites were added");
+    Ok(())
+}
+
+/// A request of an operator.
+pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Request<T>> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    Ok(request)
 }
 
 /// How soon a slot that becomes free is filled, where this many do a second.
@@ -270,9 +276,6 @@ pub(super) fn load() -> anyhow::Result<String> {
 
 /// Bytes of a process in memory.
 pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
-    let pid = process.pid().context("the scheduler has ended")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the scheduler's memory")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().context("read VmRSS")?;
-    Ok(kilobytes * 1024.0)
+    let resident = process.pid().and_then(resident_memory);
+    Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)
 }

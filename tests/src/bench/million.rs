@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use landfall_agent::crawl::{Seen, fingerprint};
+use landfall_scheduler::stats::count;
 use tokio::process::Command;
 
 use super::Line;
 use super::crawl::site::{Plan, Served, Server};
+use super::leases::resident;
 use crate::cluster::Binaries;
 use crate::process::Process;
 
@@ -29,11 +31,6 @@ const MOST_BYTES: f64 = 32.0;
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
-/// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
 /// What was so at a moment, in bytes.
 struct Look {
     pages: u64,
@@ -48,7 +45,8 @@ struct Known {
     bytes: f64,
 }
 
-async fn measure() -> anyhow::Result<Vec<Line>> {
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
     let mut server = Server::start(&Served::one(PLAN)).await?;
     let folder = tempfile::tempdir()?;
@@ -116,8 +114,7 @@ impl Predicted {
             self.visited += 1;
             PLAN.links(u64::from(page)).for_each(|link| self.find(link));
         }
-        let float = |number: usize| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
-        Known { urls: float(self.seen.len()), bytes: float(self.seen.bytes()) }
+        Known { urls: count(self.seen.len()), bytes: count(self.seen.bytes()) }
     }
 
     fn find(&mut self, page: u64) {
@@ -142,15 +139,6 @@ fn report(looks: &[Look]) -> Vec<Line> {
         lines.push(Line::at_most("beyond the set, from 100,000 pages on: most - least, MiB", drift, MOST_DRIFT));
     }
     lines
-}
-
-/// What a process has in memory, in bytes.
-fn resident(process: &Process) -> anyhow::Result<f64> {
-    let pid = process.pid().context("it runs")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).context("read the crawl's status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a line VmRSS")?;
-    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse().context("a number")?;
-    Ok(kib * 1024.0)
 }
 
 #[cfg(test)]

@@ -12,9 +12,8 @@ use landfall_proto::v1::report_service_client::ReportServiceClient;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tonic::transport::Channel;
 
-use super::Line;
-use super::leases::{Bench, load, resident};
-use super::speed::median;
+use super::leases::{Bench, authorized, load, resident};
+use super::{Line, median};
 
 const AGENTS: usize = 30;
 /// The size of the largest fleet that is timed.
@@ -25,11 +24,7 @@ const RUNS: usize = 5;
 const MOST_SECONDS: f64 = 10.0;
 
 /// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
-async fn measure() -> anyhow::Result<Vec<Line>> {
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = Bench::start(AGENTS).await?;
     locate(&bench.pool).await?;
     let (mut process, url) = bench.serve().await?;
@@ -88,10 +83,9 @@ impl Desk {
     }
 
     async fn seconds(&mut self, request: &v1::PlanRequest) -> anyhow::Result<f64> {
-        let mut authorized = tonic::Request::new(request.clone());
-        authorized.metadata_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
+        let request_of_operator = authorized(request.clone(), &self.token)?;
         let began = Instant::now();
-        let plan = self.reports.plan(authorized).await.context("plan")?.into_inner();
+        let plan = self.reports.plan(request_of_operator).await.context("plan")?.into_inner();
         let seconds = began.elapsed().as_secs_f64();
         ensure!(plan.sites + plan.sites_in_several_places == SITES, "{} sites were counted", plan.sites);
         ensure!(plan.suggestions.len() == usize::try_from(request.suggest)?, "{} suggestions", plan.suggestions.len());

@@ -3,17 +3,15 @@
 //! In processor time of one thread, so that other work on the machine disturbs it little; medians of the rounds.
 
 use std::hint::black_box;
-use std::path::Path;
 
 use anyhow::Context;
 use landfall_scheduler::gnp::{Ingredients, Refined, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
-use landfall_scheduler::simulate::{Draw, Matrix};
+use landfall_scheduler::simulate::Draw;
 
-use super::Line;
-use super::speed::{median, processor_time, spent};
+use super::speed::{processor_time, spent};
+use super::{Line, PLANETLAB, matrix, median};
 
-const MATRIX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data/planetlab490.matrix.csv.gz");
 const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const SEED: u64 = 0;
@@ -21,11 +19,7 @@ const ROUNDS: usize = 5;
 
 /// Runs the section.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    let file = Path::new(MATRIX);
-    if !file.exists() {
-        return Ok(vec![Line::plain("skipped: the measured matrix of PlanetLab is not there", "")]);
-    }
-    let matrix = Matrix::read(file)?;
+    let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;
     let (mesh, nominees) = (draw.mesh(), draw.nominees());
     let (mut making, mut rates) = (Vec::new(), Vec::new());

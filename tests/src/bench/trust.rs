@@ -5,7 +5,6 @@
 //! liar, over the same pairs of a site and an agent that is no landmark.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,7 +16,8 @@ use landfall_scheduler::simulate::{Draw, Matrix};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Line;
+use super::{Line, PLANETLAB, SEATTLE, matrix};
+use crate::figures::float as count;
 use lies::{Lie, World};
 
 mod lies;
@@ -199,20 +199,13 @@ impl Sum {
 }
 
 /// Judges and prints both matrices.
-///
-/// # Errors
-/// When a matrix cannot be read, or the map not be fitted.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
-    for name in ["planetlab490", "seattle99"] {
-        let file =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(format!("{name}.matrix.csv.gz"));
-        if !file.exists() {
-            lines.push(Line::plain(name, "skipped: the matrix is not there"));
-            continue;
+    for name in [PLANETLAB, SEATTLE] {
+        match matrix(name)? {
+            Some(matrix) => of_matrix(name, &matrix, SEEDS, &mut lines)?,
+            None => lines.push(Line::skipped(name)),
         }
-        let matrix = Matrix::read(&file)?;
-        of_matrix(name, &matrix, SEEDS, &mut lines)?;
     }
     Ok(lines)
 }
@@ -355,8 +348,4 @@ fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
     };
     let samples: Vec<Duration> = (0..SAMPLES).map(|_| sample(rng)).collect();
     Rtt::try_new(weighted_mean(&samples)?.rtt).ok()
-}
-
-fn count(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

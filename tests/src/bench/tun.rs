@@ -12,8 +12,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use tokio::net::TcpSocket;
 
-use super::Line;
-use super::speed::median;
+use super::{Line, median};
 use crate::layout::{Layout, PAPER};
 use crate::machine::CpuTime;
 use crate::scenario::{Link, Scenario};

@@ -44,14 +44,7 @@ pub(super) struct WaitingArgs {
 }
 
 /// Watches each standing with each number of tasks; prints a row of a table for each, and returns the targets.
-///
-/// # Errors
-/// When a standing did not last, or a database or a scheduler fails.
-pub(super) fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure(args)))
-}
-
-async fn measure(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
+pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     let all = <Standing as clap::ValueEnum>::value_variants();
     let standings = if args.standings.is_empty() { all } else { &args.standings };
     let mut lines = vec![Line::plain("load average at the start", load()?)];

@@ -11,9 +11,10 @@ use landfall_agent::config::StoreConfig;
 use landfall_agent::warc::{Answered, Recorder, Store};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
+use nix::unistd::Pid;
 
-use super::Line;
-use super::speed::median;
+use super::{Line, median};
+use crate::machine::resident_memory;
 
 const RUNS: usize = 5;
 const PAGES: u32 = 2000;
@@ -43,11 +44,7 @@ const WORDS: [&str; 16] = [
 ];
 
 /// Runs the section.
-pub(super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
-async fn measure() -> anyhow::Result<Vec<Line>> {
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let kinds = [
         ("4 KiB", 4 << 10, true),
         ("8 KiB", 8 << 10, true),
@@ -173,8 +170,5 @@ fn processor() -> anyhow::Result<Duration> {
 }
 
 fn resident_mib() -> anyhow::Result<f64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").context("read /proc/self/statm")?;
-    let pages: f64 = statm.split(' ').nth(1).context("the resident pages")?.parse()?;
-    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE)?.context("the size of a page")?;
-    Ok(pages * f64::from(i32::try_from(page)?) / f64::from(1 << 20))
+    Ok(resident_memory(Pid::this()).context("read this process's memory")? as f64 / f64::from(1 << 20))
 }

@@ -32,10 +32,16 @@ pub(super) enum Mode {
 /// A running agent; it ends when dropped.
 pub(super) struct Agent {
     mode: watch::Sender<Mode>,
-    sent: Arc<AtomicU64>,
-    acknowledged: Arc<AtomicU64>,
-    waits: Arc<Mutex<Vec<Duration>>>,
+    counts: Arc<Counts>,
     running: tokio::task::JoinHandle<()>,
+}
+
+/// What an agent has done.
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    acknowledged: AtomicU64,
+    waits: Mutex<Vec<Duration>>,
 }
 
 /// What the running agent holds.
@@ -46,9 +52,7 @@ struct Running {
     /// When slots became free that are not filled yet.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
-    sent: Arc<AtomicU64>,
-    acknowledged: Arc<AtomicU64>,
-    waits: Arc<Mutex<Vec<Duration>>>,
+    counts: Arc<Counts>,
 }
 
 impl Agent {
@@ -72,19 +76,16 @@ impl Agent {
         request.metadata_mut().insert("authorization", format!("Bearer {credential}").parse()?);
         let inbound = AgentServiceClient::new(channel).session(request).await.context("open a session")?.into_inner();
         let (mode, told) = watch::channel(Mode::Pause);
-        let (sent, acknowledged) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let waits = Arc::<Mutex<Vec<Duration>>>::default();
+        let counts = Arc::<Counts>::default();
         let running = Running {
             outbound,
             mode: told,
             held: VecDeque::new(),
             freed: VecDeque::new(),
             granted,
-            sent: Arc::clone(&sent),
-            acknowledged: Arc::clone(&acknowledged),
-            waits: Arc::clone(&waits),
+            counts: Arc::clone(&counts),
         };
-        Ok(Self { mode, sent, acknowledged, waits, running: tokio::spawn(running.run(inbound)) })
+        Ok(Self { mode, counts, running: tokio::spawn(running.run(inbound)) })
     }
 
     pub(super) fn is_to(&self, mode: Mode) {
@@ -93,17 +94,17 @@ impl Agent {
 
     /// Outcomes that were sent, be they under way still.
     pub(super) fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.counts.sent.load(Ordering::Relaxed)
     }
 
     /// Outcomes that were acknowledged.
     pub(super) fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
+        self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
     /// How long each slot that it freed on its own was free.
     pub(super) fn waits(&self) -> Vec<Duration> {
-        std::mem::take(&mut self.waits.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -147,7 +148,7 @@ impl Running {
                         next += pause.mul_f64(-(1.0 - rand::random::<f64>()).ln());
                         self.freed.push_back(Instant::now());
                     }
-                    self.sent.fetch_add(1, Ordering::Relaxed);
+                    self.counts.sent.fetch_add(1, Ordering::Relaxed);
                     permit.send(up(Up::Outcome(outcome(task_id, token))));
                 }
             }
@@ -160,11 +161,11 @@ impl Running {
                 self.granted.fetch_add(1, Ordering::Relaxed);
                 self.held.push_back((order.task_id, order.token));
                 if let Some(freed) = self.freed.pop_front() {
-                    self.waits.lock().unwrap_or_else(PoisonError::into_inner).push(freed.elapsed());
+                    self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner).push(freed.elapsed());
                 }
             }
             Down::Outcome(_) => {
-                self.acknowledged.fetch_add(1, Ordering::Relaxed);
+                self.counts.acknowledged.fetch_add(1, Ordering::Relaxed);
             }
             _ => {}
         }

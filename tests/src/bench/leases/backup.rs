@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tokio::process::Command;
 
+use super::super::median;
 use super::agent::{Agent, Mode};
 use super::{Bench, Line, await_count, load, rate, secs, seed};
 use crate::cluster::Binaries;
@@ -21,11 +22,7 @@ const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
 /// Runs the section.
-pub(in super::super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
-async fn measure() -> anyhow::Result<Vec<Line>> {
+pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let bench = Bench::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
     seed::measured(&bench.pool).await?;
@@ -66,9 +63,9 @@ async fn measure() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
     landfall(&bench, &["restore"], &file, "restored").await?;
     let restored = secs(began);
-    lines.push(Line::plain("grants a second without a backup", format!("{:.0}", median(&mut alone))));
-    lines.push(Line::at_least("grants during a backup, of those before and after it", median(&mut ratios), 0.8));
-    lines.push(Line::at_most("backup of 1,000,000 sites under grants, s", median(&mut lengths), 60.0));
+    lines.push(Line::plain("grants a second without a backup", format!("{:.0}", median(alone))));
+    lines.push(Line::at_least("grants during a backup, of those before and after it", median(ratios), 0.8));
+    lines.push(Line::at_most("backup of 1,000,000 sites under grants, s", median(lengths), 60.0));
     lines.push(Line::plain("the backup's file, MB", megabytes.to_string()));
     lines.push(Line::at_most("restore of 1,000,000 sites, s", restored, 180.0));
     lines.push(Line::plain("load average at the end", load()?));
@@ -83,9 +80,4 @@ async fn landfall(bench: &Bench, words: &[&str], file: &std::path::Path, data_di
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("run landfall")?;
     ensure!(output.status.success(), "landfall {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
-}
-
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }

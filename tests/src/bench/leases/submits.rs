@@ -6,14 +6,13 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use landfall_proto::v1;
 use landfall_proto::v1::site_service_client::SiteServiceClient;
 use sqlx::{Executor as _, PgPool};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tonic::transport::Channel;
 
-use super::super::speed::median;
+use super::super::median;
 use super::{Bench, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
@@ -29,11 +28,7 @@ const MOST_RATIO: f64 = 1.3;
 const MOST_TO_FIRST_BYTE: f64 = 0.3;
 
 /// Runs the section.
-pub(in super::super) fn run() -> anyhow::Result<Vec<Line>> {
-    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure()))
-}
-
-async fn measure() -> anyhow::Result<Vec<Line>> {
+pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
@@ -103,20 +98,8 @@ impl Desk {
 
     /// Submits this many new sites, and returns the seconds it took.
     async fn submit(&mut self, batch: &str, sites: usize) -> anyhow::Result<f64> {
-        let header = v1::SubmitHeader { batch: batch.to_owned(), ..Default::default() };
-        let names: Vec<String> = (0..sites).map(|site| format!("h{site}.{batch}.test")).collect();
-        let mut messages = vec![v1::SubmitRequest { part: Some(v1::submit_request::Part::Header(header)) }];
-        messages.extend(names.chunks(5_000).map(|chunk| v1::SubmitRequest {
-            part: Some(v1::submit_request::Part::Chunk(v1::SubmitChunk {
-                sites: chunk.to_vec(),
-                positions: Vec::new(),
-            })),
-        }));
-        let mut request = tonic::Request::new(tokio_stream::iter(messages));
-        request.metadata_mut().insert("authorization", format!("Bearer {}", self.token).parse()?);
         let began = Instant::now();
-        let added = self.sites.submit(request).await.context("submit")?.into_inner().added;
-        ensure!(added == u64::try_from(sites)?, "{added} sites were added");
+        super::submit(&mut self.sites, &self.token, batch, sites).await?;
         Ok(secs(began))
     }
 
