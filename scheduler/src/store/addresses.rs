@@ -18,7 +18,7 @@ use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use super::Error;
 use super::holds::{self, Cause};
 use super::leases::{self, Ending};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 
 pub mod ahead;
@@ -94,7 +94,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     let Some(site) = site else { return Ok(Claimed::NotHeld) };
     // One claim at a time of one address: two would both find the last place.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     let found = sqlx::query!(
         r#"
@@ -125,7 +125,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         token.get(),
         address as IpNet,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     Ok(Claimed::Granted)
 }
@@ -146,9 +146,8 @@ pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), 
         claim.agent.get(),
         claim.session.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Admits the tasks whose turn at their address has come, at most `limit`, at no more than [`LOOKED_AT`] addresses from `from` on. Returns

@@ -216,10 +216,7 @@ pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>,
 
 /// The agent of this name that was not removed.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
-    let id = sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name)
-        .optional(conn)
-        .await?;
-    Ok(id)
+    sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
 }
 
 /// The holder of a credential.

@@ -10,7 +10,7 @@ use crate::model::{AgentId, SiteId, TaskId};
 
 use super::Error;
 use super::holds::{self, Cause, Which};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 
 /// A site whose circuit is open.
@@ -72,9 +72,8 @@ pub(super) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &s
         &agents,
         &messages as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
@@ -103,10 +102,10 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),
     );
-    let open: Vec<SiteId> = open.all(conn).await?.into_iter().collect();
+    let open = open.all(conn).await?;
     let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
     let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
-    let closed = closed.execute(&mut *conn).await?.rows_affected();
+    let closed = closed.affected(conn).await?;
     released += holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
     Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))
 }

@@ -12,7 +12,7 @@ use crate::model::{AgentId, BatchId, Parted, Rtt, SiteId, Strategy, TaskId, Unme
 use crate::strategy::{Candidate, Choice, Former};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
 pub use unassign::{From, unassign};
 use waiting::Row;
@@ -263,9 +263,8 @@ pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), 
         "#,
         rows,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 #[cfg(test)]

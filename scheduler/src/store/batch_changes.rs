@@ -61,12 +61,6 @@ pub enum ChangeError {
     Store(#[from] Error),
 }
 
-impl From<sqlx::Error> for ChangeError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 fn listed(sites: &[String]) -> String {
     let named = sites.iter().take(NAMED_AT_MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
     match sites.len().saturating_sub(NAMED_AT_MOST) {
@@ -161,7 +155,7 @@ pub async fn retry(
 
 /// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
-    let tasks = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select t.id
         from tasks t join sites s on s.id = t.site_id
@@ -178,8 +172,7 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
         batch.get(),
     )
     .all(conn)
-    .await?;
-    Ok(tasks)
+    .await
 }
 
 /// The named sites' tasks that may go again, locked; and how many are under way.

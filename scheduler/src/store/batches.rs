@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use crate::explain::Wait;
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 use super::{Error, waits};
 
@@ -88,7 +88,7 @@ pub async fn lock_or_create(
         strategy.name(),
         Json(policy) as _,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let row = sqlx::query_as!(
         Row,

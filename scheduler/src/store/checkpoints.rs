@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, Millis, whole};
 
 /// The most bytes of a crawl's state.
@@ -87,9 +87,9 @@ pub async fn save(
         whole::<i32, _>(manners.recent_errors),
         last_error.as_str(),
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(saved.rows_affected() == 1)
+    Ok(saved == 1)
 }
 
 /// The states of these tasks' crawls, of those that have one.
@@ -101,15 +101,14 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
 
 /// Removes those whose tasks have ended otherwise than by an outcome; returns how many.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         delete from checkpoints c using tasks t
         where t.id = c.task_id and t.state in ('done', 'failed', 'cancelled')
         "#,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::model::{AgentId, Rtt, SiteId, TaskId};
 use super::Error;
 use super::holds::{self, Cause, Which};
 use super::measurement_orders::{self, Due, Turn};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// What an agent found of a site: `None` when it failed.
@@ -81,7 +81,7 @@ pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration)
         &sites as _,
         Interval(max_age),
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let open = standing(conn, &sites, Duration::ZERO).await?;
     let open = |one: &&Wanted| matches!(open.get(&one.site), Some(Standing::Open { .. }));
@@ -128,13 +128,13 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
         "#,
         &wanted as _,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let sites =
         sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
             .all(conn)
             .await?;
-    Ok(Next { sites: sites.into_iter().collect(), looked_at: wanted.len() })
+    Ok(Next { sites, looked_at: wanted.len() })
 }
 
 /// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
@@ -178,7 +178,7 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     )
     .all(conn)
     .await?;
-    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).execute(&mut *conn).await?;
+    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).run(conn).await?;
     let asked = confirmations.iter().filter(|(site, _)| begun.contains(site));
     let (sites, agents): (Vec<i64>, Vec<i64>) =
         asked.flat_map(|(site, confirmers)| confirmers.iter().map(|confirmer| (site.get(), confirmer.get()))).unzip();
@@ -187,7 +187,7 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
         &sites,
         &agents,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(site));
     let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
@@ -257,7 +257,7 @@ pub async fn ask(
     .all(&mut tx)
     .await?;
     tx.commit().await?;
-    Ok(asked.into_iter().collect())
+    Ok(asked)
 }
 
 /// Notes which confirmers have answered. A round trip counts when it was not older than `max_age` as the confirmation
@@ -274,9 +274,8 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
         "#,
         Interval(max_age),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Their tasks
@@ -298,7 +297,6 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    let ended: Vec<SiteId> = ended.into_iter().collect();
     // A statement of its own: it sees whoever wanted one a moment ago.
     holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))

@@ -12,7 +12,7 @@ use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, T
 use crate::model::{AgentId, BatchId, SiteId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
@@ -30,7 +30,7 @@ pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &Constraints
             batch.get(),
             Json(&whole) as _,
         )
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     }
     Ok(of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
@@ -54,8 +54,7 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>
 
 /// Sets what the operator calls an agent.
 pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
-    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
 }
 
 /// An agent's tags, its row locked until the transaction ends; `None` when there is none of this name, or it was removed.

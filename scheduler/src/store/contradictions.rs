@@ -8,7 +8,7 @@ use crate::contradiction::{ENOUGH, PAUSE, weigh};
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// What a crawl saw of its site.
@@ -51,7 +51,7 @@ pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<Sit
     }
     if !agreeing.is_empty() {
         sqlx::query!("update sites set contradictions = 0 where id = any($1) and contradictions > 0", &agreeing)
-            .execute(conn)
+            .run(conn)
             .await?;
     }
     Ok(doubted)

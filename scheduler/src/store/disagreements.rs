@@ -12,6 +12,7 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::Error;
+use super::rows::Statement;
 use super::types::Interval;
 
 /// So long the sites of an address that differ are measured one by one. Longer than any agent remembers what it measured.
@@ -29,15 +30,13 @@ pub(super) async fn note(conn: &mut PgConnection, address: IpAddr, prober: Agent
         address,
         prober.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Forgets what is too old to count.
 pub async fn prune(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("delete from address_disagreements where seen_at <= now() - $1::interval", Interval(NOT_SHARED_FOR),)
-        .execute(conn)
-        .await?;
-    Ok(())
+        .run(conn)
+        .await
 }

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::assignments::{self, From};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::sessions::EndCause;
 use super::types::Unsigned;
 use super::{Error, enrolments, leases, minute, sessions};
@@ -41,12 +41,6 @@ pub enum DrainError {
     Store(#[from] Error),
 }
 
-impl std::convert::From<sqlx::Error> for DrainError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 fn counted(leases: u64) -> String {
     if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
 }
@@ -58,7 +52,7 @@ fn counted(leases: u64) -> String {
 pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
     let leases = active_leases(conn, agent.id).await?;
@@ -71,7 +65,7 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, Drain
 /// When there is no such agent, it was removed, or the database fails.
 pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
     let agent = present(conn, name).await?;
-    sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).execute(conn).await?;
+    sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
     Ok(agent.draining)
 }
 
@@ -90,11 +84,11 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashe
     if leases > 0 && !force {
         return Err(DrainError::HoldsLeases { name: name.to_owned(), leases });
     }
-    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).execute(&mut *conn).await?;
+    sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(conn).await?;
     sessions::close_active(conn, agent.id, EndCause::Removed).await?;
     leases::release_of_ended_sessions(conn, max_crashes).await?;
     let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
-    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).execute(conn).await?;
+    sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
     // What was leased is withdrawn with the rest.
     Ok(Drained { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }

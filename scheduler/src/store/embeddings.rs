@@ -14,7 +14,7 @@ use crate::gnp::{Embedding, Placement};
 use crate::model::{AgentId, EmbeddingEpoch};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, Micros, whole};
 
 /// Epochs the history keeps: a month and a half of hourly fits.
@@ -176,9 +176,7 @@ pub async fn take_over(
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
     // Only so that the next statement sees what another fit has committed; the epoch is the fence.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))")
-        .execute(&mut *conn)
-        .await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
     let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
         return Ok(false);
@@ -196,7 +194,7 @@ pub async fn take_over(
         fitted.mesh_error,
         fitted.as_of,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     insert_agents(conn, embedding).await?;
     remember(conn, fitted).await?;
@@ -222,15 +220,14 @@ async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Er
         fitted.mesh_error,
         fitted.median_move.map(Micros) as _,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     sqlx::query!(
         "delete from embedding_history where epoch in (select epoch from embedding_history order by epoch desc offset $1)",
         HISTORY,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// One line of the history.
@@ -291,7 +288,7 @@ pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64
         &surplus as _,
         limit,
     )
-    .execute(&mut *conn)
+    .affected(conn)
     .await?;
     let doomed = sqlx::query_scalar!(
         r#"
@@ -303,9 +300,9 @@ pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64
     )
     .all(conn)
     .await?;
-    sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed as _).execute(&mut *conn).await?;
-    let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed as _).execute(conn).await?;
-    Ok(placements.rows_affected() + embeddings.rows_affected())
+    sqlx::query!("delete from agent_placements where epoch = any($1)", &doomed as _).run(conn).await?;
+    let embeddings = sqlx::query!("delete from embeddings where epoch = any($1)", &doomed as _).affected(conn).await?;
+    Ok(placements + embeddings)
 }
 
 async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result<(), Error> {
@@ -331,7 +328,6 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
         &flat,
         width,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }

@@ -18,7 +18,7 @@ use crate::secret::{Secret, SecretHash, hex};
 use super::sessions::{self, EndCause};
 use super::{Error, leases, minute};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 use names::Taken;
 pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
@@ -102,12 +102,6 @@ fn first(refused: &[(usize, Refusal)]) -> String {
     refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
 }
 
-impl From<sqlx::Error> for CreateError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 /// What a token became.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
@@ -147,16 +141,10 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-impl From<sqlx::Error> for RedeemError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 /// Makes a token for each agent that is wanted, or none. Run in a transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
     // Two operators at once must not find the same name free.
-    sqlx::query!("select pg_advisory_xact_lock(7172)").execute(&mut *conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
     let taken = Taken::of(conn, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
     let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
@@ -271,9 +259,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
     .optional(conn)
     .await?
     .ok_or_else(|| RedeemError::InUse(row.agent_name.clone()))?;
-    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes())
-        .execute(&mut *conn)
-        .await?;
+    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes()).run(conn).await?;
     let id = agent.id;
     if agent.replaced {
         sessions::close_active(conn, id, EndCause::Replaced).await?;

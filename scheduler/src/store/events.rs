@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, Unsigned};
 
 /// Events a page has at most.
@@ -285,15 +285,14 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
 
 /// The oldest transaction under way: what is below has ended.
 async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
-    let horizon = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select pg_snapshot_xmin(pg_current_snapshot())::text::bigint
                + (select coalesce(max(transactions), 0) from restores) as "horizon!"
         "#,
     )
     .one(conn)
-    .await?;
-    Ok(horizon)
+    .await
 }
 
 /// By number: of one task, lease or session that is the order in which things happened.
@@ -306,7 +305,7 @@ fn in_order(rows: Vec<Row>) -> Vec<Event> {
 /// Deletes events older than `keep`, the oldest first, at most some thousands; returns how many. Events of transactions that
 /// are yet to come were copied from another server: nobody could read them in order, so they go too.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         with oldest as (select xact, id, at from events order by xact, id limit $2)
         delete from events e using oldest o
@@ -319,9 +318,8 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
         Interval(keep),
         PRUNED_AT_ONCE,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 #[cfg(test)]

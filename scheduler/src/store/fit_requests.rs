@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 
 /// How the newest request stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +25,8 @@ pub async fn ask(conn: &mut PgConnection) -> Result<(), Error> {
         on conflict (singleton) do update set requested_at = clock_timestamp(), refused = null
         "#,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// How the newest request stands.
@@ -42,12 +41,10 @@ pub async fn state(conn: &mut PgConnection) -> Result<FitRequest, Error> {
 
 /// Says why an open request cannot be followed.
 pub async fn refuse(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
-    sqlx::query!("update fit_requests set refused = $1 where refused is null", why).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
 }
 
 /// Ends the requests from before `as_of`: a fit of what was known then has taken over.
 pub async fn answer(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
-    sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).execute(conn).await?;
-    Ok(())
+    sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).run(conn).await
 }

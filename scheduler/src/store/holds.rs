@@ -11,7 +11,7 @@ use sqlx::types::ipnet::IpNet;
 use crate::model::{BatchId, SiteId, TaskId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// What a task waits for.
@@ -68,7 +68,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
             _ => (None, false),
         })
         .unzip();
-    let held = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         with held as (
             insert into task_holds (task_id, batch_id, site_id, cause, address, until, admitted)
@@ -92,8 +92,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
         &admitted,
     )
     .all(conn)
-    .await?;
-    Ok(held.into_iter().collect())
+    .await
 }
 
 /// Which tasks are let go.
@@ -185,7 +184,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
 /// until they are crawled there. Returns how many.
 pub(super) async fn admit(conn: &mut PgConnection, places: &[(IpNet, i64)], limit: i64) -> Result<u64, Error> {
     let (addresses, places): (Vec<IpNet>, Vec<i64>) = places.iter().copied().unzip();
-    let admitted = sqlx::query!(
+    sqlx::query!(
         r#"
         with next as (
             select waiting.task_id
@@ -209,9 +208,8 @@ pub(super) async fn admit(conn: &mut PgConnection, places: &[(IpNet, i64)], limi
         &places,
         limit,
     )
-    .execute(conn)
-    .await?;
-    Ok(admitted.rows_affected())
+    .affected(conn)
+    .await
 }
 
 /// Ends whatever holds these tasks, as they move on: out of `located`, or to their crawl. They are locked by the caller.
@@ -223,7 +221,6 @@ pub(super) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(),
         "#,
         tasks as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }

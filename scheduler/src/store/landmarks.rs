@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::model::AgentId;
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// One chosen landmark.
@@ -70,7 +70,7 @@ pub struct Connected {
 pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
     let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
     let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
-    sqlx::query!("delete from landmarks").execute(&mut *conn).await?;
+    sqlx::query!("delete from landmarks").run(conn).await?;
     sqlx::query!(
         r#"
         insert into landmarks (agent_id, position, reason, elected)
@@ -81,9 +81,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
         &reasons,
         by == ChosenBy::Election,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
@@ -127,9 +126,9 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
         by.get(),
         reason,
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(replaced.rows_affected() > 0)
+    Ok(replaced > 0)
 }
 
 /// Connected agents that no other has measured, by name: without a beacon, or tried in vain.

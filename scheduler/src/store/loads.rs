@@ -14,7 +14,7 @@ use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
 use crate::strategy::{Former, Home, Listed};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, Millis, Unsigned, whole};
 use super::{Error, position};
 
@@ -49,9 +49,8 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Sa
         whole::<i32, _>(said.crawls),
         whole::<i32, _>(said.outcomes_waiting),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// An agent that takes work.

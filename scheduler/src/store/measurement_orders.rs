@@ -18,7 +18,7 @@ use super::Error;
 use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
 use super::failures::{Cause, NO_REPORT};
 use super::reach::MESH_RETRY;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::sites::Site;
 use super::types::Interval;
 
@@ -153,7 +153,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
         )
         "#,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let expired = sqlx::query_scalar!(
         r#"
@@ -185,7 +185,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
 
 /// Orders what is due in the mesh of connected agents, landmarks first, and returns the probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
-    let probers = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         with connected as (
             select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark,
@@ -234,8 +234,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
         Interval(plan.lifetime),
     )
     .all(conn)
-    .await?;
-    Ok(probers.into_iter().collect())
+    .await
 }
 
 /// How many site orders each of these probers holds.
@@ -311,7 +310,7 @@ pub async fn order_sites(
 ) -> Result<Vec<AgentId>, Error> {
     let sites: Vec<i64> = orders.iter().map(|(site, _)| site.get()).collect();
     let probers: Vec<i64> = orders.iter().map(|(_, prober)| prober.get()).collect();
-    let ordered = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         insert into measurement_orders (prober_id, site_id, address, expires_at)
         select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + $3::interval
@@ -328,8 +327,7 @@ pub async fn order_sites(
         Interval(lifetime),
     )
     .all(conn)
-    .await?;
-    Ok(ordered.into_iter().collect())
+    .await
 }
 
 /// The open order that a site waits for: its own, or another site's at its address while it is to be measured.

@@ -11,7 +11,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
 use super::failures::Failure;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Unsigned, whole};
 use super::{Error, site_measurements, sites_origin};
 
@@ -201,9 +201,8 @@ async fn upsert_beacon(
         failure.map(|failure| failure.cause) as Option<super::failures::Cause>,
         failure.map(|failure| failure.said.as_str()),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Every round trip known between agents, as far as those who measured are believed.

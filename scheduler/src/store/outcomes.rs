@@ -13,7 +13,7 @@ use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
 
 use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::whole;
 use super::{Error, alarms, holds, restores, spending};
 pub use ending::{Blocker, Budget, Ending, OutcomeKind};
@@ -292,9 +292,8 @@ async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Res
         &refetched,
         &trapped,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {

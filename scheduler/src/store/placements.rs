@@ -8,7 +8,7 @@ use crate::gnp::Placement;
 use crate::model::{EmbeddingEpoch, SiteId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::whole;
 
 /// A site's placement, and how many measurements it rests on.
@@ -73,9 +73,8 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
         &flat,
         whole::<i64, _>(width),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// A site that lies in an older embedding.
@@ -115,15 +114,13 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
         sites as _,
         epoch.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Forgets the placements of sites that lie in an older embedding than this one.
 pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", sites as _, epoch.get())
-        .execute(conn)
-        .await?;
-    Ok(())
+        .run(conn)
+        .await
 }

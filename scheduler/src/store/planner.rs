@@ -9,7 +9,7 @@
 use sqlx::PgConnection;
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::whole;
 
 /// Rows that are never worth statistics of their own.
@@ -17,7 +17,7 @@ const FEW: u64 = 1_000;
 
 /// Until the transaction ends plans are made anew, and by index: tables are about to grow under them.
 pub async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query!("discard plans").execute(&mut *conn).await?;
+    sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
         .one(conn)
         .await?;
@@ -47,7 +47,7 @@ pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error>
     .one(conn)
     .await?;
     if much {
-        sqlx::query!("analyze (skip_locked) sites, tasks").execute(conn).await?;
+        sqlx::query!("analyze (skip_locked) sites, tasks").run(conn).await?;
     }
     Ok(())
 }

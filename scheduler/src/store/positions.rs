@@ -9,7 +9,7 @@ use crate::gnp::Position;
 use crate::model::SiteId;
 use crate::site_list::SiteName;
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::{Error, position};
 
 /// Who says where a site is.
@@ -62,7 +62,7 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
             &latitudes,
             &longitudes,
         )
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     }
     Ok(())
@@ -108,9 +108,8 @@ pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) ->
         &latitudes,
         &longitudes,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Where sites are, and who says so; those of which nobody does are absent.

@@ -12,7 +12,7 @@ use crate::gnp::trust::Kind;
 use crate::model::{AgentId, Rtt, SiteId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// One open quarantine.
@@ -44,7 +44,7 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
 
 /// Opens a quarantine, or renews the reason of the open one. `true` when it is new.
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
-    let new = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
         on conflict (agent_id) where released_at is null do update
@@ -57,8 +57,7 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
         reason,
     )
     .one(conn)
-    .await?;
-    Ok(new)
+    .await
 }
 
 /// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
@@ -96,12 +95,11 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
         "update quarantines set released_at = now() where agent_id = $1 and released_at is null",
         agent.get(),
     )
-    .execute(&mut *tx)
-    .await?
-    .rows_affected();
+    .affected(&mut tx)
+    .await?;
     if released > 0 {
-        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).execute(&mut *tx).await?;
-        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).execute(&mut *tx).await?;
+        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
+        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
     }
     tx.commit().await?;
     Ok(released > 0)
@@ -114,7 +112,7 @@ pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
 
 /// Raises the alarm, or renews its reason. `true` when it is new.
 pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
-    let new = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         insert into trust_alarms (reason) values ($1)
         on conflict ((true)) where ended_at is null do update set reason = excluded.reason
@@ -123,19 +121,18 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
         reason,
     )
     .one(conn)
-    .await?;
-    Ok(new)
+    .await
 }
 
 /// Ends the alarm; `false` when there was none.
 pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
-    let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").execute(conn).await?;
-    Ok(ended.rows_affected() > 0)
+    let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").affected(conn).await?;
+    Ok(ended > 0)
 }
 
 /// The sites that were measured last and by most, at most `limit` of them: what agents are judged by.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
-    let sites = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         with recent as (
             -- Bounded before it is counted: a scheduler knows millions of these.
@@ -147,8 +144,7 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
         limit,
     )
     .all(conn)
-    .await?;
-    Ok(sites.into_iter().collect())
+    .await
 }
 
 /// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said

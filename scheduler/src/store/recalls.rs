@@ -12,7 +12,7 @@ use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, Ta
 
 use super::Error;
 use super::leases::{self, Ending};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, Millis, Unsigned};
 
 /// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
@@ -144,9 +144,9 @@ pub async fn ask(
         Millis(here) as _,
         Millis(there) as _,
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(asked.rows_affected() == 1)
+    Ok(asked == 1)
 }
 
 /// A recall, as its agent is told of it.
@@ -195,9 +195,8 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
         agent.get(),
         session.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Takes back a lease that was asked for: its task is chosen for anew. `false`: it was not asked for, not active, or not this agent's.

@@ -11,7 +11,7 @@ use crate::model::{BatchId, TaskId};
 
 use super::Error;
 use super::batch_changes::{self, ChangeError, Extent};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Unsigned, whole};
 
 /// Tasks a step removes at most, with some ten rows each: some tens of milliseconds.
@@ -24,12 +24,6 @@ pub enum RemoveError {
     Open { batch: String, open: u64 },
     #[error("remove a batch")]
     Store(#[from] Error),
-}
-
-impl From<sqlx::Error> for RemoveError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
 }
 
 const fn had(open: u64) -> &'static str {
@@ -61,7 +55,7 @@ pub struct Place {
 pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
     // Whoever submits to it right now goes first: its tasks count.
     sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     let counted = sqlx::query!(
         r#"
@@ -115,9 +109,9 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
 
 /// Removes ended tasks, which the caller has locked, with all that hangs on them. Returns the exclusions that their choices named.
 pub(super) async fn remove_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<Option<i64>>, Error> {
-    sqlx::query!("delete from events where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
-    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
-    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).execute(&mut *conn).await?;
+    sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
     // Tasks and their choices name each other.
     let exclusions = sqlx::query_scalar!(
         r#"
@@ -140,10 +134,10 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<S
         batch_changes::cancel(conn, batch, name, &Extent::All).await?;
         return Ok(Step::Waits);
     }
-    sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).execute(&mut *conn).await?;
-    sqlx::query!("delete from batch_constraints where batch_id = $1", batch.get()).execute(&mut *conn).await?;
-    sqlx::query!("delete from submissions where batch_id = $1", batch.get()).execute(&mut *conn).await?;
-    sqlx::query!("delete from batches where id = $1", batch.get()).execute(conn).await?;
+    sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from batch_constraints where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from submissions where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from batches where id = $1", batch.get()).run(conn).await?;
     Ok(Step::Done)
 }
 

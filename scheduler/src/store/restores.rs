@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::refusals::Refusal;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::whole;
 use super::{Error, leases, minute, sessions::EndCause};
 
@@ -56,20 +56,17 @@ pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
 
 /// Marks an empty database as one that is being restored; [`rewind`] takes the mark away.
 pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query("create table restore_under_way ()").execute(conn).await?;
-    Ok(())
+    sqlx::query("create table restore_under_way ()").run(conn).await
 }
 
 /// Takes the mark away from a database into which nothing was restored.
 pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query("drop table if exists restore_under_way").execute(conn).await?;
-    Ok(())
+    sqlx::query("drop table if exists restore_under_way").run(conn).await
 }
 
 /// Whether a restore into this database has begun and not ended.
 pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
-    let marked = sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await?;
-    Ok(marked)
+    sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
 }
 
 /// Makes a database whose rows were brought back fit to go on: lifts every number above what anybody can have seen, ends
@@ -82,23 +79,19 @@ pub async fn rewind(
 ) -> Result<Restored, Error> {
     let (floor, transactions) = lift(conn).await?;
     // The orders' agents are told anew; what comes back for an old one is of no order.
-    sqlx::query!("delete from measurement_orders").execute(&mut *conn).await?;
-    sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())")
-        .execute(&mut *conn)
-        .await?;
-    sqlx::query!("delete from schedulers").execute(&mut *conn).await?;
+    sqlx::query!("delete from measurement_orders").run(conn).await?;
+    sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
+    sqlx::query!("delete from schedulers").run(conn).await?;
     let ended = sqlx::query!(
         "update sessions set state = 'closed', end_cause = $1, ended_at = now() where state = 'active'",
         EndCause::Restored,
     )
-    .execute(&mut *conn)
-    .await?
-    .rows_affected();
+    .affected(conn)
+    .await?;
     let leases = leases::release_of_ended_sessions(conn, u32::MAX).await?;
     let voided = sqlx::query!("update enrolments set expires_at = now() where used_at is null and expires_at > now()")
-        .execute(&mut *conn)
-        .await?
-        .rows_affected();
+        .affected(conn)
+        .await?;
     let at = sqlx::query_scalar!(
         r#"
         insert into restores (backed_up_at, backup_version, floor, transactions, sessions, leases, tokens)
@@ -118,9 +111,7 @@ pub async fn rewind(
     let backup_version = backup_version.to_owned();
     let restored = Restored { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
     let cause = restored.sentence();
-    sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause)
-        .execute(&mut *conn)
-        .await?;
+    sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(conn).await?;
     give_up(conn).await?;
     Ok(restored)
 }
@@ -152,12 +143,12 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     )
     .all(conn)
     .await?;
-    sqlx::query!("update agents set incarnation = $1", floor).execute(&mut *conn).await?;
+    sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
     // Settled once a restore, and not looked up for every line of the log.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );
-    sqlx::query(AssertSqlSafe(default)).execute(&mut *conn).await?;
+    sqlx::query(AssertSqlSafe(default)).run(conn).await?;
     Ok((floor, transactions))
 }
 

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AssignmentId, TaskId};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 use super::{Error, enrolments, removal};
 
@@ -115,7 +115,7 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
         &tasks as _,
         &made,
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let exclusions = sqlx::query_scalar!(
         r#"
@@ -129,7 +129,7 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     .all(conn)
     .await?;
     unused_exclusions(conn, exclusions).await?;
-    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).execute(conn).await?;
+    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).run(conn).await?;
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
@@ -146,13 +146,12 @@ async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> 
         "#,
         &named,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         delete from site_measurements m using (
             select site_id, prober_id from site_measurements
@@ -165,14 +164,13 @@ async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Er
         Interval(keep),
         PIECE,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 /// The newest session of an agent stays: when the agent was last seen is read from it.
 async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         delete from sessions s using (
             select id from sessions ended
@@ -191,13 +189,12 @@ async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error>
         Interval(keep),
         PIECE,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 async fn submissions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         delete from submissions where idempotency_key in (
             select idempotency_key from submissions
@@ -208,9 +205,8 @@ async fn submissions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Err
         Interval(keep),
         PIECE,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 async fn quarantines(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
@@ -223,7 +219,7 @@ async fn quarantines(conn: &mut PgConnection, keep: Duration) -> Result<u64, Err
         Interval(keep),
         PIECE,
     )
-    .execute(&mut *conn)
+    .affected(conn)
     .await?;
     let ended = sqlx::query!(
         r#"
@@ -234,13 +230,13 @@ async fn quarantines(conn: &mut PgConnection, keep: Duration) -> Result<u64, Err
         Interval(keep),
         PIECE,
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(released.rows_affected().max(ended.rows_affected()))
+    Ok(released.max(ended))
 }
 
 async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!(
+    sqlx::query!(
         r#"
         delete from embedding_history where epoch in (
             -- Epochs rise with time.
@@ -251,9 +247,8 @@ async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Erro
         Interval(keep),
         PIECE,
     )
-    .execute(conn)
-    .await?;
-    Ok(pruned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::model::{BatchId, SiteId, TaskId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 
 /// What one look at the recrawls that are due came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +67,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
 /// under that site. The tasks have ended and are locked by the caller.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
-    let made = sqlx::query!(
+    sqlx::query!(
         r#"
         with again as (
             select t.batch_id, coalesce(s.alias_of, s.id) as site_id, max(t.round) as round
@@ -97,14 +97,13 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
         &tasks,
         &super::tasks::distanced(),
     )
-    .execute(conn)
-    .await?;
-    Ok(made.rows_affected())
+    .affected(conn)
+    .await
 }
 
 /// Ends the recrawls of a batch, or of some of its sites, under whichever name; returns of how many tasks.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
-    let ended = sqlx::query!(
+    sqlx::query!(
         r#"
         with waiting as (
             select id from tasks
@@ -118,9 +117,8 @@ pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option
         batch.get(),
         sites as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(ended.rows_affected())
+    .affected(conn)
+    .await
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sqlx::postgres::types::Oid;
 use sqlx::postgres::{PgColumn, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
-use sqlx::query::{Map, QueryScalar};
+use sqlx::query::{Map, Query, QueryScalar};
 use sqlx::{
     Column, Decode, Describe, Either, Execute, Executor, IntoArguments, PgConnection, Postgres, Row, SqlStr, Type,
 };
@@ -23,6 +23,23 @@ pub(super) trait Rows<O>: Sized {
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
     /// The row, if there is one.
     async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;
+}
+
+/// A statement that changes rows.
+pub(super) trait Statement: Sized {
+    /// Returns how many rows it has changed.
+    async fn affected(self, conn: &mut PgConnection) -> Result<u64, Error>;
+
+    async fn run(self, conn: &mut PgConnection) -> Result<(), Error> {
+        self.affected(conn).await?;
+        Ok(())
+    }
+}
+
+impl<'q, A: 'q + Send + IntoArguments<Postgres>> Statement for Query<'q, Postgres, A> {
+    async fn affected(self, conn: &mut PgConnection) -> Result<u64, Error> {
+        Ok(self.execute(conn).await?.rows_affected())
+    }
 }
 
 macro_rules! rows {

@@ -9,20 +9,19 @@ use sqlx::PgConnection;
 
 use crate::model::SchedulerId;
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 use super::{Error, terms};
 
 /// Enters this process.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
-    let id = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         "insert into schedulers (url, expires_at) values ($1, now() + $2::interval) returning id",
         url,
         Interval(life),
     )
     .one(conn)
-    .await?;
-    Ok(id)
+    .await
 }
 
 /// Renews it. `false`: it has expired, or is not there any more.
@@ -35,21 +34,20 @@ pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Durati
         scheduler.get(),
         Interval(life),
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(renewed.rows_affected() == 1)
+    Ok(renewed == 1)
 }
 
 /// Ends it: its duties are free at once. Run in a transaction.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
-    sqlx::query!("delete from schedulers where id = $1", scheduler.get()).execute(conn).await?;
-    Ok(())
+    sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await
 }
 
 /// How the other running schedulers are dialled, those that started first before the others.
 pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, Error> {
-    let urls = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select url from schedulers where expires_at > now() and url <> $1
         group by url order by min(started_at), url
@@ -57,8 +55,7 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
         url,
     )
     .all(conn)
-    .await?;
-    Ok(urls)
+    .await
 }
 
 /// Forgets the processes that ended without a word, once nothing is theirs any more.
@@ -69,7 +66,6 @@ pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
         where expires_at < now() - interval '1 hour' and not exists (select from terms t where t.holder = s.id)
         "#,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }

@@ -118,7 +118,7 @@ struct Place {
 }
 
 async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
-    let place = sqlx::query_as!(
+    sqlx::query_as!(
         Place,
         r#"
         select quote_ident(current_user) as "role!", current_database()::text as "database!",
@@ -127,8 +127,7 @@ async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
         "#
     )
     .one(conn)
-    .await?;
-    Ok(place)
+    .await
 }
 
 /// What Postgres' refusal means; `None` where it says nothing of the schema, as when a disk is full.

@@ -12,7 +12,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
 pub use active::{Waiting, hang_up, pause, renew, waiting};
 
@@ -113,12 +113,6 @@ pub enum OpenError {
     },
     #[error("open a session")]
     Store(#[from] Error),
-}
-
-impl From<sqlx::Error> for OpenError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
 }
 
 /// Opens a session: ends the agent's former one and re-binds the leases the agent still holds, in one
@@ -242,9 +236,8 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
         session.get(),
         EndCause::Left,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Gives every active session its time back, for whoever takes the reaper's term: nobody reaped since `served_until`, and
@@ -258,7 +251,7 @@ pub(super) async fn extend(
     former_term: Option<DateTime<Utc>>,
     served_until: Option<DateTime<Utc>>,
 ) -> Result<u64, Error> {
-    let extended = sqlx::query!(
+    sqlx::query!(
         r#"
         update sessions
         set expires_at = case
@@ -272,15 +265,14 @@ pub(super) async fn extend(
         former_term,
         served_until,
     )
-    .execute(conn)
-    .await?;
-    Ok(extended.rows_affected())
+    .affected(conn)
+    .await
 }
 
 /// Marks the sessions whose time has passed, and returns their agents. Their leases move in a later transaction, so
 /// that a late heartbeat finds the session ended and cannot revive an agent whose tasks have moved.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
-    let agents = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         update sessions set state = 'expired', end_cause = $1, ended_at = now()
         where state = 'active' and expires_at < now()
@@ -289,8 +281,7 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
         EndCause::Expired,
     )
     .all(conn)
-    .await?;
-    Ok(agents.into_iter().collect())
+    .await
 }
 
 /// Ends the agent's active session, if there is one.
@@ -300,9 +291,8 @@ pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause:
         agent.get(),
         cause,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 #[cfg(test)]

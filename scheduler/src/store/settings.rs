@@ -8,7 +8,7 @@ use sqlx::PgConnection;
 use crate::secret::SecretHash;
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
 
 /// The contact URL that every request carries; none until the operator sets one.
@@ -17,8 +17,7 @@ pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Erro
 }
 
 pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Result<(), Error> {
-    sqlx::query!("update settings set contact_url = $1", contact_url).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update settings set contact_url = $1", contact_url).run(conn).await
 }
 
 /// Keeps all others from changing settings or landmarks until the transaction ends; whoever changes either takes turns.
@@ -35,8 +34,7 @@ pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
 
 /// Sets the dimensions asked of the embedding.
 pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
-    sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
 /// The operator's token that is in force, and the one before.
@@ -93,7 +91,7 @@ pub async fn replace_operator_token(
     hash: &SecretHash,
     grace: Duration,
 ) -> Result<Option<DateTime<Utc>>, Error> {
-    let until = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         update settings
         set former_operator_token_hash = operator_token_hash, operator_token_replaced_at = now(),
@@ -106,36 +104,31 @@ pub async fn replace_operator_token(
         Interval(grace),
     )
     .optional(conn)
-    .await?;
-    Ok(until)
+    .await
 }
 
 /// Sets the operator's token, whatever it was.
 pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<(), Error> {
-    sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).run(conn).await
 }
 
 /// Makes this the operator's token unless there is one; returns the hash in force afterwards. Schedulers that start at
 /// once on one database agree on the first.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
     Ok(operator_tokens(conn).await?.in_force.unwrap_or(*hash))
 }
 
 /// Makes this the fingerprint of the authority that agents trust unless there is one; returns the one in force afterwards.
 pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
-    sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint)
-        .execute(&mut *conn)
-        .await?;
+    sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint).run(conn).await?;
     let stored = sqlx::query_scalar!("select ca_fingerprint from settings").one(conn).await?;
     Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
 }
 
 /// Replaces the authority that agents trust: they must be enrolled anew.
 pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
-    sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).execute(conn).await?;
-    Ok(())
+    sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).run(conn).await
 }

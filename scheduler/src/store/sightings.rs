@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, SiteId};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::sites::Site;
 
 /// Where a prober sees a site, as shown.
@@ -87,9 +87,8 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
         seen.address,
         seen.settled,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Keeps what the site's own address does not say.

@@ -8,6 +8,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, SiteId};
 
 use super::measurements::{Columns, Finding, MeasurementResult, Report};
+use super::rows::Statement;
 use super::sightings::Seen;
 use super::types::{Interval, whole};
 use super::{Error, disagreements, sightings};
@@ -102,7 +103,6 @@ async fn upsert_result(
         Interval(shared.map_or(Duration::ZERO, |(_, age)| age)),
         whole::<i64, _>(requests),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }

@@ -12,7 +12,7 @@ use sqlx::{Connection, PgConnection};
 use crate::model::{SiteId, TaskId};
 use crate::site_list::SiteName;
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::{Error, holds, tasks};
 
 /// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
@@ -29,7 +29,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     };
     let mut tx = conn.begin().await?;
     // A statement of its own: the next one must see what the former holder of the lock committed.
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).execute(&mut *tx).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
         .await?;
@@ -67,7 +67,7 @@ async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
         origin,
         keeper.map(SiteId::get)
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
     let Some(keeper) = keeper else { return Ok(site) };
     share_measurements(conn, site, keeper).await?;
@@ -103,10 +103,9 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
         site.get(),
         keeper.get(),
     )
-    .execute(&mut *conn)
+    .run(conn)
     .await?;
-    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).execute(conn).await?;
-    Ok(())
+    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).run(conn).await
 }
 
 async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
@@ -162,9 +161,8 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
         keeper.get(),
         &tasks::distanced(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Cancels tasks, which are locked, that another name's of the same origin cover.
@@ -180,9 +178,8 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
         tasks as _,
         of.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Moves what was submitted under a name while that proved to be another site's to the site that stands for it.

@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use super::Error;
+use super::rows::Statement;
 
 /// A moment of a database, for as long as its transaction lasts.
 #[derive(Debug, Clone)]
@@ -28,8 +29,8 @@ pub struct Snapshot {
 /// a former release is described as well.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     // It stands still in its transaction while others read.
-    sqlx::query("set idle_in_transaction_session_timeout = 0").execute(&mut *conn).await?;
-    sqlx::query("begin transaction isolation level repeatable read, read only").execute(&mut *conn).await?;
+    sqlx::query("set idle_in_transaction_session_timeout = 0").run(conn).await?;
+    sqlx::query("begin transaction isolation level repeatable read, read only").run(conn).await?;
     type Row = (String, DateTime<Utc>, i64, Option<String>, Option<String>, i64, i64);
     let row: Row = sqlx::query_as(
         "select pg_export_snapshot(), now(), (select max(version) from _sqlx_migrations where success),
@@ -74,6 +75,5 @@ pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
 
 /// Tells the planner what the tables hold.
 pub async fn analyze(conn: &mut PgConnection) -> Result<(), Error> {
-    sqlx::query("analyze").execute(conn).await?;
-    Ok(())
+    sqlx::query("analyze").run(conn).await
 }

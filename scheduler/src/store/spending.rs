@@ -7,6 +7,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, TaskId};
 
 use super::Error;
+use super::rows::Statement;
 use super::types::whole;
 
 /// Adds what crawls of batches with a quota fetched. Run in the transaction that records their outcomes.
@@ -32,13 +33,12 @@ pub(super) async fn add(conn: &mut PgConnection, fetched: &[(TaskId, AgentId, u6
         &agents,
         &bytes,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Deletes the hours that count no more.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
-    let pruned = sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").execute(conn);
-    Ok(pruned.await?.rows_affected())
+    let pruned = sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn);
+    Ok(pruned.await?)
 }

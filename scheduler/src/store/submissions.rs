@@ -15,7 +15,7 @@ use crate::gnp::Position;
 use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
 use crate::site_list::SiteName;
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::whole;
 use super::{Error, batches, constraints, planner, positions, settings, tasks};
 
@@ -92,12 +92,6 @@ pub enum SubmitError {
     Store(#[from] Error),
 }
 
-impl From<sqlx::Error> for SubmitError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 fn listed(differences: &[Difference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -136,7 +130,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
 
 /// The answer a former submission under this key got. Holds the key until the transaction ends.
 async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
-    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).execute(&mut *conn).await?;
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
     let row = sqlx::query!(
         r#"
         select b.name, s.added, s.already_present, s.duplicates, s.batch_total
@@ -159,12 +153,7 @@ async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result
     }))
 }
 
-async fn remember(
-    conn: &mut PgConnection,
-    key: &str,
-    batch: BatchId,
-    submitted: &Submitted,
-) -> Result<(), SubmitError> {
+async fn remember(conn: &mut PgConnection, key: &str, batch: BatchId, submitted: &Submitted) -> Result<(), Error> {
     sqlx::query!(
         r#"
         insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
@@ -177,9 +166,8 @@ async fn remember(
         whole::<i64, _>(submitted.duplicates),
         whole::<i64, _>(submitted.batch_total),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// The batch, when it is new or agrees with what is asked.
@@ -214,7 +202,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
             "insert into sites (name) select name from unnest($1::text[]) as listed (name) on conflict (name) do nothing",
             chunk,
         )
-        .execute(&mut *conn)
+        .run(conn)
         .await?;
         let rows = sqlx::query!(
             r#"select name, coalesce(alias_of, id) as "id!" from sites where name = any($1::text[])"#,
@@ -248,9 +236,9 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
             chunk,
             &distanced,
         )
-        .execute(&mut *conn)
+        .affected(conn)
         .await?;
-        added += done.rows_affected();
+        added += done;
     }
     Ok(added)
 }
@@ -282,9 +270,9 @@ mod tests {
     }
 
     async fn run(pool: &PgPool, submission: &Submission) -> Result<Submitted, SubmitError> {
-        let mut tx = pool.begin().await?;
+        let mut tx = crate::store::begin(pool).await?;
         let submitted = submit(&mut tx, submission).await?;
-        tx.commit().await?;
+        crate::store::commit(tx).await?;
         Ok(submitted)
     }
 

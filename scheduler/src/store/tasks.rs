@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, Rtt, SiteId, Strategy, Unmeasured};
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Interval;
 
 /// A site whose measuring tasks have heard from every prober there is.
@@ -125,7 +125,7 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
     let (causes, said): (Vec<Option<&str>>, Vec<Option<&str>>) =
         unmeasured.map(|one| one.map(|one| (one.cause.name(), one.said.as_str())).unzip()).unzip();
-    let moved = sqlx::query!(
+    sqlx::query!(
         r#"
         with moved as (
             select tasks.id, located.cause, located.said
@@ -144,9 +144,8 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
         &causes as &[Option<&str>],
         &said as &[Option<&str>],
     )
-    .execute(conn)
-    .await?;
-    Ok(moved.rows_affected())
+    .affected(conn)
+    .await
 }
 
 /// The strategies whose sites must be measured, by name: tasks of the others are located as they are made.

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 
 use crate::model::{SchedulerId, TermNumber, words};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::{Error, sessions};
 
 words!(
@@ -94,7 +94,7 @@ struct Former {
 }
 
 async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Result<bool, Error> {
-    let free = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select not exists (
             select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
@@ -105,8 +105,7 @@ async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) ->
         scheduler.get(),
     )
     .one(conn)
-    .await?;
-    Ok(free)
+    .await
 }
 
 /// Whether this term is still this scheduler's, in a transaction of the duty's: then nobody takes it over before that
@@ -147,9 +146,8 @@ pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(),
         "#,
         scheduler.get(),
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::constraints::{Constraints, Nobody};
 use crate::model::{BatchId, TaskId};
 
 use super::holds::{self, Cause, Which};
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::{Error, constraints};
 
 /// Fails tasks that no agent may crawl. They are located, and locked by the caller.
@@ -25,9 +25,8 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
         tasks as _,
         reason,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Holds tasks that nobody may crawl now. They are located, and locked by the caller.
@@ -48,9 +47,8 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> R
         why.cause,
         Json(&why.excluded) as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are absent.
@@ -77,7 +75,7 @@ pub async fn why(
 
 /// Batches that have unmet tasks.
 pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
-    let batches = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select c.batch_id from batch_constraints c
         where exists (select from task_holds h where h.batch_id = c.batch_id and h.cause = 'unmet')
@@ -85,8 +83,7 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
         "#,
     )
     .all(conn)
-    .await?;
-    Ok(batches)
+    .await
 }
 
 /// Lets unmet tasks of a batch be chosen for again, or fails them with a reason; at most `limit`. Returns how many it was. Sites that nobody
@@ -103,14 +100,14 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
         "#,
         &sites as _,
     )
-    .execute(conn)
+    .run(conn)
     .await?;
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
 /// Batches with constraints of which something is assigned and not begun.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
-    let batches = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select c.batch_id from batch_constraints c
         where exists (select from tasks t where t.batch_id = c.batch_id and t.state = 'assigned')
@@ -118,6 +115,5 @@ pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
         "#,
     )
     .all(conn)
-    .await?;
-    Ok(batches)
+    .await
 }

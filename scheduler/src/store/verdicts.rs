@@ -8,7 +8,7 @@ use crate::gnp::Sighting;
 use crate::model::SiteId;
 
 use super::Error;
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::sites::Site;
 
 /// A site that is suspected to stand in several places.
@@ -67,9 +67,8 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion
         &confidences,
         &evidence,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Those of these sites that are suspected to stand in several places.

@@ -11,7 +11,7 @@ use crate::constraints::{Constraints, Nobody};
 use crate::explain::{About, Wait};
 use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
 
-use super::rows::Rows;
+use super::rows::{Rows, Statement};
 use super::types::Unsigned;
 use super::{Error, unmet};
 
@@ -30,9 +30,8 @@ pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCaus
         stage,
         cause as Option<WaitCause>,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }
 
 /// Why nobody can be chosen for any task; `None` while some agent takes work.

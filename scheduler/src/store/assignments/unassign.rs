@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::Error;
-use crate::store::rows::Rows;
+use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// Whose tasks are taken back.
@@ -30,13 +30,12 @@ pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Re
     if locked.is_empty() {
         return Ok(0);
     }
-    let unassigned = sqlx::query!(
+    sqlx::query!(
         "update tasks set state = 'located', reason = null, state_since = now() where id = any($1)",
         &locked as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(unassigned.rows_affected())
+    .affected(conn)
+    .await
 }
 
 async fn of_agent(conn: &mut PgConnection, agent: AgentId, limit: i64) -> Result<Vec<TaskId>, Error> {

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 
 use crate::store::{Error, minute};
 
-use crate::store::rows::Rows;
+use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 
 /// Tokens that are listed at most, the newest.
@@ -110,7 +110,7 @@ pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
 
 /// Whether a token for an agent of this name is open.
 pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error> {
-    let open = sqlx::query_scalar!(
+    sqlx::query_scalar!(
         r#"
         select exists (
             select from enrolments
@@ -120,8 +120,7 @@ pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error>
         name,
     )
     .one(conn)
-    .await?;
-    Ok(open)
+    .await
 }
 
 /// What is said of an agent that has nothing but an open token.
@@ -153,12 +152,6 @@ pub enum RevokeError {
     Unknown(String),
     #[error("revoke an enrolment token")]
     Store(#[from] Error),
-}
-
-impl From<sqlx::Error> for RevokeError {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Store(error.into())
-    }
 }
 
 /// Revokes the open token for this agent, or that people call this.
@@ -198,10 +191,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
 
 /// Forgets tokens that could not be used any more this long ago, whatever became of them; returns how many.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
-    let pruned = sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),)
-        .execute(conn)
-        .await?;
-    Ok(pruned.rows_affected())
+    sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),).affected(conn).await
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, LeaseToken, TaskId};
-use crate::store::rows::Rows;
+use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, holds};
 
@@ -167,7 +167,6 @@ pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Com
         &failures as _,
         &kinds as _,
     )
-    .execute(conn)
-    .await?;
-    Ok(())
+    .run(conn)
+    .await
 }

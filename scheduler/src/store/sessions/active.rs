@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, SessionId};
-use crate::store::rows::Rows;
+use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
 use super::Error;
@@ -20,9 +20,9 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
         session.get(),
         Interval(lifetime),
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(renewed.rows_affected() == 1)
+    Ok(renewed == 1)
 }
 
 /// Takes note of why the agent of this session takes no lease, or that it does again (`None`). `true` when that is news.
@@ -32,17 +32,16 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
         session.get(),
         reason,
     )
-    .execute(conn)
+    .affected(conn)
     .await?;
-    Ok(changed.rows_affected() == 1)
+    Ok(changed == 1)
 }
 
 /// Takes note that the stream of this session broke without a goodbye: its agent may come back, or be dead.
 pub async fn hang_up(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set hung_up_at = now() where id = $1 and state = 'active'", session.get())
-        .execute(conn)
-        .await?;
-    Ok(())
+        .run(conn)
+        .await
 }
 
 /// What waits to be sent on a session.
@@ -69,7 +68,7 @@ impl Waiting {
 /// What waits to be sent on this session; `None` when it has ended. Reads only: a commit that has written nothing does
 /// not wait for the disk, and this is asked every second for every agent.
 pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Waiting>, Error> {
-    let waiting = sqlx::query_as!(
+    sqlx::query_as!(
         Waiting,
         r#"
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
@@ -89,6 +88,5 @@ pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId
         session.get(),
     )
     .optional(conn)
-    .await?;
-    Ok(waiting)
+    .await
 }
