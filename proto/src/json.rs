@@ -1,6 +1,6 @@
 //! How messages are printed for programs, as JSON and CSV: names and words that stay.
 //!
-//! `build.rs` says which messages are printed, and which function here prints a field that is not printed as it stands.
+//! `tests/contract/generated.rs` says which messages are printed, and which function here prints a field that is not printed as it stands.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
@@ -22,7 +22,7 @@ pub trait Word: Copy + Default + TryFrom<i32> {
     }
 }
 
-include!(concat!(env!("OUT_DIR"), "/words.rs"));
+include!("../generated/words.rs");
 
 /// A moment, if it is one that a calendar knows.
 pub fn moment(time: Option<Timestamp>) -> Option<DateTime<Utc>> {

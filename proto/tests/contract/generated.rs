@@ -1,20 +1,13 @@
-//! Compiles the contract without a system `protoc`. Messages that commands print get `serde::Serialize`, and enums their words.
+//! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with what is committed: so no build
+//! needs the generator. Messages that commands print get `serde::Serialize`, and enums their words.
 
-use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
 
 use prost_types::field_descriptor_proto::Type;
 use prost_types::{EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
-const FILES: [&str; 6] = [
-    "landfall/v1/agent.proto",
-    "landfall/v1/embeddings.proto",
-    "landfall/v1/events.proto",
-    "landfall/v1/fleet.proto",
-    "landfall/v1/reports.proto",
-    "landfall/v1/sites.proto",
-];
+use super::{COMMAND, UPDATE, compile, root};
 
 /// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a moment in RFC 3339, a duration in
 /// milliseconds as `NAME_ms`, an enum as its word.
@@ -79,14 +72,10 @@ const OTHERWISE: [(&str, &str); 5] = [
     ("Way.failure", "flatten, serialize_with = \"crate::json::failure\""),
 ];
 
-fn main() -> Result<(), Box<dyn Error>> {
-    for file in FILES {
-        println!("cargo::rerun-if-changed={file}");
-    }
-    let descriptors = protox::compile(FILES, ["."])?;
-    let words = Path::new(&std::env::var("OUT_DIR")?).join("words.rs");
-    std::fs::write(words, words_of(&descriptors)?)?;
-    let mut build = tonic_prost_build::configure();
+/// Writes what is generated from the contract into a folder.
+fn generate(descriptors: FileDescriptorSet, folder: &Path) {
+    std::fs::write(folder.join("words.rs"), words_of(&descriptors).unwrap()).unwrap();
+    let mut build = tonic_prost_build::configure().out_dir(folder).emit_rerun_if_changed(false);
     let printed: Vec<&str> = PRINTED.split_whitespace().collect();
     for message in descriptors.file.iter().flat_map(|file| &file.message_type) {
         if printed.contains(&message.name()) {
@@ -100,8 +89,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    build.compile_fds(descriptors)?;
-    Ok(())
+    build.compile_fds(descriptors).unwrap();
+}
+
+#[test]
+fn the_generated_code_is_that_of_the_contract() {
+    let fresh = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated");
+    std::fs::create_dir_all(&fresh).unwrap();
+    generate(compile(), &fresh);
+    for file in ["landfall.v1.rs", "words.rs"] {
+        let (fresh, committed) = (std::fs::read(fresh.join(file)).unwrap(), root().join("generated").join(file));
+        if std::env::var_os(UPDATE).is_some() {
+            std::fs::write(committed, fresh).unwrap();
+        } else {
+            let same = std::fs::read(committed).is_ok_and(|committed| committed == fresh);
+            assert!(same, "proto/generated/{file} is older than the .proto files: {UPDATE}=1 {COMMAND} writes it");
+        }
+    }
 }
 
 fn find(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
