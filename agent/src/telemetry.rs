@@ -2,7 +2,8 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::prelude::*;
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -10,18 +11,16 @@ use tracing_subscriber::EnvFilter;
 pub struct BadFilter {
     filter: String,
     #[source]
-    source: tracing_subscriber::filter::ParseError,
+    source: ParseError,
 }
 
 /// Starts writing log lines.
 pub fn start(filter: &str) -> Result<(), BadFilter> {
-    let parsed = EnvFilter::try_new(filter).map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(parsed)
+    let targets: Targets = filter.parse().map_err(|source| BadFilter { filter: filter.to_owned(), source })?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(targets).with(lines).init();
     Ok(())
 }

@@ -5,10 +5,11 @@ use std::io::IsTerminal;
 
 use sha2::{Digest, Sha256};
 use tracing::field::{Field, Visit};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::{RecordFields, VisitOutput};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::prelude::*;
 
 /// Postgres' notices are about its own commands ("relation exists, skipping"): nothing to tell a person.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
@@ -16,19 +17,19 @@ const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 /// Starts logging. A filter that cannot be read is reported and replaced by the default.
 pub fn start() {
     let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
-    let (filter, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
-        Some((variable, text)) => match EnvFilter::try_new(&text) {
-            Ok(filter) => (filter, None),
-            Err(error) => (EnvFilter::new(DEFAULT), Some(format!("{variable}='{text}' is no filter ({error})"))),
+    let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
+        Some((variable, text)) => match text.parse::<Targets>() {
+            Ok(targets) => (Some(targets), None),
+            Err(error) => (None, Some(format!("{variable}='{text}' is no filter ({error})"))),
         },
-        None => (EnvFilter::new(DEFAULT), None),
+        None => (None, None),
     };
-    let started = tracing_subscriber::fmt()
+    let targets = targets.unwrap_or_else(|| DEFAULT.parse().expect("the default filter can be read"));
+    let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(NamedStatements)
-        .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .try_init();
+        .with_ansi(std::io::stderr().is_terminal());
+    let started = tracing_subscriber::registry().with(targets).with(lines).try_init();
     if let (Ok(()), Some(refused)) = (started, refused) {
         tracing::warn!("{refused}: the default is used");
     }

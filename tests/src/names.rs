@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::Context;
-use hickory_server::proto::op::{Message, ResponseCode};
-use hickory_server::proto::rr::rdata::A;
-use hickory_server::proto::rr::{DNSClass, RData, Record, RecordType};
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
@@ -116,8 +116,8 @@ pub(crate) fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hickory_server::proto::op::Query;
-    use hickory_server::proto::rr::Name;
+    use hickory_proto::op::Query;
+    use hickory_proto::rr::Name;
 
     fn question(host: &str, kind: RecordType) -> Vec<u8> {
         let mut message = Message::query();
