@@ -2,7 +2,7 @@
 //!
 //! The landmarks are the agents to which all agents are nearest in sum (k-medoids; Kaufman and Rousseeuw, "Finding
 //! groups in data", 1990, chapter 2: build, then swap), because a site is judged by the landmark nearest to it.
-//! Choosing the agents farthest from each other instead takes the outliers: a trap (docs/gnp.md, 7). Two landmarks of one
+//! Choosing the agents farthest from each other instead takes the outliers: a trap (docs/accuracy.md). Two landmarks of one
 //! city and carrier, or of one carrier or one city while another has none, cost as much as agents moved away from their
 //! landmark (the paper 2.2.1: different cities, different carriers).
 

@@ -37,7 +37,7 @@ const LAST_ROUND: usize = 11;
 const STEPS: (f64, f64) = (0.1, 0.01);
 
 /// How much lower than the former embedding's another start must end to be preferred, as a part of its cost. A still
-/// network measured again moves the median agent by 1.7 ms with it, and by 6 without (docs/gnp.md, 7).
+/// network measured again moves the median agent by 1.7 ms with it, and by 6 without (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 /// Why no embedding could be fitted.

@@ -3,7 +3,7 @@
 //! The plain tier gives a site one point. Here a site is a cloud of points it may lie at, each weighed by how well it
 //! explains the measurements; what the map gets wrong between agents is carried over to hosts near them; the result is a
 //! median to read, an expectation to rank by, and a spread. Every step is an ingredient that can be left out
-//! ([`Ingredients`]), so that what each is worth can be measured: `docs/gnp.md`, section 8.
+//! ([`Ingredients`]), so that what each is worth can be measured: `docs/accuracy.md`.
 //!
 //! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;

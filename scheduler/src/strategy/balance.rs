@@ -30,7 +30,7 @@ const AHEAD: i64 = 1;
 /// Beyond that a task must end within this share of the time: an agent's pace is known to some 15 %, and two of them are compared.
 const MUCH_SOONER: f64 = 0.75;
 /// Of its agent's distance, what a newcomer's may be to be clearly nearer: nine in ten predictions err by less than a third
-/// (docs/gnp.md), so that it is nearer more often than the map is right.
+/// (docs/accuracy.md), so that it is nearer more often than the map is right.
 const NEARER_SHARE: f64 = 0.67;
 /// And by how much it must be nearer at least: less is not felt in a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);

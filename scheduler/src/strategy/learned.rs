@@ -24,7 +24,7 @@ pub use super::alike::Near;
 /// How sure one crawl is of a pair's round trip, as a standard deviation of its logarithm: medians over a crawl's pages repeat within some
 /// ten per cent, and servers differ from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// How sure a prediction is whose spread is not known: the 90th percentile of errors in measured networks (docs/gnp.md).
+/// How sure a prediction is whose spread is not known: the 90th percentile of errors in measured networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
 /// What a map's own spread leaves out, beside it: it knows where a site may lie, not what no map says. Of predictions of agents in reach of the
 /// nearest, which a choice is made among, half are off by more than 13 % where the map's own spread says 9 %, and a quarter by more than

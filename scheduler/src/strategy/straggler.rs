@@ -24,7 +24,7 @@ const MOST_AT_ONCE: usize = 4;
 /// request that is broken off, two passes of the scheduler and two orders' way.
 const HANDOVER: Duration = Duration::from_secs(2);
 /// A crawl is asked for when it would end within this share of the time that it would go on for. Sizes, paces and distances err by some ten
-/// per cent each (`gnp.md`, `method.md`): a third less is more than all of them at once make of nothing, as a rule.
+/// per cent each (`accuracy.md`, `method.md`): a third less is more than all of them at once make of nothing, as a rule.
 const SHARE: f64 = 0.7;
 
 /// A crawl under way.

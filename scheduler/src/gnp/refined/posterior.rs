@@ -17,7 +17,7 @@ const LIGHTEST: f64 = 1e-4;
 
 /// The part by which a confirmer must lower the expected distance to the nearest. Less is no point of the cloud at which it is
 /// nearer: asking cannot change who is chosen, as far as the map knows. Larger values save probes and were measured to cost
-/// distance (`docs/gnp.md`, 8).
+/// distance (`docs/gnp.md`, 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// How far one agent is from the site.
