@@ -194,7 +194,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{assignments, fixtures};
+    use crate::store::fixtures;
 
     #[test]
     fn an_address_bears_more_crawls_the_more_sites_it_has_to_a_cap() {
@@ -211,85 +211,59 @@ mod tests {
         assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
     }
 
-    /// Sites at one address, leased by one agent each.
-    struct Crowd {
-        claims: Vec<Claim>,
+    /// Claims of one address, of leases of an agent each.
+    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for number in 0..sites {
+            claims.push(fixtures::leased(conn, &format!("s{number}")).await.claim("192.0.2.7"));
+        }
+        claims
     }
 
-    impl Crowd {
-        async fn new(conn: &mut PgConnection, sites: usize) -> Self {
-            let batch = fixtures::batch(conn, "b", "random").await;
-            let mut claims = Vec::new();
-            for number in 0..sites {
-                let agent = fixtures::agent(conn, &format!("agent{number}")).await;
-                let session = fixtures::session(conn, agent).await;
-                let site = fixtures::site(conn, &format!("s{number}.cn")).await;
-                let task = fixtures::assigned(conn, batch, site, agent).await;
-                leases::grant(conn, agent, session).await.expect("grant");
-                let address = "192.0.2.7".parse().expect("an address");
-                claims.push(Claim { agent, session, task, token: LeaseToken::new(1), address });
-            }
-            Self { claims }
-        }
-
-        /// As the session does it.
-        async fn claim(&self, pool: &PgPool, number: usize) -> Claimed {
-            let one = &self.claims[number];
-            note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
-            let mut tx = crate::store::begin(pool).await.expect("begin");
-            let claimed = claim(&mut tx, one, 8).await.expect("claim");
-            tx.commit().await.expect("commit");
-            claimed
-        }
+    /// Notes and claims, as the session does it.
+    async fn claimed(pool: &PgPool, one: &Claim) -> Claimed {
+        note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
+        let mut tx = fixtures::begin(pool).await;
+        let claimed = claim(&mut tx, one, 8).await.expect("claim");
+        tx.commit().await.expect("commit");
+        claimed
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_address_is_given_to_as_many_as_it_bears_and_the_others_come_in_turn(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        let crowd = Crowd::new(&mut conn, 5).await;
-        let mut claimed = Vec::new();
-        for number in 0..5 {
-            claimed.push(crowd.claim(&pool, number).await);
+        let claims = crowd(&mut conn, 5).await;
+        let mut answers = Vec::new();
+        for claim in &claims {
+            answers.push(claimed(&pool, claim).await);
         }
         // One site: one; two: two; three and four: two; five: three.
         let full = Claimed::Full { crawls: 2 };
-        assert_eq!(claimed, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
-        assert_eq!(crowd.claim(&pool, 0).await, Claimed::Granted, "it has it");
-        assert_eq!(crowd.claim(&pool, 2).await, Claimed::NotHeld, "its lease has ended");
-        let foreign = Claim { agent: crowd.claims[1].agent, session: crowd.claims[1].session, ..crowd.claims[0] };
+        assert_eq!(answers, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
+        assert_eq!(claimed(&pool, &claims[0]).await, Claimed::Granted, "it has it");
+        assert_eq!(claimed(&pool, &claims[2]).await, Claimed::NotHeld, "its lease has ended");
+        let foreign = Claim { agent: claims[1].agent, session: claims[1].session, ..claims[0] };
         let elsewhere = "192.0.2.9".parse().expect("an address");
-        for lie in [foreign, crowd.claims[2]] {
+        for lie in [foreign, claims[2]] {
             note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
         }
-        let moved = sqlx::query_scalar::<_, i64>("select count(*) from sites where crawled_address = '192.0.2.9'");
-        assert_eq!(
-            moved.fetch_one(&mut *conn).await.expect("count"),
-            0,
-            "who does not hold a lease says nothing of its site"
-        );
-        let chosen = async |conn: &mut PgConnection| -> Vec<TaskId> {
-            let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 10).await.expect("look");
-            waiting.into_iter().map(|task| task.task).collect()
-        };
-        assert_eq!((admit(&mut conn, 8, None, 10).await.expect("admit").0, chosen(&mut conn).await), (0, vec![]));
-        let [first, next] = [&crowd.claims[0], &crowd.claims[2]];
-        leases::release(&mut conn, first.agent, first.task, first.token, None, 5).await.expect("release");
-        assert_eq!(admit(&mut conn, 8, None, 10).await.expect("admit").0, 1);
-        assert_eq!(
-            admit(&mut conn, 8, None, 10).await.expect("admit").0,
-            0,
-            "the place is kept for the one on its way"
-        );
-        assert_eq!(chosen(&mut conn).await, [next.task]);
+        let moved: i64 =
+            fixtures::scalar(&mut conn, "select count(*) from sites where crawled_address = '192.0.2.9'").await;
+        assert_eq!(moved, 0, "who does not hold a lease says nothing of its site");
+        let admitted = async |conn: &mut PgConnection| admit(conn, 8, None, 10).await.expect("admit").0;
+        assert_eq!((admitted(&mut conn).await, fixtures::chosen(&mut conn).await), (0, vec![]));
+        assert!(fixtures::hand_back(&mut conn, claims[0].agent, claims[0].task).await);
+        assert_eq!(admitted(&mut conn).await, 1);
+        assert_eq!(admitted(&mut conn).await, 0, "the place is kept for the one on its way");
+        assert_eq!(fixtures::chosen(&mut conn).await, [claims[2].task]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let crowd = Crowd::new(&mut conn, 2).await;
-        let mut first = crate::store::begin(&pool).await.expect("begin");
-        assert_eq!(claim(&mut first, &crowd.claims[0], 1).await.expect("claim"), Claimed::Granted);
-        let second = async |conn: &mut PgConnection| claim(conn, &crowd.claims[1], 1).await.expect("claim");
+        let claims = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
+        let mut first = fixtures::begin(&pool).await;
+        assert_eq!(claim(&mut first, &claims[0], 1).await.expect("claim"), Claimed::Granted);
+        let second = async |conn: &mut PgConnection| claim(conn, &claims[1], 1).await.expect("claim");
         assert_eq!(fixtures::behind(&pool, first, second).await, Claimed::Full { crawls: 1 });
     }
 }

@@ -112,55 +112,31 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::model::LeaseToken;
-    use crate::store::outcomes::{Blocker, Ending, Report};
-    use crate::store::{assignments, fixtures, leases};
+    use crate::store::fixtures::{self, Conn, Leased};
+    use crate::store::outcomes::{Blocker, Ending};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_that_was_broken_off_waits_for_a_person(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let (first, second) =
-            (fixtures::batch(&mut conn, "b", "random").await, fixtures::batch(&mut conn, "c", "random").await);
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
-        let (site, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
-        let task = fixtures::assigned(&mut conn, first, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+    async fn a_site_that_was_broken_off_waits_for_a_person(mut conn: Conn) {
+        let Leased { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let second = fixtures::batch(&mut conn, "second", "random").await;
+        let other = fixtures::site(&mut conn, "b.cn").await;
         let ending = Ending::Blocked(Some(Blocker::Breaker));
-        let report = Report {
-            task,
-            token: LeaseToken::new(1),
-            ending,
-            pages: 3,
-            bytes: 300,
-            errors: 50,
-            started_at: chrono::DateTime::UNIX_EPOCH,
-            duration: std::time::Duration::from_secs(60),
-            rtt: None,
-            message: "50 requests in a row failed".to_owned(),
-            refetched: 0,
-            trapped: 0,
-        };
-        fixtures::record(&mut conn, agent, &report).await.expect("record");
+        let report = fixtures::report(task, fixtures::TOKEN, ending);
+        fixtures::record(&mut conn, agent, &report).await;
         let next = fixtures::task(&mut conn, second, site, "located").await;
         let unhurt = fixtures::task(&mut conn, second, other, "located").await;
-        let chosen = async |conn: &mut PgConnection| {
-            let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 10).await.expect("look");
-            waiting.into_iter().map(|task| task.task).collect::<Vec<_>>()
-        };
-        assert_eq!(chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
-        assert_eq!(chosen(&mut conn).await, [unhurt]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
         let (alarms, total) = open(&mut conn, 10).await.expect("list");
         assert_eq!((alarms[0].site.as_str(), alarms[0].agent.as_str(), alarms[0].waiting, total), ("a.cn", "a", 1, 1));
         assert!(of_site(&mut conn, site).await.expect("look").is_some());
         assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
         assert_eq!(reopen(&mut conn, Some(&[site])).await.expect("reopen"), (1, 1));
         assert_eq!(reopen(&mut conn, None).await.expect("reopen"), (0, 0));
-        assert_eq!(chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
         assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
         assert_eq!(
             (open(&mut conn, 10).await.expect("list").1, of_site(&mut conn, site).await.expect("look")),
@@ -169,8 +145,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_circuit_opens_once_and_outlives_the_batch_whose_crawl_opened_it(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_circuit_opens_once_and_outlives_the_batch_whose_crawl_opened_it(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         for said in ["50 requests in a row failed", "once more"] {

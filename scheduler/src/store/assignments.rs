@@ -273,13 +273,13 @@ mod tests {
 
     use super::*;
     use crate::model::{ChoiceCause, Fallback, FallbackCause, Parting};
-    use crate::store::{fixtures, leases, loads, sessions};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::{leases, loads, sessions};
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_names_its_agent_while_it_is_assigned_or_leased(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_task_names_its_agent_while_it_is_assigned_or_leased(mut conn: Conn) {
         let agents = [fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await];
         let session = fixtures::session(&mut conn, agents[0]).await;
         fixtures::session(&mut conn, agents[1]).await;
@@ -339,8 +339,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn choices_are_recorded_at_once_with_all_that_there_is_to_say_of_each(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn choices_are_recorded_at_once_with_all_that_there_is_to_say_of_each(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let mut made = Vec::new();
@@ -357,12 +356,7 @@ mod tests {
         }
         insert(&mut conn, &made).await.expect("assign");
         type Row = (String, Option<String>, Option<String>, i64, Vec<i64>, i64);
-        let rows: Vec<Row> = sqlx::query_as(
-            "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id",
-        )
-        .fetch_all(&mut *conn)
-        .await
-        .expect("read");
+        let rows: Vec<Row> = fixtures::rows(&mut conn, "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id").await;
         assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
         assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
         let why: Why = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
@@ -373,8 +367,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_waits_at_an_agent_that_hung_up_waits_a_moment_and_while_nobody_else_is_there(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn what_waits_at_an_agent_that_hung_up_waits_a_moment_and_while_nobody_else_is_there(mut conn: Conn) {
         let (gone, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let sessions = [fixtures::session(&mut conn, gone).await, fixtures::session(&mut conn, other).await];
         let batch = fixtures::batch(&mut conn, "b", "random").await;
@@ -401,19 +394,10 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_whose_lease_was_lost_is_chosen_for_before_those_that_never_had_one(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_task_whose_lease_was_lost_is_chosen_for_before_those_that_never_had_one(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let mut tasks = Vec::new();
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            tasks.push(fixtures::task(&mut conn, batch, site, "located").await);
-        }
-        sqlx::query("update tasks set token = 1 where id = $1")
-            .bind(tasks[2].get())
-            .execute(&mut *conn)
-            .await
-            .expect("a lease that was lost");
+        let tasks = fixtures::located(&mut conn, batch, &["a.cn", "b.cn", "c.cn"]).await;
+        fixtures::execute_for(&mut conn, "update tasks set token = 1 where id = $1", tasks[2]).await;
         let chosen = waiting(&mut conn, Pool::EachByItself, 2).await.expect("look");
         assert_eq!(chosen.iter().map(|task| task.task).collect::<Vec<_>>(), [tasks[2], tasks[0]]);
     }

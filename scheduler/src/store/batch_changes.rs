@@ -244,15 +244,13 @@ async fn of_batch(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::SessionId;
+    use crate::store::fixtures::{self, Conn};
     use crate::store::outcomes::{Answer, Ending, Report};
     use crate::store::refusals::Refusal;
-    use crate::store::{batches, fixtures, sessions};
+    use crate::store::{batches, sessions};
 
     fn names(names: &[&str]) -> Extent {
         Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
@@ -260,39 +258,20 @@ mod tests {
 
     /// A batch of three sites, all assigned to one agent of two slots.
     async fn batch(conn: &mut PgConnection) -> (BatchId, AgentId, SessionId, Vec<TaskId>) {
-        let agent = fixtures::agent(conn, "a").await;
-        let session = fixtures::session(conn, agent).await;
+        let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "autumn", "random").await;
-        let mut tasks = Vec::new();
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(conn, host).await;
-            tasks.push(fixtures::assigned(conn, batch, site, agent).await);
-        }
+        let tasks = fixtures::queue(conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
         (batch, agent, session, tasks)
     }
 
     fn report(task: TaskId, ending: Ending) -> Report {
-        Report {
-            task,
-            token: LeaseToken::new(1),
-            ending,
-            pages: 1,
-            bytes: 1,
-            errors: 0,
-            started_at: chrono::DateTime::UNIX_EPOCH,
-            duration: Duration::from_secs(1),
-            rtt: None,
-            message: "no route".into(),
-            refetched: 0,
-            trapped: 0,
-        }
+        fixtures::report(task, fixtures::TOKEN, ending)
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_cancelled_lease_is_revoked_once_and_its_outcome_is_stale(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_cancelled_lease_is_revoked_once_and_its_outcome_is_stale(mut conn: Conn) {
         let (batch, agent, session, tasks) = batch(&mut conn).await;
-        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
         assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, recrawls: 0, agents: vec![agent] });
         assert_eq!(fixtures::state(&mut conn, tasks[1]).await, "leased", "it was not named");
@@ -300,15 +279,11 @@ mod tests {
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
         assert!(waits.revocations);
         let revoked = leases::take_revoked(&mut conn, session).await.expect("take");
-        assert_eq!(revoked, [(tasks[0], LeaseToken::new(1))]);
+        assert_eq!(revoked, [(tasks[0], fixtures::TOKEN)]);
         assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
-        let late = fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await;
         assert_eq!(late, Answer::Refused(Refusal::EndedTask));
-        assert!(
-            !leases::release(&mut conn, agent, tasks[0], LeaseToken::new(1), None, fixtures::MAX_CRASHES)
-                .await
-                .expect("release")
-        );
+        assert!(!fixtures::hand_back(&mut conn, agent, tasks[0]).await);
         assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
 
         let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
@@ -319,12 +294,11 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_failed_goes_again_in_a_new_round_and_counts_once(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn what_failed_goes_again_in_a_new_round_and_counts_once(mut conn: Conn) {
         let (batch, agent, session, tasks) = batch(&mut conn).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
-        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable(None))).await.expect("record");
-        fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await.expect("record");
+        fixtures::grant(&mut conn, agent, session).await;
+        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable(None))).await;
+        fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await;
         cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
 
         let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
@@ -338,12 +312,11 @@ mod tests {
         assert_eq!(named, Retried { tasks: 1, open: 1 }, "a.cn is under way");
         assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry"), Retried::default());
 
-        let rounds: Vec<(String, i32, String)> = sqlx::query_as(
+        let rounds: Vec<(String, i32, String)> = fixtures::rows(
+            &mut conn,
             "select s.name, t.round, t.state::text from tasks t join sites s on s.id = t.site_id order by 1, 2",
         )
-        .fetch_all(&mut *conn)
-        .await
-        .expect("read the tasks");
+        .await;
         let expected = [
             ("a.cn", 1, "failed"),
             ("a.cn", 2, "located"),
@@ -358,29 +331,23 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn two_names_of_one_site_go_again_as_one(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn two_names_of_one_site_go_again_as_one(mut conn: Conn) {
         let (batch, _, _, _) = batch(&mut conn).await;
-        sqlx::query("update tasks set state = 'failed', reason = 'unreachable: on purpose'")
-            .execute(&mut *conn)
-            .await
-            .expect("fail them");
-        sqlx::query(
+        fixtures::execute(&mut conn, "update tasks set state = 'failed', reason = 'unreachable: on purpose'").await;
+        fixtures::execute(
+            &mut conn,
             "update sites set alias_of = (select id from sites where name = 'a.cn') where name in ('b.cn', 'c.cn')",
         )
-        .execute(&mut *conn)
-        .await
-        .expect("make aliases");
+        .await;
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
         tx.rollback().await.expect("rollback");
         assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry").tasks, 1);
-        let open: Vec<(String, i32)> = sqlx::query_as(
+        let open: Vec<(String, i32)> = fixtures::rows(
+            &mut conn,
             "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'located'",
         )
-        .fetch_all(&mut *conn)
-        .await
-        .expect("read the tasks");
+        .await;
         assert_eq!(open, [("a.cn".to_owned(), 2)]);
     }
 }

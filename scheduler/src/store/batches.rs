@@ -252,17 +252,13 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
+    use crate::store::fixtures::{self, Conn};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_policy_of_a_row_that_says_none_is_the_default(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("a connection");
-        sqlx::query("insert into batches (name, strategy) values ('b', 'random')")
-            .execute(&mut *conn)
-            .await
-            .expect("a row");
+    async fn the_policy_of_a_row_that_says_none_is_the_default(mut conn: Conn) {
+        fixtures::execute(&mut conn, "insert into batches (name, strategy) values ('b', 'random')").await;
         let batch = by_name(&mut conn, "b").await.expect("read").expect("a batch");
         assert_eq!(batch.policy, CrawlPolicy::default());
     }

@@ -116,17 +116,17 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{fixtures, leases};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let (a, b) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let (of_a, of_b) = (fixtures::session(&mut conn, a).await, fixtures::session(&mut conn, b).await);
         let task = fixtures::assigned(&mut conn, batch, site, a).await;
-        leases::grant(&mut conn, a, of_a).await.expect("grant");
+        fixtures::grant(&mut conn, a, of_a).await;
         let checkpoint = |token, pages: u32| {
             let state = vec![7; usize::try_from(pages).expect("a number")];
             Checkpoint { task, token: LeaseToken::new(token), pages, state, manners: Manners::default() }
@@ -138,10 +138,10 @@ mod tests {
             assert!(save(&mut conn, a, of_a, &checkpoint(1, pages)).await.expect("save"));
         }
         assert_eq!(of(&mut conn, &[task]).await.expect("load"), HashMap::from([(task, vec![7; 5])]));
-        assert!(leases::release(&mut conn, a, task, LeaseToken::new(1), None, 5).await.expect("release"));
+        assert!(fixtures::hand_back(&mut conn, a, task).await);
         assert!(!save(&mut conn, a, of_a, &checkpoint(1, 6)).await.expect("save"), "it was handed back");
         assert_eq!(prune(&mut conn).await.expect("prune"), 0, "its task goes on");
-        sqlx::query("update tasks set state = 'cancelled'").execute(&mut *conn).await.expect("cancel");
+        fixtures::execute(&mut conn, "update tasks set state = 'cancelled'").await;
         assert_eq!(prune(&mut conn).await.expect("prune"), 1);
     }
 
@@ -150,14 +150,13 @@ mod tests {
         let mut conn = pool.acquire().await.expect("connect");
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         // Whoever ends a lease holds its task, and then changes the lease.
-        let mut ending = crate::store::begin(&pool).await.expect("begin");
+        let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
-        let token = LeaseToken::new(1);
+        let token = fixtures::TOKEN;
         let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], manners: Manners::default() };
         let saving = async |conn: &mut PgConnection| save(conn, agent, session, &checkpoint).await;
         let release = async |ending: &mut PgConnection| {

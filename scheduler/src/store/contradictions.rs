@@ -84,27 +84,24 @@ async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool,
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_is_doubted_after_two_contradictions_in_a_row_and_then_left_in_peace(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_site_is_doubted_after_two_contradictions_in_a_row_and_then_left_in_peace(mut conn: Conn) {
         let site = fixtures::site(&mut conn, "a.cn").await;
         for (weight, doubted) in [(1, false), (1, true), (1, false), (ENOUGH, false)] {
             assert_eq!(add(&mut conn, site, weight).await.expect("add"), doubted, "{weight}");
         }
-        sqlx::query("update sites set doubted_at = now() - interval '7 hours'").execute(&mut *conn).await.expect("age");
+        fixtures::execute(&mut conn, "update sites set doubted_at = now() - interval '7 hours'").await;
         assert!(add(&mut conn, site, 1).await.expect("add"), "what was counted meanwhile is not forgotten");
         let other = fixtures::site(&mut conn, "b.cn").await;
         assert!(add(&mut conn, other, ENOUGH).await.expect("add"), "a large one is enough by itself");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_crawl_is_compared_with_what_was_known_when_its_agent_was_chosen(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_crawl_is_compared_with_what_was_known_when_its_agent_was_chosen(mut conn: Conn) {
         let (agent, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
@@ -130,11 +127,10 @@ mod tests {
             "nobody chose it"
         );
         // One that agrees begins the count anew.
-        sqlx::query("update sites set contradictions = 1").execute(&mut *conn).await.expect("one contradiction");
-        sqlx::query("update assignments set measured_us = array[200000]").execute(&mut *conn).await.expect("agree");
+        fixtures::execute(&mut conn, "update sites set contradictions = 1").await;
+        fixtures::execute(&mut conn, "update assignments set measured_us = array[200000]").await;
         assert!(note(&mut conn, &[crawled]).await.expect("note").is_empty());
-        let counted: i32 =
-            sqlx::query_scalar("select contradictions::integer from sites").fetch_one(&mut *conn).await.expect("count");
+        let counted: i32 = fixtures::scalar(&mut conn, "select contradictions::integer from sites").await;
         assert_eq!(counted, 0);
     }
 }

@@ -139,20 +139,16 @@ mod tests {
 
     use super::*;
     use crate::model::{SessionId, TaskId};
+    use crate::store::agents;
+    use crate::store::fixtures::{self, Conn};
     use crate::store::sessions::OpenError;
-    use crate::store::{agents, fixtures};
 
     /// An agent of two slots with two leases and one more task assigned.
     async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
-        let agent = fixtures::agent(conn, "a").await;
-        let session = fixtures::session(conn, agent).await;
+        let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "b", "random").await;
-        let mut tasks = Vec::new();
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(conn, host).await;
-            tasks.push(fixtures::assigned(conn, batch, site, agent).await);
-        }
-        assert_eq!(leases::grant(conn, agent, session).await.expect("grant").len(), 2);
+        let tasks = fixtures::queue(conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
+        assert_eq!(fixtures::grant(conn, agent, session).await.len(), 2);
         (agent, session, tasks)
     }
 
@@ -165,17 +161,14 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_draining_agent_keeps_its_leases_and_gets_nothing_new(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_draining_agent_keeps_its_leases_and_gets_nothing_new(mut conn: Conn) {
         let (agent, session, tasks) = busy(&mut conn).await;
         let drained = drain(&mut conn, "a").await.expect("drain");
         assert_eq!(drained, Drained { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
         assert!(crate::store::loads::available(&mut conn).await.expect("read").is_empty());
 
-        let held =
-            leases::release(&mut conn, agent, tasks[0], crate::model::LeaseToken::new(1), None, fixtures::MAX_CRASHES)
-                .await;
+        let held = leases::release(&mut conn, agent, tasks[0], fixtures::TOKEN, None, fixtures::MAX_CRASHES).await;
         assert!(held.expect("hand back"));
         assert!(
             leases::grant(&mut conn, agent, session).await.expect("grant").is_empty(),
@@ -197,8 +190,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn an_agent_with_leases_is_removed_only_by_force_and_does_not_come_back(mut conn: Conn) {
         let (agent, session, tasks) = busy(&mut conn).await;
         let refused = remove(&mut conn, "a", false, fixtures::MAX_CRASHES).await.expect_err("it holds leases");
         assert!(matches!(refused, DrainError::HoldsLeases { leases: 2, .. }), "{refused}");
@@ -225,8 +217,7 @@ mod tests {
     async fn a_removed_landmark_is_none_or_is_replaced_at_once(pool: PgPool) {
         use crate::store::landmarks::{self, ChosenBy};
         let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        fixtures::session(&mut conn, agent).await;
+        let (agent, _) = fixtures::crawler(&mut conn, "a").await;
         let an_hour = std::time::Duration::from_secs(3600);
         for (by, standing) in [(ChosenBy::Election, 1), (ChosenBy::Hand, 0)] {
             let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");

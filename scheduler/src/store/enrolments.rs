@@ -281,7 +281,8 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{agents, fixtures};
+    use crate::store::agents;
+    use crate::store::fixtures::{self, Conn};
 
     fn wanted(name: Option<&str>) -> Wanted {
         Wanted {
@@ -310,8 +311,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_taken_default_name_gets_a_number(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("a connection");
+    async fn a_taken_default_name_gets_a_number(mut conn: Conn) {
         let first = made(&mut conn, None).await;
         assert_eq!(first.name, "harbin-cernet");
         used(&mut conn, &first).await.expect("redeemed");
@@ -325,8 +325,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_name_that_is_in_use_or_has_a_token_is_refused(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("a connection");
+    async fn a_name_that_is_in_use_or_has_a_token_is_refused(mut conn: Conn) {
         fixtures::agent(&mut conn, "a").await;
         let open = made(&mut conn, Some("b")).await;
         let all = [Some("a"), Some("b"), Some("c"), Some("c"), None].map(wanted);
@@ -340,7 +339,7 @@ mod tests {
         assert!(matches!(&refused[1].1, Refusal::Open { name, .. } if name == "b"));
         assert!(matches!(&refused[2].1, Refusal::Repeated(name) if name == "c"));
         assert_eq!(open_tokens(&mut conn).await.expect("count"), 1, "all or none");
-        sqlx::query("update agents set removed_at = now()").execute(&mut *conn).await.expect("remove");
+        fixtures::execute(&mut conn, "update agents set removed_at = now()").await;
         assert!(!made(&mut conn, Some("a")).await.in_use, "a removed one is enrolled again under its name");
         used(&mut conn, &open).await.expect("redeemed");
         assert!(to_replace(&mut conn, "b").await.in_use);
@@ -364,10 +363,9 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn stale_tokens_say_what_is_wrong_with_them(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("a connection");
+    async fn stale_tokens_say_what_is_wrong_with_them(mut conn: Conn) {
         let token = made(&mut conn, Some("a")).await;
-        sqlx::query("update enrolments set expires_at = now()").execute(&mut *conn).await.expect("expire");
+        fixtures::execute(&mut conn, "update enrolments set expires_at = now()").await;
         let expired = used(&mut conn, &token).await.expect_err("expired");
         assert!(matches!(expired, RedeemError::Expired { .. }), "{expired}");
         let token = made(&mut conn, Some("a")).await;
@@ -385,8 +383,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_replaced_agent_loses_session_and_leases_and_nobody_is_blamed(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("a connection");
+    async fn a_replaced_agent_loses_session_and_leases_and_nobody_is_blamed(mut conn: Conn) {
         let first = made(&mut conn, Some("a")).await;
         let first = used(&mut conn, &first).await.expect("redeemed");
         assert!(!first.replaced);
@@ -394,7 +391,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, first.agent).await;
-        assert_eq!(leases::grant(&mut conn, first.agent, session).await.expect("grant").len(), 1);
+        assert_eq!(fixtures::grant(&mut conn, first.agent, session).await.len(), 1);
 
         let second = to_replace(&mut conn, "a").await;
         assert!(sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "until it is used");
@@ -403,7 +400,7 @@ mod tests {
         assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
         assert_eq!(sessions::end_cause(&mut conn, session).await.expect("look"), Some(EndCause::Replaced));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
-        let crashes: i32 = sqlx::query_scalar("select crashes from tasks").fetch_one(&mut *conn).await.expect("ask");
+        let crashes: i32 = fixtures::scalar(&mut conn, "select crashes from tasks").await;
         assert_eq!(crashes, 0);
         let by = |credential: &str| SecretHash::of(credential);
         let old = agents::by_credential(&mut conn, &by(&first.credential)).await.expect("a lookup").expect("known");

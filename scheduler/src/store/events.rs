@@ -327,8 +327,8 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::model::LeaseToken;
-    use crate::store::{batch_changes, drains, fixtures, leases, sessions};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::{batch_changes, drains, leases, sessions};
 
     /// What is said of a task or an agent, in order.
     fn said(page: &Page) -> Vec<String> {
@@ -342,32 +342,27 @@ mod tests {
 
     /// Waits until whatever was under way on this server has ended: other tests', too.
     async fn settle(conn: &mut PgConnection) {
-        let own: i64 = sqlx::query_scalar("select pg_current_xact_id()::text::bigint")
-            .fetch_one(&mut *conn)
-            .await
-            .expect("a transaction");
+        let own: i64 = fixtures::scalar(conn, "select pg_current_xact_id()::text::bigint").await;
         while horizon(conn).await.expect("ask") <= own {
             tokio::task::yield_now().await;
         }
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "autumn", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew");
         let crash = Some("on purpose");
         assert!(
-            leases::release(&mut conn, agent, task, LeaseToken::new(1), crash, fixtures::MAX_CRASHES)
+            leases::release(&mut conn, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES)
                 .await
                 .expect("release")
         );
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         drains::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
         batch_changes::cancel(&mut conn, batch, "autumn", &batch_changes::Extent::All).await.expect("cancel");
@@ -432,8 +427,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_is_rolled_back_is_not_said_and_what_is_old_goes(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn what_is_rolled_back_is_not_said_and_what_is_old_goes(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "autumn", "random").await;
         let sites = [fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await];
         let mut tx = conn.begin().await.expect("begin");
@@ -447,10 +441,11 @@ mod tests {
         let of_one = Filter { sites: Some(vec![sites[1]]), ..Filter::default() };
         assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
 
-        sqlx::query("update events set at = now() - interval '2 days' where id = (select min(id) from events)")
-            .execute(&mut *conn)
-            .await
-            .expect("make one old");
+        fixtures::execute(
+            &mut conn,
+            "update events set at = now() - interval '2 days' where id = (select min(id) from events)",
+        )
+        .await;
         let day = Duration::from_secs(24 * 3600);
         assert_eq!(prune(&mut conn, day).await.expect("prune"), 1);
         assert_eq!(prune(&mut conn, day).await.expect("prune"), 0);
@@ -458,18 +453,10 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_history_since_a_moment_comes_by_time_page_by_page_and_by_kind(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        fixtures::session(&mut conn, agent).await;
-        sqlx::query(
-            "insert into events (noun, what, agent_id, at) select 'agent', 'draining', $1, timestamptz '2026-01-01' + n * interval '1 s'
-             from generate_series(1, 1200) n",
-        )
-        .bind(agent.get())
-        .execute(&mut *conn)
-        .await
-        .expect("a history");
+    async fn the_history_since_a_moment_comes_by_time_page_by_page_and_by_kind(mut conn: Conn) {
+        let (agent, _) = fixtures::crawler(&mut conn, "a").await;
+        fixtures::execute_for(&mut conn, "insert into events (noun, what, agent_id, at) select 'agent', 'draining', $1, timestamptz '2026-01-01' + n * interval '1 s'
+             from generate_series(1, 1200) n", agent).await;
         settle(&mut conn).await;
         let at = DateTime::parse_from_rfc3339("2026-01-01T00:00:11Z").expect("a moment").to_utc();
         let mut past = Some(Past::since(&mut conn, at).await.expect("ask"));

@@ -233,48 +233,32 @@ pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::gnp::trust::Kind;
     use crate::model::LeaseToken;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
     use crate::store::outcomes::{Ending, Report};
-    use crate::store::{fixtures, leases};
     use crate::store::{quarantines, verdicts};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "www.a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         let fresh = of_tasks(&mut conn, &[task]).await.expect("read");
         assert_eq!((fresh[&task].host.as_str(), fresh[&task].size), ("www.a.cn", None));
         let token: LeaseToken = leases::grant(&mut conn, agent, session).await.expect("grant")[0].token;
-        let report = Report {
-            task,
-            token,
-            ending: Ending::Complete,
-            pages: 7,
-            bytes: 9_000,
-            errors: 0,
-            started_at: chrono::DateTime::UNIX_EPOCH,
-            duration: Duration::from_secs(3),
-            rtt: crate::model::Rtt::try_from_micros(20_000).ok(),
-            message: String::new(),
-            refetched: 0,
-            trapped: 0,
-        };
-        fixtures::record(&mut conn, agent, &report).await.expect("record");
+        let rtt = Rtt::try_from_micros(20_000).ok();
+        let report = Report { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, Ending::Complete) };
+        fixtures::record(&mut conn, agent, &report).await;
         assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
         let seen = crawled(&mut conn, &[site]).await.expect("read");
         assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
         assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
-        let probed =
-            "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost) values ($1, $2, 15000, 5, 0)";
-        sqlx::query(probed).bind(site.get()).bind(agent.get()).execute(&mut *conn).await.expect("measure");
+        fixtures::measured(&mut conn, site, agent, 15_000, "0").await;
         let learned = lessons(&mut conn).await.expect("read");
         assert_eq!(
             learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),

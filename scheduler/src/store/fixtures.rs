@@ -1,13 +1,22 @@
-//! Rows for store tests: just enough of each noun to stand on.
+//! Rows for store tests: just enough of each noun to stand on, and short ways to act on them and to look.
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool, Postgres, Transaction};
+use chrono::DateTime;
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::PgRow;
+use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction, Type};
 
-use crate::model::{AgentId, BatchId, CrawlPolicy, SessionId, SiteId, TaskId};
+use crate::model::{AgentId, BatchId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::outcomes::{self, Answer, Report};
+use super::addresses::Claim;
+use super::assignments::{self, Pool};
+use super::leases;
+use super::outcomes::{self, Answer, Ending, Report};
 use super::sessions::{self, Registration, Terms};
+
+/// The connection that a test is given.
+pub(crate) type Conn = PoolConnection<Postgres>;
 
 /// Long enough that nothing expires by itself during a test.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
@@ -20,6 +29,41 @@ pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1
 
 /// The default.
 pub(crate) const MAX_CRASHES: u32 = 5;
+
+/// The token of the first lease of every task.
+pub(crate) const TOKEN: LeaseToken = LeaseToken::new(1);
+
+pub(crate) async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
+    super::begin(pool).await.expect("begin")
+}
+
+/// Executes a statement without parameters.
+pub(crate) async fn execute(conn: &mut PgConnection, sql: &'static str) {
+    sqlx::query(sql).execute(conn).await.expect(sql);
+}
+
+/// Executes a statement with one parameter.
+pub(crate) async fn execute_for<T>(conn: &mut PgConnection, sql: &'static str, parameter: T)
+where
+    T: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
+{
+    sqlx::query(sql).bind(parameter).execute(conn).await.expect(sql);
+}
+
+/// The value of a statement that reads one.
+pub(crate) async fn scalar<T>(conn: &mut PgConnection, sql: &'static str) -> T
+where
+    T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
+{
+    sqlx::query_scalar(sql).fetch_one(conn).await.expect(sql)
+}
+
+pub(crate) async fn rows<T>(conn: &mut PgConnection, sql: &'static str) -> Vec<T>
+where
+    T: for<'r> FromRow<'r, PgRow> + Send + Unpin,
+{
+    sqlx::query_as(sql).fetch_all(conn).await.expect(sql)
+}
 
 pub(crate) async fn agent(conn: &mut PgConnection, name: &str) -> AgentId {
     let id = sqlx::query_scalar::<_, i64>(
@@ -52,9 +96,43 @@ pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionI
     sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
 }
 
+/// An agent and its session.
+pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, SessionId) {
+    let agent = agent(conn, name).await;
+    (agent, session(conn, agent).await)
+}
+
+/// Lets the time of every session pass that has not ended.
+pub(crate) async fn overdue(conn: &mut PgConnection) {
+    execute(conn, "update sessions set expires_at = now() - interval '1 second' where state = 'active'").await;
+}
+
+/// An outcome with few figures.
+pub(crate) fn report(task: TaskId, token: LeaseToken, ending: Ending) -> Report {
+    Report {
+        task,
+        token,
+        ending,
+        pages: 3,
+        bytes: 1000,
+        errors: 1,
+        started_at: DateTime::UNIX_EPOCH,
+        duration: Duration::from_secs(2),
+        rtt: None,
+        message: "no route".into(),
+        refetched: 0,
+        trapped: 0,
+    }
+}
+
 /// Records one outcome.
-pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Result<Answer, super::Error> {
-    Ok(outcomes::record_all(conn, &[(agent, report)]).await?[0])
+pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Answer {
+    outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
+}
+
+/// Records that a crawl fetched everything, under the first lease of its task.
+pub(crate) async fn complete(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> Answer {
+    record(conn, agent, &report(task, TOKEN, Ending::Complete)).await
 }
 
 pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {
@@ -116,6 +194,83 @@ pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: Site
     .await
     .expect("assign a task");
     task
+}
+
+/// Tasks of sites of these names that are assigned to an agent.
+pub(crate) async fn queue(conn: &mut PgConnection, batch: BatchId, agent: AgentId, hosts: &[&str]) -> Vec<TaskId> {
+    let mut tasks = Vec::new();
+    for host in hosts {
+        let site = site(conn, host).await;
+        tasks.push(assigned(conn, batch, site, agent).await);
+    }
+    tasks
+}
+
+/// Tasks of sites of these names that wait for an agent.
+pub(crate) async fn located(conn: &mut PgConnection, batch: BatchId, hosts: &[&str]) -> Vec<TaskId> {
+    let mut tasks = Vec::new();
+    for host in hosts {
+        let site = site(conn, host).await;
+        tasks.push(task(conn, batch, site, "located").await);
+    }
+    tasks
+}
+
+/// A task that an agent has leased, each in a batch of its own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Leased {
+    pub(crate) agent: AgentId,
+    pub(crate) session: SessionId,
+    pub(crate) batch: BatchId,
+    pub(crate) site: SiteId,
+    pub(crate) task: TaskId,
+}
+
+impl Leased {
+    pub(crate) fn claim(&self, address: &str) -> Claim {
+        let Self { agent, session, task, .. } = *self;
+        Claim { agent, session, task, token: TOKEN, address: address.parse().expect("an address") }
+    }
+}
+
+/// A new agent's lease of the site `NAME.cn`; the agent and its batch have that name.
+pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> Leased {
+    let (agent, session) = crawler(conn, name).await;
+    let batch = batch(conn, name, "random").await;
+    let site = site(conn, &format!("{name}.cn")).await;
+    let task = assigned(conn, batch, site, agent).await;
+    assert_eq!(grant(conn, agent, session).await, [(task, TOKEN)]);
+    Leased { agent, session, batch, site, task }
+}
+
+/// Grants leases, and returns them.
+pub(crate) async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Vec<(TaskId, LeaseToken)> {
+    let granted = leases::grant(conn, agent, session).await.expect("grant");
+    granted.iter().map(|grant| (grant.task, grant.token)).collect()
+}
+
+/// Hands the first lease of a task back.
+pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> bool {
+    leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
+}
+
+/// Takes back what sessions held that have ended; returns how many leases.
+pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
+    leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
+}
+
+/// The tasks that an agent would be chosen for next, each by itself.
+pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
+    let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
+    waiting.into_iter().map(|task| task.task).collect()
+}
+
+/// What an agent measured of a site so long ago, as an interval of Postgres.
+pub(crate) async fn measured(conn: &mut PgConnection, site: SiteId, prober: AgentId, micros: i64, ago: &str) {
+    let measured = "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
+                    values ($1, $2, $3, 5, 0, now() - $4::text::interval)";
+    let measured = sqlx::query(measured).bind(site).bind(prober).bind(micros).bind(ago);
+    measured.execute(conn).await.expect("measure a site");
 }
 
 pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {

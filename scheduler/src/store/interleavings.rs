@@ -3,19 +3,16 @@
 //!
 //! The order is made by locks alone: the first holds its locks uncommitted until Postgres says that the second waits for them.
 
-use std::time::Duration;
-
-use chrono::DateTime;
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
 use super::assignments::{self, Assignment};
 use super::batch_changes::{self, Extent};
-use super::outcomes::{Answer, Ending, Report};
+use super::outcomes::Answer;
 use super::refusals::Refusal;
 use super::sessions::{self, OpenError, Registration};
 use super::{drains, fixtures, leases, loads};
-use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId, Why};
+use crate::model::{AgentId, BatchId, SessionId, SiteId, Strategy, TaskId, Why};
 use crate::strategy::Choice;
 
 mod endings;
@@ -32,15 +29,10 @@ struct Scene {
 impl Scene {
     async fn new(pool: PgPool, tasks: usize) -> Self {
         let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let mut made = Vec::new();
-        for number in 0..tasks {
-            let site = fixtures::site(&mut conn, &format!("s{number}.cn")).await;
-            made.push(fixtures::assigned(&mut conn, batch, site, agent).await);
-        }
-        Self { pool, agent, session, batch, tasks: made }
+        let tasks = fixtures::queue(&mut conn, batch, agent, &["s0.cn", "s1.cn", "s2.cn"][..tasks]).await;
+        Self { pool, agent, session, batch, tasks }
     }
 
     /// The same with its first task leased.
@@ -55,29 +47,15 @@ impl Scene {
     }
 
     async fn begin(&self) -> Transaction<'static, Postgres> {
-        super::begin(&self.pool).await.expect("begin")
+        fixtures::begin(&self.pool).await
     }
 
     async fn grant(&self, conn: &mut PgConnection) -> usize {
-        leases::grant(conn, self.agent, self.session).await.expect("grant").len()
+        fixtures::grant(conn, self.agent, self.session).await.len()
     }
 
     async fn complete(&self, conn: &mut PgConnection) -> Answer {
-        let report = Report {
-            task: self.tasks[0],
-            token: LeaseToken::new(1),
-            ending: Ending::Complete,
-            pages: 1,
-            bytes: 1,
-            errors: 0,
-            started_at: DateTime::UNIX_EPOCH,
-            duration: Duration::from_secs(1),
-            rtt: None,
-            message: String::new(),
-            refetched: 0,
-            trapped: 0,
-        };
-        fixtures::record(conn, self.agent, &report).await.expect("record")
+        fixtures::complete(conn, self.agent, self.tasks[0]).await
     }
 
     async fn cancel(&self, conn: &mut PgConnection) -> batch_changes::Cancelled {
@@ -86,16 +64,13 @@ impl Scene {
 
     /// The agent connects anew with its first lease in hand.
     async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::Opened, OpenError> {
-        let held = vec![(self.tasks[0], LeaseToken::new(1))];
+        let held = vec![(self.tasks[0], fixtures::TOKEN)];
         let registration = Registration { held, ..fixtures::registration() };
         sessions::open(conn, self.agent, &registration, fixtures::TERMS).await
     }
 
     async fn overdue(&self) {
-        sqlx::query("update sessions set expires_at = now() - interval '1 second'")
-            .execute(&self.pool)
-            .await
-            .expect("let the time pass");
+        fixtures::overdue(&mut *self.conn().await).await;
     }
 
     /// The session has expired, its leases have not been taken back.
@@ -109,10 +84,7 @@ impl Scene {
     }
 
     async fn lease(&self) -> String {
-        sqlx::query_scalar("select state::text from leases where token = 1")
-            .fetch_one(&self.pool)
-            .await
-            .expect("read the lease")
+        fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
     /// What the second comes to when it runs into the locks of the first, which then commits.
@@ -143,10 +115,7 @@ async fn a_session_that_is_renewed_while_the_reaper_looks_lives(pool: PgPool) {
     assert!(sessions::renew(&mut heartbeat, scene.session, fixtures::LIFETIME).await.expect("renew"));
     let reaped = scene.behind(heartbeat, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
     assert_eq!(reaped, []);
-    assert_eq!(
-        leases::release_of_ended_sessions(&mut *scene.conn().await, fixtures::MAX_CRASHES).await.expect("release"),
-        0
-    );
+    assert_eq!(fixtures::reap(&mut *scene.conn().await).await, 0);
     assert_eq!(scene.lease().await, "active");
 }
 
@@ -158,10 +127,7 @@ async fn what_is_granted_while_the_session_expires_goes_back(pool: PgPool) {
     assert_eq!(scene.grant(&mut granting).await, 1);
     let reaped = scene.behind(granting, async |conn| sessions::expire_due(conn).await.expect("expire")).await;
     assert_eq!(reaped, [scene.agent]);
-    assert_eq!(
-        leases::release_of_ended_sessions(&mut *scene.conn().await, fixtures::MAX_CRASHES).await.expect("release"),
-        1
-    );
+    assert_eq!(fixtures::reap(&mut *scene.conn().await).await, 1);
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
 }
 
@@ -176,39 +142,13 @@ async fn nothing_is_granted_to_a_session_that_expires_meanwhile(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn an_outcome_that_comes_before_the_reaper_counts(pool: PgPool) {
-    let scene = Scene::leased(pool).await;
-    scene.expired().await;
-    let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
-    let reap = async |conn: &mut PgConnection| {
-        leases::release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release")
-    };
-    assert_eq!(scene.behind(recording, reap).await, 0);
-    assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
-}
-
-#[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn an_outcome_that_comes_after_the_reaper_counts_while_nobody_else_has_the_site(pool: PgPool) {
-    let scene = Scene::leased(pool).await;
-    scene.expired().await;
-    let mut reaper = scene.begin().await;
-    assert_eq!(leases::release_of_ended_sessions(&mut reaper, fixtures::MAX_CRASHES).await.expect("release"), 1);
-    assert!(matches!(scene.behind(reaper, async |conn| scene.complete(conn).await).await, Answer::Accepted { .. }));
-    assert_eq!((scene.task().await, scene.lease().await), ("done".into(), "completed".into()));
-}
-
-#[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_lease_that_its_agent_takes_along_is_not_reaped(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.expired().await;
     let mut returning = scene.begin().await;
     let opened = scene.reopen(&mut returning).await.expect("open");
-    assert_eq!(opened.kept, [(scene.tasks[0], LeaseToken::new(1))]);
-    let reap = async |conn: &mut PgConnection| {
-        leases::release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release")
-    };
-    assert_eq!(scene.behind(returning, reap).await, 0);
+    assert_eq!(opened.kept, [(scene.tasks[0], fixtures::TOKEN)]);
+    assert_eq!(scene.behind(returning, fixtures::reap).await, 0);
     assert_eq!((scene.task().await, scene.lease().await), ("leased".into(), "active".into()));
 }
 
@@ -217,7 +157,7 @@ async fn a_lease_that_was_reaped_is_not_taken_along(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     scene.expired().await;
     let mut reaper = scene.begin().await;
-    assert_eq!(leases::release_of_ended_sessions(&mut reaper, fixtures::MAX_CRASHES).await.expect("release"), 1);
+    assert_eq!(fixtures::reap(&mut reaper).await, 1);
     let opened = scene.behind(reaper, async |conn| scene.reopen(conn).await).await.expect("open");
     assert_eq!(opened.kept, []);
     assert_eq!((scene.task().await, scene.lease().await), ("assigned".into(), "expired".into()));
@@ -241,16 +181,6 @@ async fn nothing_is_granted_of_what_is_being_cancelled(pool: PgPool) {
     assert_eq!(scene.grant(&mut *scene.conn().await).await, 0, "it does not even wait");
     cancelling.commit().await.expect("commit");
     assert_eq!(scene.grant(&mut *scene.conn().await).await, 0);
-}
-
-#[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn an_outcome_and_a_cancellation_at_once_agree_on_who_was_first(pool: PgPool) {
-    let scene = Scene::leased(pool).await;
-    let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
-    let cancelled = scene.behind(recording, async |conn| scene.cancel(conn).await).await;
-    assert_eq!((cancelled.tasks, cancelled.leases, cancelled.ended), (0, 0, 1));
-    assert_eq!(scene.task().await, "done");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -303,18 +233,17 @@ async fn two_grants_at_once_share_the_agents_slots(pool: PgPool) {
 async fn two_agents_granted_one_site_at_once_do_not_both_get_it(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
     let mut conn = scene.conn().await;
-    let other = fixtures::agent(&mut conn, "other").await;
-    let session = fixtures::session(&mut conn, other).await;
+    let (other, session) = fixtures::crawler(&mut conn, "other").await;
     let batch = fixtures::batch(&mut conn, "second", "random").await;
-    let site: i64 = sqlx::query_scalar("select id from sites").fetch_one(&mut *conn).await.expect("the site");
+    let site: i64 = fixtures::scalar(&mut conn, "select id from sites").await;
     let task = fixtures::assigned(&mut conn, batch, SiteId::new(site), other).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
-    let grant = async |conn: &mut PgConnection| leases::grant(conn, other, session).await.expect("grant").len();
+    let grant = async |conn: &mut PgConnection| fixtures::grant(conn, other, session).await.len();
     assert_eq!(scene.behind(granting, grant).await, 0);
     assert_eq!(fixtures::state(&mut conn, task).await, "assigned", "it waits its turn");
     scene.complete(&mut conn).await;
-    assert_eq!(leases::grant(&mut conn, other, session).await.expect("grant").len(), 1);
+    assert_eq!(fixtures::grant(&mut conn, other, session).await.len(), 1);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -369,8 +298,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
 /// Another agent, and the scene's first task as it waits.
 async fn passed_on(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
     let mut conn = scene.conn().await;
-    let other = fixtures::agent(&mut conn, "b").await;
-    let session = fixtures::session(&mut conn, other).await;
+    let (other, session) = fixtures::crawler(&mut conn, "b").await;
     let waiting = loads::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
     (other, session, waiting)
 }
@@ -408,7 +336,7 @@ async fn a_task_that_is_being_passed_on_is_granted_to_the_other_alone(pool: PgPo
     assert!(leases::grant(&mut conn, other, session).await.expect("grant").is_empty(), "nor does the other's");
     passing.commit().await.expect("commit");
     assert_eq!(scene.grant(&mut conn).await, 0);
-    assert_eq!(leases::grant(&mut conn, other, session).await.expect("grant").len(), 1);
+    assert_eq!(fixtures::grant(&mut conn, other, session).await.len(), 1);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -309,22 +309,17 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
+    use crate::store::fixtures::{self, Conn};
     use crate::store::sessions::{self, Registration};
-    use crate::store::{agents, assignments, fixtures};
+    use crate::store::{agents, assignments};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn grants_stop_at_the_agents_capacity_and_tokens_start_at_one(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            fixtures::assigned(&mut conn, batch, site, agent).await;
-        }
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
         let grants = grant(&mut conn, agent, session).await.expect("grant");
         assert_eq!(grants.iter().map(|grant| grant.token.get()).collect::<Vec<_>>(), [1, 1]);
         assert_eq!(grants[0].name, "a.cn");
@@ -333,10 +328,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_that_has_paused_is_granted_nothing_until_it_says_otherwise_or_comes_back(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn an_agent_that_has_paused_is_granted_nothing_until_it_says_otherwise_or_comes_back(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         fixtures::assigned(&mut conn, batch, site, agent).await;
@@ -374,16 +367,10 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_whose_lease_was_lost_goes_before_those_that_never_had_one(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn a_task_whose_lease_was_lost_goes_before_those_that_never_had_one(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        let mut tasks = Vec::new();
-        for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            tasks.push(fixtures::assigned(&mut conn, batch, site, agent).await);
-        }
+        let tasks = fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn", "d.cn"]).await;
         let first = grant(&mut conn, agent, session).await.expect("grant");
         assert_eq!(first.iter().map(|grant| grant.task).collect::<Vec<_>>(), tasks[..2]);
         let lost = &first[1];
@@ -394,10 +381,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn slots_that_are_known_to_be_free_are_filled_without_counting_them(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn slots_that_are_known_to_be_free_are_filled_without_counting_them(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let filled = async |conn: &mut PgConnection, asking: &[(AgentId, SessionId)], slots| {
             let asking: Vec<Free> = asking.iter().map(|&(agent, session)| Free { agent, session, slots }).collect();
@@ -410,16 +395,9 @@ mod tests {
         };
         let nothing: [&[&str]; 1] = [&[]];
         assert_eq!(filled(&mut conn, &[(agent, session)], 1).await, nothing, "nothing is assigned to it");
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            fixtures::assigned(&mut conn, batch, site, agent).await;
-        }
-        let other = fixtures::agent(&mut conn, "b").await;
-        let others = fixtures::session(&mut conn, other).await;
-        for host in ["d.cn", "e.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            fixtures::assigned(&mut conn, batch, site, other).await;
-        }
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
+        let (other, others) = fixtures::crawler(&mut conn, "b").await;
+        fixtures::queue(&mut conn, batch, other, &["d.cn", "e.cn"]).await;
         assert_eq!(filled(&mut conn, &[(agent, session)], 0).await, nothing);
         let both = [(other, others), (agent, session)];
         assert_eq!(filled(&mut conn, &both, 1).await, [["d.cn"], ["a.cn"]], "each its own, in the order asked");
@@ -432,8 +410,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn one_site_at_two_agents_is_leased_once(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn one_site_at_two_agents_is_leased_once(mut conn: Conn) {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let mut asking = Vec::new();
         for name in ["a", "b"] {
@@ -447,10 +424,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn one_site_is_leased_once_across_batches(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn one_site_is_leased_once_across_batches(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         for name in ["spring", "autumn"] {
             let batch = fixtures::batch(&mut conn, name, "random").await;
@@ -461,10 +436,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_waits_for_an_agent_is_what_it_would_be_given(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn what_waits_for_an_agent_is_what_it_would_be_given(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let waiting =
             |tasks, free| Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks, free });
         let mut seen = Vec::new();
@@ -486,10 +459,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_session_that_has_ended_is_granted_nothing(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let old = fixtures::session(&mut conn, agent).await;
+    async fn a_session_that_has_ended_is_granted_nothing(mut conn: Conn) {
+        let (agent, old) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         fixtures::assigned(&mut conn, batch, site, agent).await;
@@ -499,15 +470,10 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_reconnecting_agent_keeps_what_it_holds_and_loses_what_it_forgot(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn a_reconnecting_agent_keeps_what_it_holds_and_loses_what_it_forgot(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
-        for host in ["a.cn", "b.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            fixtures::assigned(&mut conn, batch, site, agent).await;
-        }
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn"]).await;
         let grants = grant(&mut conn, agent, session).await.expect("grant");
         let forged = (grants[1].task, LeaseToken::new(7));
         let registration =
@@ -524,8 +490,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn only_its_holder_can_hand_a_lease_back(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn only_its_holder_can_hand_a_lease_back(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let other = fixtures::agent(&mut conn, "b").await;
         let session = fixtures::session(&mut conn, agent).await;
@@ -570,10 +535,11 @@ mod tests {
                 assert!(release(conn, agent, task, token, None, fixtures::MAX_CRASHES).await.expect("release"));
             }
             End::Loss => {
-                sqlx::query("update sessions set expires_at = now() - interval '1 second' where state = 'active'")
-                    .execute(&mut *conn)
-                    .await
-                    .expect("let the time pass");
+                fixtures::execute(
+                    conn,
+                    "update sessions set expires_at = now() - interval '1 second' where state = 'active'",
+                )
+                .await;
                 sessions::expire_due(conn).await.expect("expire");
                 release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
             }
@@ -600,8 +566,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_fifth_crash_of_a_task_is_its_last_and_what_is_handed_back_is_no_crash(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn the_fifth_crash_of_a_task_is_its_last_and_what_is_handed_back_is_no_crash(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;

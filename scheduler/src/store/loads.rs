@@ -263,21 +263,19 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BT
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::Strategy;
     use crate::model::{ChoiceCause, Gain, Why};
     use crate::store::agents::ServiceState;
     use crate::store::assignments::{self, Assignment};
-    use crate::store::{agents, fixtures, leases, sessions};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::{agents, sessions};
     use crate::strategy::{Candidate, Choice};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let level = async |conn: &mut PgConnection| {
             let seen = available(conn).await.expect("look")[0];
@@ -286,12 +284,9 @@ mod tests {
             (shown.get(), seen.waiting)
         };
         assert_eq!(level(&mut conn).await, (-2, 0));
-        for host in ["a.cn", "b.cn", "c.cn"] {
-            let site = fixtures::site(&mut conn, host).await;
-            fixtures::assigned(&mut conn, batch, site, agent).await;
-        }
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
         assert_eq!(level(&mut conn).await, (1, 3));
-        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         assert_eq!(level(&mut conn).await, (1, 1));
         // It says that of its two slots one crawls and none is free.
         let said = Said { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
@@ -303,10 +298,8 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_that_hung_up_says_so_and_is_not_chosen_until_it_is_back(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn an_agent_that_hung_up_says_so_and_is_not_chosen_until_it_is_back(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let shown = async |conn: &mut PgConnection| {
             let there = available(conn).await.expect("look").len();
             (there, agents::show(conn, "a").await.expect("look").expect("the agent").service())
@@ -319,8 +312,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_passed_on_is_a_new_assignment_an_event_and_keeps_its_draw(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_task_passed_on_is_a_new_assignment_an_event_and_keeps_its_draw(mut conn: Conn) {
         let (from, to) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
@@ -334,10 +326,8 @@ mod tests {
         let moved = Assignment::new(task, waiting[0].seed, choice, Why { cause, ..Why::default() });
         assignments::insert(&mut conn, &[moved]).await.expect("pass on");
         let rows: Vec<(i64, i64, String, i64)> =
-            sqlx::query_as("select agent_id, seed, cause::text, candidates[1] from assignments order by id")
-                .fetch_all(&mut *conn)
-                .await
-                .expect("read");
+            fixtures::rows(&mut conn, "select agent_id, seed, cause::text, candidates[1] from assignments order by id")
+                .await;
         let expected = [(from, "strategy"), (to, "rebalanced")];
         assert_eq!(rows, expected.map(|(agent, cause)| (agent.get(), 1, cause.to_owned(), from.get())));
         let told: Vec<(String, Option<i64>, Option<String>)> = sqlx::query_as(
@@ -350,6 +340,6 @@ mod tests {
         assert_eq!(told, [("assigned".to_owned(), Some(to.get()), Some("rebalanced".to_owned()))]);
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let session = fixtures::session(&mut conn, to).await;
-        assert_eq!(leases::grant(&mut conn, to, session).await.expect("grant").len(), 1);
+        assert_eq!(fixtures::grant(&mut conn, to, session).await.len(), 1);
     }
 }

@@ -310,10 +310,9 @@ pub async fn of_sites(
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     fn measured() -> MeasurementResult {
         let rtt = Rtt::try_from_micros(12_345).expect("a round trip");
@@ -338,8 +337,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_report_counts_once_and_only_for_whom_it_was_ordered_from(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_report_counts_once_and_only_for_whom_it_was_ordered_from(mut conn: Conn) {
         let (ours, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let site = fixtures::site(&mut conn, "a.cn").await;
         let order = order(&mut conn, ours, site).await;

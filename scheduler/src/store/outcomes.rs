@@ -331,47 +331,29 @@ pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Has
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::SessionId;
-    use crate::store::{fixtures, sessions};
+    use crate::store::fixtures::{self, Conn, Leased};
+    use crate::store::sessions;
 
     fn report(task: TaskId, token: i64, ending: Ending) -> Report {
-        Report {
-            task,
-            token: LeaseToken::new(token),
-            ending,
-            pages: 3,
-            bytes: 1000,
-            errors: 1,
-            started_at: DateTime::<Utc>::UNIX_EPOCH,
-            duration: Duration::from_secs(2),
-            rtt: Rtt::try_from_micros(20_000).ok(),
-            message: "no route".into(),
-            refetched: 0,
-            trapped: 0,
-        }
+        let rtt = Rtt::try_from_micros(20_000).ok();
+        Report { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
     }
 
     async fn leased(conn: &mut PgConnection) -> (AgentId, SessionId, TaskId) {
-        let agent = fixtures::agent(conn, "a").await;
-        let session = fixtures::session(conn, agent).await;
-        let batch = fixtures::batch(conn, "b", "random").await;
-        let site = fixtures::site(conn, "a.cn").await;
-        let task = fixtures::assigned(conn, batch, site, agent).await;
-        leases::grant(conn, agent, session).await.expect("grant");
+        let Leased { agent, session, task, .. } = fixtures::leased(conn, "a").await;
         (agent, session, task)
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_outcome_is_stored_once(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn an_outcome_is_stored_once(mut conn: Conn) {
         let (agent, _, task) = leased(&mut conn).await;
         let first = report(task, 1, Ending::Truncated(Budget::Pages));
-        assert!(matches!(fixtures::record(&mut conn, agent, &first).await.expect("record"), Answer::Accepted { .. }));
+        assert!(matches!(fixtures::record(&mut conn, agent, &first).await, Answer::Accepted { .. }));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
-        assert_eq!(fixtures::record(&mut conn, agent, &first).await.expect("record"), Answer::Duplicate);
+        assert_eq!(fixtures::record(&mut conn, agent, &first).await, Answer::Duplicate);
         let contradicting = [
             report(task, 1, Ending::Complete),
             Report { pages: 4, ..first.clone() },
@@ -380,24 +362,22 @@ mod tests {
             Report { rtt: None, ..first.clone() },
         ];
         for contradicting in &contradicting {
-            let answer = fixtures::record(&mut conn, agent, contradicting).await.expect("record");
+            let answer = fixtures::record(&mut conn, agent, contradicting).await;
             assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
         }
         let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
         assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
-        let kind: String =
-            sqlx::query_scalar("select kind::text from outcomes").fetch_one(&mut *conn).await.expect("one row");
+        let kind: String = fixtures::scalar(&mut conn, "select kind::text from outcomes").await;
         assert_eq!(kind, "truncated");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(mut conn: Conn) {
         let (agent, session, first) = leased(&mut conn).await;
         let batch = fixtures::batch(&mut conn, "second", "random").await;
         let site = fixtures::site(&mut conn, "b.cn").await;
         let second = fixtures::assigned(&mut conn, batch, site, agent).await;
-        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let reports = [
             report(second, 1, Ending::Unreachable(None)),
             report(TaskId::new(999), 1, Ending::Complete),
@@ -421,26 +401,24 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_released_lease_may_complete_until_a_newer_grant_exists(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_released_lease_may_complete_until_a_newer_grant_exists(mut conn: Conn) {
         let (agent, session, task) = leased(&mut conn).await;
         sessions::close(&mut conn, session).await.expect("close");
-        leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release");
+        fixtures::reap(&mut conn).await;
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-        let late = fixtures::record(&mut tx, agent, &report(task, 1, Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut tx, agent, &report(task, 1, Ending::Complete)).await;
         assert!(matches!(late, Answer::Accepted { freed: false, .. }), "the slot was free before");
         tx.rollback().await.expect("rollback");
 
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant")[0].token.get(), 2);
-        let late = fixtures::record(&mut conn, agent, &report(task, 1, Ending::Complete)).await.expect("record");
+        let late = fixtures::record(&mut conn, agent, &report(task, 1, Ending::Complete)).await;
         assert_eq!(late, Answer::Refused(Refusal::OldToken));
         assert_eq!(fixtures::state(&mut conn, task).await, "leased");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn nobody_completes_anothers_lease_or_an_unknown_task(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn nobody_completes_anothers_lease_or_an_unknown_task(mut conn: Conn) {
         let (_, _, task) = leased(&mut conn).await;
         let thief = fixtures::agent(&mut conn, "thief").await;
         for (task, token, refusal) in [
@@ -449,8 +427,7 @@ mod tests {
             (task, -1, Refusal::ForgedToken),
             (TaskId::new(999), 1, Refusal::UnknownTask),
         ] {
-            let answer =
-                fixtures::record(&mut conn, thief, &report(task, token, Ending::Complete)).await.expect("record");
+            let answer = fixtures::record(&mut conn, thief, &report(task, token, Ending::Complete)).await;
             assert_eq!(answer, Answer::Refused(refusal));
         }
         let counted = refusals::of_agent(&mut conn, thief).await.expect("read");
@@ -459,17 +436,15 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn absurd_numbers_do_not_break_the_reports(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "liar").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn absurd_numbers_do_not_break_the_reports(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "liar").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         for host in ["a.cn", "b.cn"] {
             let site = fixtures::site(&mut conn, host).await;
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-            leases::grant(&mut conn, agent, session).await.expect("grant");
+            fixtures::grant(&mut conn, agent, session).await;
             let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, Ending::Complete) };
-            fixtures::record(&mut conn, agent, &absurd).await.expect("record");
+            fixtures::record(&mut conn, agent, &absurd).await;
         }
         let most = i64::MAX.unsigned_abs();
         let progress = crate::store::batches::progress(&mut conn, batch).await.expect("the progress");
@@ -479,16 +454,10 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_unreachable_site_fails_with_the_reason(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn an_unreachable_site_fails_with_the_reason(mut conn: Conn) {
         let (agent, _, task) = leased(&mut conn).await;
-        fixtures::record(
-            &mut conn,
-            agent,
-            &report(task, 1, Ending::Unreachable(Some(crate::model::ReasonKind::NoConnection))),
-        )
-        .await
-        .expect("record");
+        let unreachable = Ending::Unreachable(Some(crate::model::ReasonKind::NoConnection));
+        fixtures::record(&mut conn, agent, &report(task, 1, unreachable)).await;
         let (state, reason, kind): (String, String, String) =
             sqlx::query_as("select state::text, reason, reason_kind::text from tasks")
                 .fetch_one(&mut *conn)

@@ -135,14 +135,12 @@ pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashM
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_list_counts_more_than_a_file_and_the_newest_list_most(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_list_counts_more_than_a_file_and_the_newest_list_most(mut conn: Conn) {
         let place = |latitude: f64| Position::try_new(latitude, 20.0).expect("a position");
         let (site, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
         let agents = [fixtures::agent(&mut conn, "far").await, fixtures::agent(&mut conn, "near").await];

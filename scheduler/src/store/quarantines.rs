@@ -215,28 +215,17 @@ pub async fn on_probation(
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn agents_are_judged_by_the_sites_measured_last_not_by_the_youngest(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn agents_are_judged_by_the_sites_measured_last_not_by_the_youngest(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let mut sites = Vec::new();
         for number in 0..70 {
             let site = fixtures::site(&mut conn, &format!("s{number}.cn")).await;
-            sqlx::query(
-                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
-                 values ($1, $2, 1000, 3, 0, now() - make_interval(days => $3))",
-            )
-            .bind(site.get())
-            .bind(agent.get())
-            .bind(number)
-            .execute(&mut *conn)
-            .await
-            .expect("measure");
+            fixtures::measured(&mut conn, site, agent, 1000, &format!("{number} days")).await;
             sites.push(site);
         }
         assert_eq!(judged_sites(&mut conn, 1).await.expect("choose"), sites[..1]);

@@ -211,12 +211,12 @@ impl std::fmt::Display for Trouble {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::measurement_orders;
     use crate::store::measurements::{self, Measured, MeasurementResult};
     use crate::store::sessions::{self, Registration};
-    use crate::store::{fixtures, measurement_orders};
 
     async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
         let agent = fixtures::agent(conn, name).await;
@@ -249,8 +249,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn each_direction_of_a_pair_tells_its_last_success_its_last_failure_and_its_next_try(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn each_direction_of_a_pair_tells_its_last_success_its_last_failure_and_its_next_try(mut conn: Conn) {
         let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
         measured(&mut conn, a, b, Ok(took())).await;
         measured(&mut conn, a, b, Err(refused())).await;
@@ -266,18 +265,18 @@ mod tests {
         }
         let (failed_at, next) = (there.failed.as_ref().expect("failed").1, there.next_at.expect("again"));
         assert_eq!((next - failed_at).to_std(), Ok(MESH_RETRY));
-        sqlx::query("update sessions set opened_at = now() + interval '1 second' where agent_id = $1")
-            .bind(b.get())
-            .execute(&mut *conn)
-            .await
-            .expect("start the other again");
+        fixtures::execute_for(
+            &mut conn,
+            "update sessions set opened_at = now() + interval '1 second' where agent_id = $1",
+            b,
+        )
+        .await;
         let again = super::ways(&mut conn, &asked(a, Some(b))).await.expect("read").remove(0);
         assert_eq!(again.next_at, Some(failed_at), "at once");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn who_has_no_beacon_is_away_or_not_asked_is_told_apart(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn who_has_no_beacon_is_away_or_not_asked_is_told_apart(mut conn: Conn) {
         let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
         let (mute, away) = (connected(&mut conn, "mute", false).await, connected(&mut conn, "away", true).await);
         sessions::close_active(&mut conn, away, sessions::EndCause::Left).await.expect("leave");

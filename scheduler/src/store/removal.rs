@@ -146,9 +146,9 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::LeaseToken;
+    use crate::store::fixtures;
 
-    use crate::store::{batches, fixtures, leases, rounds};
+    use crate::store::{batches, leases, rounds};
 
     /// Steps until nothing is left, or something is waited for.
     async fn steps(pool: &PgPool, batch: BatchId) -> (u64, Step) {
@@ -167,8 +167,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_batch_goes_with_all_that_hangs_on_it_and_its_sites_stay(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let (autumn, winter) = (
             fixtures::batch(&mut conn, "autumn", "random").await,
             fixtures::batch(&mut conn, "winter", "random").await,
@@ -177,7 +176,7 @@ mod tests {
         for site in [shared, own] {
             fixtures::assigned(&mut conn, autumn, site, agent).await;
         }
-        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         fixtures::task(&mut conn, winter, shared, "submitted").await;
 
         let mut tx = pool.begin().await.expect("begin");
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 2);
         assert_eq!(steps(&pool, autumn).await, (0, Step::Waits), "the agent has not been told to stop");
         let told = leases::take_revoked(&mut conn, session).await.expect("take");
-        assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [LeaseToken::new(1); 2]);
+        assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [fixtures::TOKEN; 2]);
         // Cut in the middle: a round that somebody made at the last moment is cancelled, and goes too.
         sqlx::query("insert into tasks (batch_id, site_id, round) values ($1, $2, 2)")
             .bind(autumn.get())
@@ -215,8 +214,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn others_work_on_while_a_large_batch_goes_and_none_of_it_is_crawled_again(pool: PgPool) {
         let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let (autumn, winter) = (
             fixtures::batch(&mut conn, "autumn", "random").await,
             fixtures::batch(&mut conn, "winter", "random").await,
@@ -236,8 +234,8 @@ mod tests {
         let first = step(&mut tx, autumn, "autumn", Place::default()).await.expect("a step");
         assert!(matches!(first, Step::Removed(1000, _)), "{first:?}");
         // While that is not committed: the site that both have is granted, and a task of its own is made.
-        sqlx::query("set lock_timeout = '2s'").execute(&mut *conn).await.expect("set");
-        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
+        fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;
         fixtures::task(&mut conn, winter, new, "submitted").await;
         tx.commit().await.expect("commit");

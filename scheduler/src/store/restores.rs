@@ -171,26 +171,14 @@ mod tests {
     use sqlx::{Connection, PgPool};
 
     use super::*;
-    use crate::model::{AgentId, LeaseToken, TaskId};
+    use crate::model::{LeaseToken, TaskId};
     use crate::store::events::{self, Filter};
+    use crate::store::fixtures::{self, Conn, Leased};
     use crate::store::outcomes::{Answer, Ending, Report};
-    use crate::store::{enrolments, fixtures, sessions};
+    use crate::store::{enrolments, sessions};
 
     fn report(task: TaskId, token: i64) -> Report {
-        Report {
-            task,
-            token: LeaseToken::new(token),
-            ending: Ending::Complete,
-            pages: 3,
-            bytes: 1000,
-            errors: 0,
-            started_at: DateTime::<Utc>::UNIX_EPOCH,
-            duration: Duration::from_secs(2),
-            rtt: None,
-            message: String::new(),
-            refetched: 0,
-            trapped: 0,
-        }
+        fixtures::report(task, LeaseToken::new(token), Ending::Complete)
     }
 
     async fn rewound(conn: &mut PgConnection) -> Restored {
@@ -200,25 +188,10 @@ mod tests {
         restored
     }
 
-    async fn number(conn: &mut PgConnection, query: &'static str) -> i64 {
-        sqlx::query_scalar(query).fetch_one(conn).await.expect("ask")
-    }
-
-    async fn leased(conn: &mut PgConnection, site: &str) -> (AgentId, TaskId) {
-        let agent = fixtures::agent(conn, site).await;
-        let session = fixtures::session(conn, agent).await;
-        let batch = fixtures::batch(conn, site, "random").await;
-        let site = fixtures::site(conn, site).await;
-        let task = fixtures::assigned(conn, batch, site, agent).await;
-        assert_eq!(leases::grant(conn, agent, session).await.expect("grant")[0].token.get(), 1);
-        (agent, task)
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn nothing_of_then_goes_on_and_no_number_comes_twice(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let (agent, task) = leased(&mut conn, "a.cn").await;
-        let (other, second) = leased(&mut conn, "b.cn").await;
+    async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
+        let Leased { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let Leased { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
         let wanted = enrolments::Wanted {
             name: enrolments::Name::Given("lhasa".into()),
             city: "Lhasa".into(),
@@ -235,7 +208,7 @@ mod tests {
         assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
         let told = "select count(*) from tasks where state = 'assigned' and crashes = 0";
-        assert_eq!(number(&mut conn, told).await, 2);
+        assert_eq!(fixtures::scalar::<i64>(&mut conn, told).await, 2);
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
@@ -248,11 +221,11 @@ mod tests {
             (report(second, 0), Answer::Refused(Refusal::ForgedToken)),
         ];
         for (report, expected) in answers {
-            assert_eq!(fixtures::record(&mut conn, agent, &report).await.expect("record"), expected, "{report:?}");
+            assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
         }
         // The lease of the backup itself may complete until there is a newer one, as any that expired.
         let mut tx = conn.begin().await.expect("begin");
-        let late = fixtures::record(&mut tx, other, &report(second, 1)).await.expect("record");
+        let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, Answer::Accepted { freed: false, .. }), "{late:?}");
         tx.rollback().await.expect("roll back");
 
@@ -262,7 +235,7 @@ mod tests {
         assert_eq!((granted[0].task, granted[0].token.get()), (task, LEAP + 1));
         let site = fixtures::site(&mut conn, "new.cn").await;
         assert_eq!(site.get(), LEAP + 1);
-        let answer = fixtures::record(&mut conn, agent, &report(task, LEAP + 1)).await.expect("record");
+        let answer = fixtures::record(&mut conn, agent, &report(task, LEAP + 1)).await;
         assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
 
         rewound(&mut conn).await;
@@ -270,12 +243,11 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_log_goes_on_behind_what_another_server_wrote(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        leased(&mut conn, "a.cn").await;
+    async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
+        fixtures::leased(&mut conn, "a").await;
         // As they come from a server that has counted far.
-        sqlx::query("update events set xact = '5000000000'").execute(&mut *conn).await.expect("update");
-        let known = number(&mut conn, "select count(*) from events").await;
+        fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
+        let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
         rewound(&mut conn).await;
         let mut last = String::new();
         // Whatever else runs on this server has to end first.

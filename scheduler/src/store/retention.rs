@@ -256,9 +256,10 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{AgentId, LeaseToken, Parting, SessionId, Strategy, TaskId, Why};
+    use crate::model::{AgentId, Parting, SessionId, Strategy, TaskId, Why};
     use crate::store::assignments::{self, Assignment, Pool};
-    use crate::store::{fixtures, leases, rounds};
+    use crate::store::fixtures;
+    use crate::store::rounds;
     use crate::strategy::Choice;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -274,7 +275,7 @@ mod tests {
     /// Pieces until nothing is left.
     async fn pruned(pool: &PgPool, subject: Subject) {
         loop {
-            let mut tx = crate::store::begin(pool).await.expect("begin");
+            let mut tx = fixtures::begin(pool).await;
             let more = prune(&mut tx, subject, HOUR).await.expect("prune");
             tx.commit().await.expect("commit");
             if !more {
@@ -296,7 +297,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let first = fixtures::assigned(&mut conn, batch, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         for ended in [
             "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
              select task_id, token, agent_id, 'complete', 1, 1, 0, now(), 1000 from leases",
@@ -340,19 +341,19 @@ mod tests {
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::task(&mut conn, batch, site, "located").await;
         choose(&pool, task, a).await;
-        leases::grant(&mut conn, a, of_a).await.expect("grant");
+        fixtures::grant(&mut conn, a, of_a).await;
         execute(&pool, "update assignments set created_at = now() - interval '3 hours'").await;
         execute(&pool, "update leases set granted_at = now() - interval '3 hours'").await;
         pruned(&pool, Subject::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 1, "it is in use, however old");
-        assert!(leases::release(&mut conn, a, task, LeaseToken::new(1), None, 5).await.expect("release"));
+        assert!(fixtures::hand_back(&mut conn, a, task).await);
         choose(&pool, task, b).await;
         pruned(&pool, Subject::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 2, "the move is of this hour");
         execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
         pruned(&pool, Subject::Moves).await;
         assert_eq!(count(&pool, "select count(*) from leases").await, 1, "the newest lease may still be answered");
-        leases::grant(&mut conn, b, of_b).await.expect("grant");
+        fixtures::grant(&mut conn, b, of_b).await;
         assert_eq!(count(&pool, "select agent_id from assignments").await, b.get());
     }
 
@@ -384,7 +385,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         fixtures::assigned(&mut conn, batch, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         fixtures::session(&mut conn, agent).await;
         for lost in [
             "update leases set state = 'expired', ended_at = now()",
@@ -409,16 +410,7 @@ mod tests {
         // The next session ends this one.
         fixtures::session(&mut conn, agent).await;
         for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
-            sqlx::query(
-                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
-                 values ($1, $2, 1000, 3, 0, now() - $3::text::interval)",
-            )
-            .bind(site.get())
-            .bind(agent.get())
-            .bind(age)
-            .execute(&mut *conn)
-            .await
-            .expect("measure");
+            fixtures::measured(&mut conn, site, agent, 1000, age).await;
             sqlx::query(
                 "insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total, created_at)
                  values ($1, $2, 1, 0, 0, 1, now() - $1::text::interval)",

@@ -123,15 +123,14 @@ pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option
 
 #[cfg(test)]
 mod tests {
-    use chrono::DateTime;
     use sqlx::PgPool;
-    use std::time::Duration;
 
     use super::*;
-    use crate::model::{AgentId, LeaseToken, SessionId};
+    use crate::model::{AgentId, SessionId};
     use crate::store::batch_changes::{self, Cancelled, Extent};
-    use crate::store::outcomes::{Answer, Ending, Report};
-    use crate::store::{batches, fixtures, leases};
+    use crate::store::fixtures;
+    use crate::store::outcomes::{Answer, Ending};
+    use crate::store::{batches, leases};
 
     /// A batch that is crawled again every hour, and one that is not; an agent that has leased a site of each.
     struct Scene {
@@ -146,8 +145,7 @@ mod tests {
     impl Scene {
         async fn new(pool: PgPool) -> Self {
             let mut conn = pool.acquire().await.expect("connect");
-            let agent = fixtures::agent(&mut conn, "a").await;
-            let session = fixtures::session(&mut conn, agent).await;
+            let (agent, session) = fixtures::crawler(&mut conn, "a").await;
             let batch = fixtures::batch(&mut conn, "hourly", "random").await;
             sqlx::query(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#)
                 .execute(&mut *conn)
@@ -158,7 +156,7 @@ mod tests {
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
             let site = fixtures::site(&mut conn, "b.cn").await;
             let once = fixtures::assigned(&mut conn, other, site, agent).await;
-            assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 2);
+            assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
             drop(conn);
             Self { pool, agent, session, batch, task, once }
         }
@@ -172,21 +170,8 @@ mod tests {
         }
 
         async fn end(&self, conn: &mut PgConnection, task: TaskId, ending: Ending) {
-            let report = Report {
-                task,
-                token: LeaseToken::new(1),
-                ending,
-                pages: 1,
-                bytes: 1,
-                errors: 0,
-                started_at: DateTime::UNIX_EPOCH,
-                duration: Duration::from_secs(1),
-                rtt: None,
-                message: "no route".into(),
-                refetched: 0,
-                trapped: 0,
-            };
-            let answer = fixtures::record(conn, self.agent, &report).await.expect("record");
+            let report = fixtures::report(task, fixtures::TOKEN, ending);
+            let answer = fixtures::record(conn, self.agent, &report).await;
             assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
         }
 
@@ -201,7 +186,7 @@ mod tests {
 
         /// What is made, in a transaction of its own.
         async fn recrawl(&self) -> Recrawled {
-            let mut tx = crate::store::begin(&self.pool).await.expect("begin");
+            let mut tx = fixtures::begin(&self.pool).await;
             let made = recrawl(&mut tx, 10).await.expect("recrawl");
             tx.commit().await.expect("commit");
             made
@@ -269,8 +254,7 @@ mod tests {
 
         scene.execute(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#).await;
         let mut conn = scene.conn().await;
-        let released =
-            leases::release(&mut conn, scene.agent, scene.once, LeaseToken::new(1), Some("a panic"), 1).await;
+        let released = leases::release(&mut conn, scene.agent, scene.once, fixtures::TOKEN, Some("a panic"), 1).await;
         assert!(released.expect("release"));
         assert_eq!(fixtures::state(&mut conn, scene.once).await, "failed");
         drop(conn);
@@ -286,7 +270,7 @@ mod tests {
         let retrying = async |conn: &mut PgConnection| {
             batch_changes::retry(conn, scene.batch, "hourly", &Extent::All).await.expect("retry").tasks
         };
-        let mut tx = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut tx = fixtures::begin(&scene.pool).await;
         assert_eq!(retrying(&mut tx).await, 1);
         assert_eq!(scene.recrawl().await, NONE, "somebody is at it");
         tx.commit().await.expect("commit");
@@ -299,14 +283,14 @@ mod tests {
         let scene = Scene::new(pool).await;
         scene.end(&mut *scene.conn().await, scene.task, Ending::Complete).await;
         scene.pass("1 hour").await;
-        let mut one = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut one = fixtures::begin(&scene.pool).await;
         assert_eq!(recrawl(&mut one, 10).await.expect("recrawl"), ONE);
         assert_eq!(scene.recrawl().await, NONE, "it is the other's");
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
         // And by whoever believes that it has to be made all the same.
         assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
-        let mut one = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut one = fixtures::begin(&scene.pool).await;
         scene.execute("delete from tasks where round = 2").await;
         assert_eq!(next(&mut one, &[scene.task]).await.expect("one"), 1);
         let other = async |conn: &mut PgConnection| next(conn, &[scene.task]).await.expect("the same");
@@ -319,7 +303,7 @@ mod tests {
         let scene = Scene::new(pool).await;
         let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
         // An outcome comes first, by a moment.
-        let mut ending = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut ending = fixtures::begin(&scene.pool).await;
         scene.end(&mut ending, scene.task, Ending::Complete).await;
         let cancelled = fixtures::behind(&scene.pool, ending, cancel).await;
         assert_eq!(cancelled, Cancelled { ended: 1, recrawls: 1, ..Cancelled::default() });
@@ -327,7 +311,7 @@ mod tests {
 
         // A new round is just being made.
         scene.execute("update tasks set recrawl_at = now() where round = 1 and state = 'done'").await;
-        let mut making = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut making = fixtures::begin(&scene.pool).await;
         assert_eq!(recrawl(&mut making, 10).await.expect("recrawl"), ONE);
         let cancelled = fixtures::behind(&scene.pool, making, cancel).await;
         assert_eq!(cancelled, Cancelled { tasks: 1, ..Cancelled::default() });
@@ -337,7 +321,7 @@ mod tests {
         scene
             .execute("update tasks set recrawl_at = now(), retried_at = null where round = 1 and state = 'done'")
             .await;
-        let mut cancelling = crate::store::begin(&scene.pool).await.expect("begin");
+        let mut cancelling = fixtures::begin(&scene.pool).await;
         assert_eq!(scene.cancel(&mut cancelling).await.recrawls, 1);
         assert_eq!(scene.recrawl().await, NONE);
         cancelling.commit().await.expect("commit");
@@ -359,7 +343,7 @@ mod tests {
         let site = fixtures::site(&mut conn, "www.a.cn").await;
         let alias = fixtures::assigned(&mut conn, scene.batch, site, scene.agent).await;
         scene.end(&mut conn, scene.task, Ending::Complete).await;
-        assert_eq!(leases::grant(&mut conn, scene.agent, scene.session).await.expect("grant").len(), 1);
+        assert_eq!(fixtures::grant(&mut conn, scene.agent, scene.session).await.len(), 1);
         scene.end(&mut conn, alias, Ending::Complete).await;
         drop(conn);
         scene

@@ -183,16 +183,14 @@ async fn table_and_column(
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::{AgentId, Rtt};
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
     use crate::store::types::Unsigned;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_value_out_of_range_is_named_by_its_table_and_column(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_value_out_of_range_is_named_by_its_table_and_column(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         sqlx::raw_sql("alter table agents drop constraint agents_capacity_range; update agents set capacity = -3")
             .execute(&mut *conn)

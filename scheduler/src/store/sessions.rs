@@ -297,22 +297,21 @@ pub(super) async fn close_active(conn: &mut PgConnection, agent: AgentId, cause:
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
-    use crate::store::{fixtures, leases};
+    use crate::store::fixtures::{self, Conn};
 
     async fn pass_time(conn: &mut PgConnection, session: SessionId) {
-        sqlx::query("update sessions set expires_at = now() - interval '1 second' where id = $1")
-            .bind(session.get())
-            .execute(conn)
-            .await
-            .expect("move the expiry into the past");
+        fixtures::execute_for(
+            conn,
+            "update sessions set expires_at = now() - interval '1 second' where id = $1",
+            session,
+        )
+        .await;
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn the_newest_incarnation_wins(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn the_newest_incarnation_wins(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
         let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
@@ -322,8 +321,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
         let terms = Terms { max_supersessions: 2, ..fixtures::TERMS };
         let process = |number| Registration { process: Some(number), ..fixtures::registration() };
@@ -342,18 +340,16 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_expired_session_cannot_be_revived_and_its_lease_returns(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+    async fn an_expired_session_cannot_be_revived_and_its_lease_returns(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        leases::grant(&mut conn, agent, session).await.expect("grant");
+        fixtures::grant(&mut conn, agent, session).await;
         pass_time(&mut conn, session).await;
         assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
         assert!(!renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "a late heartbeat");
-        assert_eq!(leases::release_of_ended_sessions(&mut conn, fixtures::MAX_CRASHES).await.expect("release"), 1);
+        assert_eq!(fixtures::reap(&mut conn).await, 1);
         assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
     }
 }

@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::model::TaskId;
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
     use crate::store::holds::Cause;
 
     const ORIGIN: &str = "https://www.a.cn:443";
@@ -213,8 +213,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn two_names_at_one_origin_become_one_site(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn two_names_at_one_origin_become_one_site(mut conn: Conn) {
         let (both, alone) = (
             fixtures::batch(&mut conn, "both", "gnp-top3").await,
             fixtures::batch(&mut conn, "alone", "gnp-top3").await,
@@ -235,8 +234,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_cannot_make_one_site_another(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn an_agent_cannot_make_one_site_another(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let (victim, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
         let kept = fixtures::task(&mut conn, batch, victim, "measuring").await;
@@ -253,8 +251,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_crawl_that_has_begun_is_the_one_that_is_kept(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_crawl_that_has_begun_is_the_one_that_is_kept(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         let waiting = fixtures::task(&mut conn, batch, bare, "assigned").await;
@@ -273,9 +270,9 @@ mod tests {
         fixtures::task(&mut conn, batch, bare, "measuring").await;
         let twin = fixtures::task(&mut conn, batch, www, "measuring").await;
 
-        let mut first = crate::store::begin(&pool).await.expect("begin");
+        let mut first = fixtures::begin(&pool).await;
         settle(&mut first, www, ORIGIN).await.expect("settle");
-        let mut second = crate::store::begin(&pool).await.expect("begin");
+        let mut second = fixtures::begin(&pool).await;
         let settling = tokio::spawn(async move {
             let stands = settle(&mut second, bare, ORIGIN).await;
             second.commit().await.expect("commit");
@@ -289,16 +286,12 @@ mod tests {
         first.commit().await.expect("commit");
         assert_eq!(settling.await.expect("no panic").expect("settle"), www);
         assert_eq!(task(&mut conn, twin).await.1, "measuring");
-        let open: i64 = sqlx::query_scalar("select count(*) from tasks where state <> 'cancelled'")
-            .fetch_one(&mut *conn)
-            .await
-            .expect("count");
+        let open: i64 = fixtures::scalar(&mut conn, "select count(*) from tasks where state <> 'cancelled'").await;
         assert_eq!(open, 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_was_held_under_another_name_is_free_to_go(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn what_was_held_under_another_name_is_free_to_go(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         let held = fixtures::task(&mut conn, batch, www, "located").await;
@@ -311,8 +304,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_submitted_under_an_alias_follows_it(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_task_submitted_under_an_alias_follows_it(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
         settle(&mut conn, bare, ORIGIN).await.expect("settle");

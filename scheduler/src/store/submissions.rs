@@ -250,6 +250,7 @@ mod tests {
     use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
 
     use super::*;
+    use crate::store::fixtures;
 
     fn names(range: std::ops::Range<u32>) -> Vec<SiteName> {
         range.map(|number| format!("site{number}.cn").parse().expect("a name")).collect()
@@ -314,31 +315,27 @@ mod tests {
         small_batches(&mut other, 0..10).await;
         // Two: for so few executions a statement is planned each time, with what the statistics say.
         small_batches(&mut conn, 10..11).await;
-        sqlx::query("analyze").execute(&mut *conn).await.expect("analyzed");
+        fixtures::execute(&mut conn, "analyze").await;
         // And now the foreign keys' plans are made, for a table of one page.
         small_batches(&mut conn, 11..12).await;
 
         let mut tx = conn.begin().await.expect("a transaction");
         submit(&mut tx, &submission(names(100..20_100))).await.expect("submitted");
-        let whole: i64 = sqlx::query_scalar(
+        let whole: i64 = fixtures::scalar(
+            &mut tx,
             "select sum(seq_tup_read)::bigint from pg_stat_xact_user_tables where relname in ('sites', 'tasks')",
         )
-        .fetch_one(&mut *tx)
-        .await
-        .expect("statistics");
+        .await;
         assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
 
         // The very statement that made the tasks, for ten thousand more.
         let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
-        let statement: String =
-            sqlx::query_scalar("select name from pg_prepared_statements where statement like '%insert into tasks %'")
-                .fetch_one(&mut *tx)
-                .await
-                .expect("the statement");
-        let batch: i64 = sqlx::query_scalar("select id from batches where name = 'autumn'")
-            .fetch_one(&mut *tx)
-            .await
-            .expect("the batch");
+        let statement: String = fixtures::scalar(
+            &mut tx,
+            "select name from pg_prepared_statements where statement like '%insert into tasks %'",
+        )
+        .await;
+        let batch: i64 = fixtures::scalar(&mut tx, "select id from batches where name = 'autumn'").await;
         let ids = later.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let explained = format!("explain (analyze, format json) execute {statement}({batch}, '{{{ids}}}', '{{}}')");
         let row = sqlx::query(AssertSqlSafe(explained)).fetch_one(&mut *tx).await.expect("explained");
@@ -382,11 +379,8 @@ mod tests {
     async fn a_name_of_a_known_site_becomes_that_sites_task(pool: PgPool) {
         with_contact(&pool).await;
         let mut conn = pool.acquire().await.expect("a connection");
-        sqlx::query("insert into sites (name) values ('site0.cn')").execute(&mut *conn).await.expect("a site");
-        sqlx::query("insert into sites (name, alias_of) select 'site1.cn', id from sites")
-            .execute(&mut *conn)
-            .await
-            .expect("an alias");
+        fixtures::execute(&mut conn, "insert into sites (name) values ('site0.cn')").await;
+        fixtures::execute(&mut conn, "insert into sites (name, alias_of) select 'site1.cn', id from sites").await;
         let submitted = run(&pool, &submission(names(0..3))).await.expect("submitted");
         assert_eq!(submitted, Submitted { added: 2, already_present: 0, duplicates: 1, batch_total: 2 });
         let sites: Vec<String> =

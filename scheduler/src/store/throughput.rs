@@ -376,11 +376,8 @@ mod tests {
             .execute(&mut *self.conn)
             .await
             .expect("lease");
-            sqlx::query("update tasks set state = 'leased', token = 1 where id = $1")
-                .bind(task)
-                .execute(&mut *self.conn)
-                .await
-                .expect("leased");
+            fixtures::execute_for(&mut self.conn, "update tasks set state = 'leased', token = 1 where id = $1", task)
+                .await;
             task
         }
 
@@ -400,16 +397,9 @@ mod tests {
             .execute(&mut *self.conn)
             .await
             .expect("outcome");
-            sqlx::query("update leases set state = 'completed' where task_id = $1")
-                .bind(task)
-                .execute(&mut *self.conn)
-                .await
-                .expect("completed");
-            sqlx::query("update tasks set state = 'done' where id = $1")
-                .bind(task)
-                .execute(&mut *self.conn)
-                .await
-                .expect("done");
+            fixtures::execute_for(&mut self.conn, "update leases set state = 'completed' where task_id = $1", task)
+                .await;
+            fixtures::execute_for(&mut self.conn, "update tasks set state = 'done' where id = $1", task).await;
         }
 
         async fn read(&mut self, slices: u16) -> Grown {
@@ -469,13 +459,12 @@ mod tests {
         for (started, took_ms) in wrong {
             scene.crawled(a, Crawl { granted: 10.0, accepted: 20.0, started, took_ms, bytes: i64::MAX }).await;
         }
-        let rows: Vec<(f64, f64)> = sqlx::query_as(
+        let rows: Vec<(f64, f64)> = fixtures::rows(
+            &mut scene.conn,
             "select extract(epoch from begun - granted_at)::float8, extract(epoch from ended - granted_at)::float8
              from crawls join leases using (task_id) order by task_id",
         )
-        .fetch_all(&mut *scene.conn)
-        .await
-        .expect("crawls");
+        .await;
         assert_eq!(rows, [(0.0, 10.0), (10.0, 10.0), (0.0, 10.0), (0.0, 0.0), (6.0, 10.0)]);
         let grown = scene.read(7).await;
         let bytes = u64::try_from(i64::MAX).expect("positive");
@@ -523,11 +512,12 @@ mod tests {
         let Remaining { waiting, unassigned, held, .. } = scene.read(5).await.standing.remaining;
         assert_eq!((waiting, unassigned, held), (1, 1, 3), "nobody measures the free one");
         let leased = scene.lease(a, 3000.0).await;
-        sqlx::query("insert into checkpoints (task_id, token, pages, state) values ($1, 1, 42, '')")
-            .bind(leased)
-            .execute(&mut *scene.conn)
-            .await
-            .expect("a checkpoint");
+        fixtures::execute_for(
+            &mut scene.conn,
+            "insert into checkpoints (task_id, token, pages, state) values ($1, 1, 42, '')",
+            leased,
+        )
+        .await;
         let grown = scene.read(5).await;
         assert_eq!((grown.standing.remaining.crawling, grown.standing.crawling_pages), (1, 42));
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");

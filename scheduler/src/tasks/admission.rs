@@ -270,7 +270,7 @@ mod tests {
                 refetched: 0,
                 trapped: 0,
             };
-            fixtures::record(&mut *self.trial.conn().await, self.agents[place].0, &report).await.expect("record");
+            fixtures::record(&mut *self.trial.conn().await, self.agents[place].0, &report).await;
         }
     }
 

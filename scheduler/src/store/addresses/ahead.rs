@@ -98,11 +98,11 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::model::BatchId;
-    use crate::store::{addresses, assignments, batch_changes, fixtures, leases};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::{addresses, batch_changes, leases};
 
     const CAP: u32 = 8;
 
@@ -128,26 +128,17 @@ mod tests {
         held
     }
 
-    async fn waiting(conn: &mut PgConnection) -> Vec<TaskId> {
-        let waiting = assignments::waiting(conn, assignments::Pool::EachByItself, 100).await.expect("look");
-        waiting.into_iter().map(|task| task.task).collect()
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn as_many_go_on_as_their_address_bears_and_the_others_wait_there(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn as_many_go_on_as_their_address_bears_and_the_others_wait_there(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
         let tasks = known(&mut conn, batch, &sites).await;
         // Four sites: two. Of one nobody knows where it is, and one has its address for itself.
         assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
-        let admitted: i64 = sqlx::query_scalar("select count(*) from task_holds where admitted")
-            .fetch_one(&mut *conn)
-            .await
-            .expect("count");
-        assert_eq!((waiting(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
-        let go_on = waiting(&mut conn).await;
+        let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
+        assert_eq!((fixtures::chosen(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
+        let go_on = fixtures::chosen(&mut conn).await;
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
@@ -157,17 +148,15 @@ mod tests {
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
         assert_eq!(held(&mut conn, &later).await, later);
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 2, "five sites bear three");
-        assert_eq!(waiting(&mut conn).await, [tasks[1], tasks[2], tasks[3], tasks[4], tasks[5]]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [tasks[1], tasks[2], tasks[3], tasks[4], tasks[5]]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_crawl_under_way_has_a_place_and_whoever_takes_it_gives_his_back(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_crawl_under_way_has_a_place_and_whoever_takes_it_gives_his_back(mut conn: Conn) {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let tasks = known(&mut conn, batch, &[("a.cn", "192.0.2.7"), ("b.cn", "192.0.2.7")]).await;
         assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 1);
-        let agent = fixtures::agent(&mut conn, "a").await;
-        let session = fixtures::session(&mut conn, agent).await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let other = fixtures::site(&mut conn, "z.cn").await;
         let leased = fixtures::assigned(&mut conn, batch, other, agent).await;
         let [grant] = &leases::grant(&mut conn, agent, session).await.expect("grant")[..] else { panic!("one") };

@@ -196,11 +196,10 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
 
 #[cfg(test)]
 mod tests {
-    use sqlx::PgPool;
 
     use super::*;
     use crate::store::enrolments::{Name, Wanted, create, redeem};
-    use crate::store::fixtures;
+    use crate::store::fixtures::{self, Conn};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -219,8 +218,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn tokens_are_listed_by_how_they_stand_and_forgotten_in_the_end(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn tokens_are_listed_by_how_they_stand_and_forgotten_in_the_end(mut conn: Conn) {
         let (open, used) = (made(&mut conn, "open").await, made(&mut conn, "used").await);
         let redeemed = redeem(&mut conn, used.token.reveal(), fixtures::MAX_CRASHES).await.expect("used");
         let tags: Vec<String> = sqlx::query_scalar("select tags from agents where id = $1")
@@ -232,10 +230,11 @@ mod tests {
         let revoked = made(&mut conn, "revoked").await;
         assert!(!revoke(&mut conn, &revoked.id).await.expect("by its short name").before);
         made(&mut conn, "expired").await;
-        sqlx::query("update enrolments set expires_at = now() - interval '2 hours' where agent_name = 'expired'")
-            .execute(&mut *conn)
-            .await
-            .expect("update");
+        fixtures::execute(
+            &mut conn,
+            "update enrolments set expires_at = now() - interval '2 hours' where agent_name = 'expired'",
+        )
+        .await;
         let (listed, older) = list(&mut conn, false).await.expect("list");
         assert_eq!((listed.len(), older, listed[0].id.as_str()), (1, 0, open.id.as_str()));
         let mut states: Vec<(String, State)> =
@@ -249,8 +248,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_token_that_is_not_open_is_not_revoked(pool: PgPool) {
-        let mut conn = pool.acquire().await.expect("connect");
+    async fn a_token_that_is_not_open_is_not_revoked(mut conn: Conn) {
         let unknown = revoke(&mut conn, "a").await.expect_err("nothing");
         assert!(matches!(unknown, RevokeError::Unknown(_)), "{unknown}");
         made(&mut conn, "a").await;
@@ -261,7 +259,7 @@ mod tests {
         let used = revoke(&mut conn, "a").await.expect_err("used");
         assert!(matches!(used, RevokeError::Used { .. }), "{used}");
         made(&mut conn, "b").await;
-        sqlx::query("update enrolments set expires_at = now()").execute(&mut *conn).await.expect("update");
+        fixtures::execute(&mut conn, "update enrolments set expires_at = now()").await;
         let expired = revoke(&mut conn, "b").await.expect_err("expired");
         assert!(matches!(expired, RevokeError::Expired { .. }), "{expired}");
     }

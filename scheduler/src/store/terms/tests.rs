@@ -4,7 +4,8 @@ use sqlx::{PgPool, Postgres, Transaction};
 
 use super::*;
 use crate::model::{AgentId, SessionId};
-use crate::store::{fixtures, leases, schedulers};
+use crate::store::fixtures::{self, Leased};
+use crate::store::schedulers;
 
 /// Nothing expires by itself in a test.
 const LIFE: Duration = Duration::from_secs(3600);
@@ -14,7 +15,7 @@ async fn join(pool: &PgPool) -> SchedulerId {
 }
 
 async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
-    crate::store::begin(pool).await.expect("begin")
+    fixtures::begin(pool).await
 }
 
 /// Tries to take a duty, and returns its number.
@@ -45,16 +46,8 @@ async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
 /// A session whose time has passed, with one lease.
 async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     let mut conn = pool.acquire().await.expect("connect");
-    let agent = fixtures::agent(&mut conn, "a").await;
-    let session = fixtures::session(&mut conn, agent).await;
-    let batch = fixtures::batch(&mut conn, "b", "random").await;
-    let site = fixtures::site(&mut conn, "a.cn").await;
-    fixtures::assigned(&mut conn, batch, site, agent).await;
-    assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant").len(), 1);
-    sqlx::query("update sessions set expires_at = now() - interval '1 second'")
-        .execute(&mut *conn)
-        .await
-        .expect("let the time pass");
+    let Leased { agent, session, .. } = fixtures::leased(&mut conn, "a").await;
+    fixtures::overdue(&mut conn).await;
     (agent, session)
 }
 
@@ -142,23 +135,18 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
     let mut served = 0;
     for number in 2..ROUNDS {
         // Every reaper serves for a minute, and is gone for an hour.
-        sqlx::query(
+        fixtures::execute(
+            &mut conn,
             "update sessions set expires_at = expires_at - interval '61 minutes',
                                  renewed_at = renewed_at - interval '61 minutes'",
         )
-        .execute(&mut *conn)
-        .await
-        .expect("let the time pass");
-        sqlx::query(
+        .await;
+        fixtures::execute(
+            &mut conn,
             "update schedulers set expires_at = now() - interval '1 second', renewed_at = now() - interval '1 hour'",
         )
-        .execute(&mut *conn)
-        .await
-        .expect("end the reaper");
-        sqlx::query("update terms set taken_at = taken_at - interval '61 minutes'")
-            .execute(&mut *conn)
-            .await
-            .expect("let the time pass");
+        .await;
+        fixtures::execute(&mut conn, "update terms set taken_at = taken_at - interval '61 minutes'").await;
         let next = join(&pool).await;
         let mut taking = begin(&pool).await;
         assert_eq!(taken(&mut taking, Duty::Reap, next).await, Some(i64::from(number)));
