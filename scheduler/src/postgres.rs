@@ -151,6 +151,15 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
+    /// Starts a server that may lose everything when the machine fails: for tests. Each makes a database and drops it, which takes a
+    /// third of the time so.
+    ///
+    /// # Errors
+    /// As [`PrivatePostgres::start`].
+    pub async fn start_volatile(data_dir: &Path) -> Result<Self, PostgresError> {
+        Self::start_with(data_dir, &["fsync=off", "synchronous_commit=off", "full_page_writes=off"]).await
+    }
+
     /// Starts the server of this data directory, initialising it where there is none, and waits until it answers.
     ///
     /// A former server that is still shutting down is waited for. The caller sees to it that one process at a time
@@ -159,12 +168,17 @@ impl PrivatePostgres {
     /// # Errors
     /// [`PostgresError`] says what a person can do about each.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
+        Self::start_with(data_dir, &[]).await
+    }
+
+    /// Settings here prevail over the usual ones.
+    async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).map_err(io_error("find", data_dir))?;
         // Runs programs and waits for a former server: nothing for the runtime's own threads.
         let prepared = tokio::task::spawn_blocking(move || Prepared::make(&data_dir)).await;
         let prepared =
             prepared.map_err(|error| PostgresError::Failed { what: "preparing", said: error.to_string() })??;
-        let server = prepared.spawn()?;
+        let server = prepared.spawn(settings)?;
         let running = Self { server, socket: prepared.socket, log: prepared.log };
         running.wait_until_ready().await?;
         running.ensure_database().await?;
@@ -285,8 +299,9 @@ impl Prepared {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    fn spawn(&self) -> Result<Server, PostgresError> {
-        let settings = cluster::settings(self.socket.path());
+    fn spawn(&self, more: &[&str]) -> Result<Server, PostgresError> {
+        let mut settings = cluster::settings(self.socket.path());
+        settings.extend(more.iter().map(|setting| (*setting).to_owned()));
         Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)
     }
 }

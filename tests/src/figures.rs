@@ -178,7 +178,7 @@ pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
     };
     vec![
         Target {
-            name: "mean round trip site to crawler / random's".to_owned(),
+            name: "mean round trip to the chosen agent, relative to a random one".to_owned(),
             wanted: format!("<= {max_ratio:.2}"),
             measured: match (figures.ratio(), figures.crawler_ms) {
                 (Some(ratio), Some(crawler)) => {

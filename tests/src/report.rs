@@ -39,8 +39,8 @@ pub struct Run<'a> {
     pub strategy: &'a str,
     /// From start to here.
     pub took: Duration,
-    /// Why the run's timing proves nothing; `None` when it does.
-    pub void: Option<&'a str>,
+    /// Why its times are approximate; `None` where they can be trusted.
+    pub busy: Option<&'a str>,
 }
 
 /// The whole page.
@@ -63,7 +63,9 @@ pub fn page(run: &Run<'_>) -> String {
                     (run.scenario.name) " (seed " (run.scenario.seed) "), emulated on one machine in "
                     (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
                 }
-                @if let Some(reason) = run.void { p.void { b { "Timing is void: " } (reason) "." } }
+                @if let Some(reason) = run.busy {
+                    p.busy { b { "This computer was busy: times are approximate." } " " (reason) ". The checks do not depend on them." }
+                }
                 (tiles(run))
                 (map::figure(run, &groups))
                 (bars::figure(run))
@@ -97,7 +99,7 @@ fn tiles(run: &Run<'_>) -> Markup {
 
 fn targets(run: &Run<'_>) -> Markup {
     html! { section.card {
-        h2 { "What it must reach" }
+        h2 { "Targets" }
         table {
             tr { th { "target" } th { "wanted" } th { "measured in this run" } th { "" } }
             @for target in run.targets { tr {
@@ -301,7 +303,7 @@ mod tests {
             sites: &sites,
             strategy: "gnp-top3",
             took: Duration::from_secs(5),
-            void: Some("the machine was busy <here>"),
+            busy: Some("the machine was busy <here>"),
         };
         let page = page(&run);
         assert_eq!(page.matches("<svg").count(), 4);

@@ -1,4 +1,5 @@
-//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres of its own.
+//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres of its own, which
+//! writes nothing through to the disk.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
@@ -28,7 +29,7 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
         .permissions(std::fs::Permissions::from_mode(0o755))
         .tempdir_in("/tmp")
         .context("make a temporary directory")?;
-    let postgres = PrivatePostgres::start(directory.path()).await?;
+    let postgres = PrivatePostgres::start_volatile(directory.path()).await?;
     prepare(postgres.options().database(TEMPLATE)).await?;
     let url = url(&postgres.options())?;
     let mut command = Command::new(program);

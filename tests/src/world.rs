@@ -173,7 +173,7 @@ impl World {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
         if late > allowed {
-            return Some(format!("the lab itself was late: p99 {late:.1?}, allowed {allowed:.1?}"));
+            return Some(format!("the emulated network was late: p99 {late:.1?}, allowed {allowed:.1?}"));
         }
         let overrun = self.network.as_ref().map_or(0, |network| network.traffic().overrun.load(Ordering::Relaxed));
         (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))

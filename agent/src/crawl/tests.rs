@@ -128,9 +128,9 @@ async fn requests_start_an_interval_apart() {
         path => chain(path, 6),
     })
     .await;
-    crawl_with(&site, Policy { request_interval: MS(30), ..policy() }).await;
+    crawl_with(&site, Policy { request_interval: MS(60), ..policy() }).await;
     assert!(site.seen().len() >= 7);
-    assert_gaps(&site, MS(30));
+    assert_gaps(&site, MS(60));
 }
 
 #[tokio::test]
@@ -145,16 +145,19 @@ async fn a_crawl_delay_slows_the_crawl_down() {
     assert_gaps(&site, MS(80));
 }
 
+/// By how much the server may see one request later than another, on a machine that runs other tests too.
+const LATER: Duration = Duration::from_millis(25);
+
 /// The server sees a request after it started, so a gap may come out shorter by what the first one was late.
 fn assert_gaps(site: &TestSite, interval: Duration) {
     let seen = site.seen();
     for pair in seen.windows(2) {
         let gap = pair[1].at - pair[0].at;
-        assert!(gap + MS(5) >= interval, "{gap:?} between {} and {}", pair[0].path, pair[1].path);
+        assert!(gap + LATER >= interval, "{gap:?} between {} and {}", pair[0].path, pair[1].path);
     }
     let whole = seen[seen.len() - 1].at - seen[0].at;
     let gaps = u32::try_from(seen.len() - 1).unwrap();
-    assert!(whole + MS(5) >= interval * gaps, "{whole:?} for {gaps} gaps");
+    assert!(whole + LATER >= interval * gaps, "{whole:?} for {gaps} gaps");
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! What `make package` puts together, as far as it can be tried without building it: `make check-package` tries the rest.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

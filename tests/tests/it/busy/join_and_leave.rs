@@ -1,47 +1,24 @@
 //! Agents that come and go in the middle of a batch, with the real binaries: who joins gets work, and what a leaving one had goes to
 //! its next candidates.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::collections::HashMap;
-use std::time::Duration;
 
-use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::layout::{Layout, SMALL};
+use landfall_lab::cluster::Cluster;
 use landfall_lab::process::until;
-use landfall_lab::world::World;
-use tokio::sync::Mutex;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 
-/// Held by the test whose cluster runs.
-static TURN: Mutex<()> = Mutex::const_new(());
-
-/// Agents of one slot each, so that sites have to wait.
-async fn cluster(agents: usize, sites: usize) -> Cluster {
-    let layout = Layout::parse(SMALL, "small.toml").unwrap();
-    let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: HURRIED.to_owned(), capacity: 1, logs: None, sharing: 0 };
-    Cluster::start(world, &options).await.unwrap()
+/// Sites that take seconds, of agents of one slot each: so that sites have to wait.
+async fn submit_slow(cluster: &Cluster, strategy: &str) {
+    submit(cluster, &["--strategy", strategy, "--request-interval", "300ms", "--max-pages", "8"]).await;
 }
 
-async fn submit(cluster: &Cluster, strategy: &str) {
-    let list = cluster.write_site_list().unwrap();
-    let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "b", "--strategy", strategy];
-    cluster.operate(&[&words[..], &["--request-interval", "300ms", "--max-pages", "8"]].concat()).await.unwrap();
-}
-
-async fn count(cluster: &Cluster, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
-}
-
-const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 const LEASED_ONCE: &str = "select count(*) from tasks where state = 'done' and token = 1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(3, 18).await;
+    let _turn = beside().await;
+    let mut cluster = small(3, 18, 1).await;
     cluster.kill_agent(2).await.unwrap();
     let pool = cluster.pool.clone();
     let gone = until("its session to expire", PATIENCE, async || {
@@ -49,7 +26,7 @@ async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
         Ok((sqlx::query_scalar::<_, i64>(active).fetch_one(&pool).await? == 2).then_some(()))
     });
     gone.await.unwrap();
-    submit(&cluster, "random").await;
+    submit_slow(&cluster, "random").await;
     let chosen = "select count(*) from tasks where assignment_id is not null";
     cluster.await_count("every site to have its agent", chosen, 18, PATIENCE).await.unwrap();
     cluster.restart_agent(2).unwrap();
@@ -72,9 +49,9 @@ async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(3, 18).await;
-    submit(&cluster, "gnp-top3").await;
+    let _turn = beside().await;
+    let mut cluster = small(3, 18, 1).await;
+    submit_slow(&cluster, "gnp-top3").await;
     let chosen = "select count(*) from tasks where assignment_id is not null";
     cluster.await_count("every site to have its agent", chosen, 18, PATIENCE).await.unwrap();
     let fullest: String = sqlx::query_scalar(
@@ -99,9 +76,9 @@ async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_leaving_agent_had_begun_is_gone_on_with_by_another() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(2, 6).await;
-    submit(&cluster, "random").await;
+    let _turn = beside().await;
+    let mut cluster = small(2, 6, 1).await;
+    submit_slow(&cluster, "random").await;
     let crawled = "select count(*) from leases l join agents a on a.id = l.agent_id where l.state = 'active'";
     cluster.await_count("both agents to crawl", crawled, 2, PATIENCE).await.unwrap();
     let fetched = cluster.world.log.entries().len() + 4;

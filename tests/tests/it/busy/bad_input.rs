@@ -1,7 +1,5 @@
 //! What the lab says to a person who asks for the impossible: one sentence that names it, and a code that is not 0.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::process::Command;
 
 /// Runs `lab demo`, which must refuse; returns what it said.

@@ -1,39 +1,26 @@
 //! An agent that is moved to another machine, and an operator's token that is replaced, under a crawl, with the real binaries.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::path::Path;
-use std::time::Duration;
 
 use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::layout::{Layout, SMALL};
+use landfall_lab::layout::SMALL;
 use landfall_lab::process::until;
 use landfall_lab::world::World;
 use tokio::process::Command;
-use tokio::sync::Mutex;
+
+use crate::harness::{PATIENCE, await_crawler, beside, count, small_scenario, submit};
 
 const SITES: usize = 6;
-const PATIENCE: Duration = Duration::from_secs(120);
 const DONE: &str = "select count(*) from tasks where state = 'done'";
 
-/// Held by the test whose cluster runs.
-static TURN: Mutex<()> = Mutex::const_new(());
-
 async fn cluster(sharing: usize) -> Cluster {
-    let layout = Layout::parse(SMALL, "small.toml").unwrap();
-    let world = World::start(layout.scenario(Some(2), Some(SITES)).unwrap()).await.unwrap();
+    let world = World::start(small_scenario(SMALL, 2, SITES)).await.unwrap();
     let options = Options { scheduler: HURRIED.to_owned(), capacity: 2, logs: None, sharing };
     Cluster::start(world, &options).await.unwrap()
 }
 
-async fn count(cluster: &Cluster, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
-}
-
-async fn submit(cluster: &Cluster) {
-    let list = cluster.write_site_list().unwrap();
-    let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "b", "--strategy", "random"];
-    cluster.operate(&[&words[..], &["--request-interval", "300ms", "--max-pages", "8"]].concat()).await.unwrap();
+async fn submit_all(cluster: &Cluster) {
+    submit(cluster, &["--strategy", "random", "--request-interval", "300ms", "--max-pages", "8"]).await;
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -48,15 +35,10 @@ fn copy_folder(from: &Path, to: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_moved_to_another_machine_stops_where_it_was_and_nothing_is_lost() {
-    let _turn = TURN.lock().await;
+    let _turn = beside().await;
     let mut cluster = cluster(0).await;
-    submit(&cluster).await;
-    let pool = cluster.pool.clone();
-    let crawls = until("an agent to crawl", PATIENCE, async || {
-        let leased = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
-        Ok(sqlx::query_scalar::<_, String>(leased).fetch_optional(&pool).await?)
-    });
-    let first = crawls.await.unwrap();
+    submit_all(&cluster).await;
+    let first = await_crawler(&cluster).await;
     let index = cluster.agent_names().iter().position(|name| *name == first).unwrap();
 
     let enrol = ["agents", "enrol", "--city", "哈尔滨", "--isp", "教育网", "--name", &first, "--format", "json"];
@@ -93,7 +75,7 @@ async fn an_agent_moved_to_another_machine_stops_where_it_was_and_nothing_is_los
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_token_is_replaced_at_every_scheduler_and_agents_stay_connected() {
-    let _turn = TURN.lock().await;
+    let _turn = beside().await;
     let mut cluster = cluster(2).await;
     let [first, second] = [0, 1].map(|number| cluster.schedulers[number].data_dir().join("operator-token"));
     let old = cluster.folder().join("old-token");
@@ -104,7 +86,7 @@ async fn an_operators_token_is_replaced_at_every_scheduler_and_agents_stay_conne
     });
     several.await.unwrap();
     let sessions = count(&cluster, "select count(*) from sessions").await;
-    submit(&cluster).await;
+    submit_all(&cluster).await;
 
     let said = cluster.operate(&["operator", "rotate"]).await.unwrap();
     assert!(said.contains("the former one is refused from now on") && said.contains("copy operator-token"), "{said}");

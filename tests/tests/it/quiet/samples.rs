@@ -1,7 +1,5 @@
 //! The emulated network as the real prober sees it: samples equal the scenario's round trips.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -11,15 +9,13 @@ use landfall_lab::layout::{Layout, SMALL};
 use landfall_lab::truth::{self, Accuracy};
 use landfall_lab::tun;
 use landfall_lab::world::{Grade, World};
-use tokio::sync::Mutex;
+
+use crate::harness::alone;
 
 /// Every agent measures this many of the sites.
 const SITES: usize = 8;
 /// Probers that run at once: more would make each other late.
 const AT_ONCE: usize = 4;
-
-/// Held by the test whose world runs: two would make each other late.
-static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Gives a prober the source address of an agent.
 fn write_config(world: &World, agent: usize, folder: &Path) {
@@ -47,7 +43,7 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
 
 /// Lets every agent of a world measure every site by each of the metrics.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
-    let _turn = TURN.lock().await;
+    let _turn = alone().await;
     let binaries = Binaries::find().unwrap();
     let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, Some(SITES)).unwrap();
     let world = World::start_on(grade, scenario).await.unwrap();

@@ -3,8 +3,6 @@
 //! `tests/mutants` holds the bugs as patches, and `tests/histories` what the judge saw of each in a storm of faults, as
 //! `ops/mutants.sh --record` wrote it. `make chaos` plants them again.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,7 +1,5 @@
 //! The real binaries, asked wrongly in every way people do: one sentence each, and the code that says what kind of mistake it was.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,6 +10,8 @@ use chrono::DateTime;
 use landfall_lab::cluster::Binaries;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 use landfall_scheduler::tls;
+
+use crate::harness::beside;
 
 const TABLE: &str = include_str!("wrong_invocations.txt");
 /// A command that hangs is a wrong answer too.
@@ -70,6 +70,7 @@ fn answering(answer: &'static [u8]) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() {
+    let _turn = beside().await;
     // The private Postgres of root runs as another user, who must be able to pass.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

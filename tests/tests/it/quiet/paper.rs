@@ -7,6 +7,8 @@ use landfall_lab::sweep::Field;
 use landfall_lab::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 
+use crate::harness::alone;
+
 /// Ten agents, twenty sites of few pages, at 20 requests a second each: the interval and not the machine bounds them.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
@@ -27,6 +29,7 @@ fn small() -> anyhow::Result<Settings> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
+    let _turn = alone().await;
     let settings = small().unwrap();
     let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
     let mut stage = Stage::survey(&settings, &grounds[0], 1).await.unwrap();

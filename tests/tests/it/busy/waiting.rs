@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use crate::harness::blocking_beside;
+
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
@@ -10,6 +12,7 @@ const AT_ONCE: usize = 3;
 
 #[test]
 fn each_standing_lasts_while_it_is_watched() {
+    let _turn = blocking_beside();
     std::thread::scope(|scope| {
         for standings in STANDINGS.chunks(STANDINGS.len() / AT_ONCE) {
             scope.spawn(move || {

@@ -1,20 +1,16 @@
 //! A backup under a running crawl, and a restore under agents that went on meanwhile, with the real binaries.
 
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use landfall_lab::check::{self, Evidence, Expect};
-use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::layout::{Layout, SMALL};
-use landfall_lab::world::World;
+use landfall_lab::cluster::Cluster;
+
+use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 
 const AGENTS: usize = 3;
 const SITES: usize = 15;
-const MAX_DEPTH: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(120);
-const ENDED: &str = "select count(*) from outcomes";
+const OUTCOMES: &str = "select count(*) from outcomes";
 /// Numbers given out before the restore are at most this.
 const FLOOR: i64 = 1_000_000_000_000;
 
@@ -24,28 +20,22 @@ async fn done(cluster: &Cluster) -> BTreeSet<String> {
     facts.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
 }
 
-async fn count(cluster: &Cluster, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_again() {
-    let layout = Layout::parse(SMALL, "small.toml").unwrap();
-    let world = World::start(layout.scenario(Some(AGENTS), Some(SITES)).unwrap()).await.unwrap();
-    let options = Options { scheduler: HURRIED.to_owned(), capacity: 1, logs: None, sharing: 0 };
-    let mut cluster = Cluster::start(world, &options).await.unwrap();
+    let _turn = beside().await;
+    let mut cluster = small(AGENTS, SITES, 1).await;
     let (list, depth) = (cluster.write_site_list().unwrap(), MAX_DEPTH.to_string());
     let submit = ["sites", "submit", list.to_str().unwrap(), "--strategy", "random", "--request-interval", "100ms"];
     let batch = |name| [&submit[..], &["--max-depth", &depth, "--batch", name]].concat();
     cluster.operate(&batch("autumn")).await.unwrap();
     cluster.operate(&["agents", "enrol", "--city", "Lhasa", "--isp", "Unicom"]).await.unwrap();
-    cluster.await_count("some sites to be crawled", ENDED, 3, PATIENCE).await.unwrap();
+    cluster.await_count("some sites to be crawled", OUTCOMES, 3, PATIENCE).await.unwrap();
 
     let before = done(&cluster).await;
     let file = cluster.folder().join("monday.tar");
     let said = cluster.operate(&["backup", file.to_str().unwrap()]).await.unwrap();
     assert!(said.contains(&format!("backed up {SITES} sites and {AGENTS} agents")), "{said}");
-    cluster.await_count("more to be crawled", ENDED, before.len() + 4, PATIENCE).await.unwrap();
+    cluster.await_count("more to be crawled", OUTCOMES, before.len() + 4, PATIENCE).await.unwrap();
     cluster.operate(&batch("winter")).await.unwrap();
     let since = done(&cluster).await;
 
@@ -59,7 +49,7 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
     let gone = cluster.operate(&["batches", "show", "winter"]).await.unwrap_err().to_string();
     assert!(gone.contains("winter"), "{gone}");
     cluster.await_connected(AGENTS).await.unwrap();
-    cluster.await_count("every site to be crawled", ENDED, SITES, PATIENCE).await.unwrap();
+    cluster.await_count("every site to be crawled", OUTCOMES, SITES, PATIENCE).await.unwrap();
 
     let facts = cluster.facts("autumn").await.unwrap();
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());

@@ -1,86 +1,39 @@
-//! The whole of Landfall in small: real binaries, real sockets, an emulated network, and the database asked afterwards.
-//!
-//! Intervals and lease times are shorter than an operator would set them, so that the tests take seconds; the rules they
-//! bound stay the same. One cluster at a time: two would make each other late.
-
-#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
+//! Measurements by real agents, and what is chosen by them, against the scenario's round trips.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use landfall_lab::check::{self, Evidence, Expect};
-use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::figures::Figures;
-use landfall_lab::layout::{Layout, SMALL};
-use landfall_lab::process::until;
+use landfall_lab::check::Expect;
+use landfall_lab::cluster::Cluster;
+use landfall_lab::layout::SMALL;
 use landfall_lab::sites::Access;
 use landfall_lab::truth;
+use landfall_lab::tun;
 use landfall_lab::witness::Facts;
-use landfall_lab::world::World;
-use tokio::sync::Mutex;
+use landfall_lab::world::Grade;
 
-/// Probes of one site are this far apart; an operator's are a second apart.
-const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-const MAX_DEPTH: u32 = 8;
+use crate::harness::{
+    PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, offences, small, small_scenario, submit, untrue,
+};
+
+const CAPACITY: u32 = 8;
 /// A share of fewer measurements would say nothing: six agents have so many of three machines.
 const FEWEST_PAIRS: usize = 18;
-const MESH_PATIENCE: Duration = Duration::from_secs(60);
-const LEASE_PATIENCE: Duration = Duration::from_secs(60);
-const BATCH_PATIENCE: Duration = Duration::from_secs(90);
-
-/// Held by the test whose cluster runs.
-static TURN: Mutex<()> = Mutex::const_new(());
-
-async fn cluster(agents: usize, sites: usize) -> Cluster {
-    cluster_of(SMALL, agents, sites, "").await
-}
-
-/// A cluster in this layout, whose scheduler is told more.
-async fn cluster_of(layout: &str, agents: usize, sites: usize, more: &str) -> Cluster {
-    let layout = Layout::parse(layout, "small.toml").unwrap();
-    let world = World::start(layout.scenario(Some(agents), Some(sites)).unwrap()).await.unwrap();
-    let options = Options { scheduler: format!("{HURRIED}{more}"), capacity: 8, logs: None, sharing: 0 };
-    Cluster::start(world, &options).await.unwrap()
-}
-
-async fn submit(cluster: &Cluster, list: &Path, more: &[&str]) -> String {
-    let list = list.to_str().unwrap();
-    let depth = MAX_DEPTH.to_string();
-    let mut words = vec!["sites", "submit", list, "--batch", "autumn", "--max-depth", &depth];
-    words.extend(more);
-    cluster.operate(&words).await.unwrap()
-}
-
-/// What the database and the sites' logs say is wrong.
-fn offences(cluster: &Cluster, facts: &Facts, expect: Expect) -> Vec<String> {
-    let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
-    let evidence = Evidence {
-        facts,
-        sites: &sites,
-        agents: &agents,
-        webs: &cluster.world.webs,
-        log: &log,
-        max_depth: MAX_DEPTH,
-        probe_interval: PROBE_INTERVAL,
-    };
-    let broken = check::all(&evidence, expect).into_iter().filter(|check| !check.holds());
-    broken.map(|check| check.lines()).collect()
-}
+/// Six agents have so many of twelve machines by four landmarks.
+const FEWEST_TUN_PAIRS: usize = 21;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn six_agents_crawl_24_sites_each_exactly_once() {
-    let _turn = TURN.lock().await;
+    let _turn = alone().await;
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
 /// Checks everything but how true the measurements are, and says what is to be said against those.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
-    let mut cluster = cluster(6, 24).await;
-    cluster.await_mesh(MESH_PATIENCE).await.unwrap();
+    let mut cluster = small(6, 24, CAPACITY).await;
+    cluster.await_mesh(PATIENCE).await.unwrap();
     let elected = cluster.operate(&["landmarks", "elect", "--count", "4", "--format", "json"]).await.unwrap();
-    let list = cluster.write_site_list().unwrap();
-    let said = submit(&cluster, &list, &["--request-interval", "100ms", "--watch"]).await;
+    let said = submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     assert!(said.contains("24"), "{said}");
     let facts = cluster.facts("autumn").await.unwrap();
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
@@ -90,7 +43,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     let probers: BTreeSet<&str> = facts.site_measurements.iter().map(|one| one.prober.as_str()).collect();
     assert_eq!(probers, facts.landmarks.iter().map(String::as_str).collect(), "only landmarks measure sites");
 
-    let again = submit(&cluster, &list, &["--request-interval", "100ms"]).await;
+    let again = submit(&cluster, &["--request-interval", "100ms"]).await;
     assert!(again.contains("nothing changed"), "{again}");
     let report = cluster.operate(&["report", "assignments", "--batch", "autumn", "--format", "csv"]).await.unwrap();
     assert_eq!(report.lines().count(), 25, "a head and a row a site: {report}");
@@ -101,7 +54,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     let last: Vec<&str> = grown.lines().last().unwrap().split(',').collect();
     assert_eq!((grown.lines().count(), last[1], last[3]), (21, "24", bytes.to_string().as_str()), "{grown}");
     plans_are_made(&cluster, &facts).await;
-    let offences = untrue(&cluster, &facts);
+    let offences = untrue(&cluster, &facts, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     offences
 }
@@ -126,20 +79,13 @@ async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
     assert!(unknown.contains("remove: no agent is called nobody"), "{unknown}");
 }
 
-/// What is to be said against the measurements of mesh and sites, where the machine was quiet enough to tell.
-fn untrue(cluster: &Cluster, facts: &Facts) -> Vec<String> {
-    let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
-    figures.untrue(FEWEST_PAIRS, cluster.world.void().as_deref()).unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_than_predicted_ones() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster_of(SMALL, 6, 12, "[confirm]\nagents = 2\n").await;
-    cluster.await_mesh(MESH_PATIENCE).await.unwrap();
+    let _turn = alone().await;
+    let mut cluster = cluster(small_scenario(SMALL, 6, 12), CAPACITY, "[confirm]\nagents = 2\n").await;
+    cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
-    let list = cluster.write_site_list().unwrap();
-    submit(&cluster, &list, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
+    submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
     let facts = cluster.facts("autumn").await.unwrap();
     // The sites' own logs, confirmers included: no two probes of a site closer than the interval.
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
@@ -187,7 +133,7 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sites_on_one_machine_share_measurements() {
-    let _turn = TURN.lock().await;
+    let _turn = alone().await;
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
@@ -196,10 +142,9 @@ async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
     let shared = SMALL.replace("[sites]", "[sites]\nper_machine = 8");
-    let cluster = cluster_of(&shared, AGENTS, SITES, "").await;
-    let list = cluster.write_site_list().unwrap();
+    let cluster = cluster(small_scenario(&shared, AGENTS, SITES), CAPACITY, "").await;
     let began = Instant::now();
-    submit(&cluster, &list, &["--request-interval", "100ms", "--watch"]).await;
+    submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     println!("{SITES} sites measured by {AGENTS} agents and crawled in {:.1?}", began.elapsed());
     let mut facts = cluster.facts("autumn").await.unwrap();
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
@@ -227,7 +172,7 @@ async fn sites_share_measurements() -> Vec<String> {
     shows_what_measuring_cost(&cluster, &facts, &probes).await;
     // The others are copies, and one that is wrong would count as often as it was copied.
     facts.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
-    let offences = untrue(&cluster, &facts);
+    let offences = untrue(&cluster, &facts, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     offences
 }
@@ -290,153 +235,30 @@ fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&A
     assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "two orders' probes of a machine {least:?} apart");
 }
 
+/// On real packets, with links in network namespaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(3, 6).await;
-    let list = cluster.write_site_list().unwrap();
-    let names = std::fs::read_to_string(&list).unwrap();
-    let site = names.lines().next().unwrap().to_owned();
-    std::fs::write(&list, names.replacen(&site, &format!("{site},45.75,126.5"), 1)).unwrap();
-    submit(&cluster, &list, &["--request-interval", "100ms", "--tag", "chosen"]).await;
-    cluster
-        .await_count(
-            "sites that nobody may crawl",
-            "select count(*) from task_holds where cause = 'unmet'",
-            6,
-            BATCH_PATIENCE,
-        )
-        .await
-        .unwrap();
-    let explained = cluster.operate(&["explain", &site, "--wide"]).await.unwrap();
-    assert!(explained.contains("position: 45.75, 126.5 (list)"), "{explained}");
-    assert!(explained.contains("no agent meets the constraints: 3 of 3 lack the tag 'chosen'"), "{explained}");
-    let shown = cluster.operate(&["batches", "show", "autumn", "--wide"]).await.unwrap();
-    assert!(shown.contains("agents     tagged chosen"), "{shown}");
-
-    let agent = cluster.agent_names().remove(1);
-    cluster.operate(&["agents", "tag", &agent, "--add", "chosen"]).await.unwrap();
-    cluster.operate(&["sites", "watch", "--batch", "autumn"]).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert!(facts.tasks.iter().all(|task| task.agent.as_ref() == Some(&agent)), "{:?}", facts.tasks);
-    let explained = cluster.operate(&["explain", &site, "--batch", "autumn", "--wide"]).await.unwrap();
-    for said in ["was chosen because ", "excluded: ", ": each lacks the tag 'chosen'"] {
-        assert!(explained.contains(said), "{said}: {explained}");
+async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
+    let _turn = alone().await;
+    match tun::missing() {
+        Some(reason) => eprintln!("skipped: {reason}"),
+        None => truth::in_one_run(measure_and_crawl).await.unwrap(),
     }
-    let json = cluster.operate(&["explain", &site, "--format", "json"]).await.unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let choice = &json["tasks"][0]["choices"][0];
-    assert_eq!(choice["agent"], agent.as_str());
-    assert!(
-        choice["candidates"][0]["load_level"].is_i64() && choice["candidates"][0]["measured_ms"].is_f64(),
-        "{choice}"
-    );
-    let unknown = cluster.operate(&["explain", "nowhere.test"]).await.unwrap_err().to_string();
-    assert!(unknown.contains("no site is known as 'nowhere.test'"), "{unknown}");
-    cluster.stop().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_agent_alone_is_a_fleet() {
-    let _turn = TURN.lock().await;
-    let cluster = cluster(1, 5).await;
-    let list = cluster.write_site_list().unwrap();
-    submit(&cluster, &list, &["--request-interval", "100ms", "--watch"]).await;
+/// Checks everything but how true the measurements are, and says what is to be said against those.
+async fn measure_and_crawl() -> Vec<String> {
+    let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
+    cluster.await_mesh(PATIENCE).await.unwrap();
+    cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
+    submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     let facts = cluster.facts("autumn").await.unwrap();
     assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
-    assert_eq!(facts.landmarks, Vec::<String>::new());
+    let log = cluster.world.log.entries();
+    assert!(log.iter().all(|access| access.agent.is_some()), "every request came from an agent's own address");
+    let lateness = cluster.world.lateness();
+    let [p50, p99] = [0.5, 0.99].map(|share| lateness.quantile(share));
+    println!("late by p50 {p50:?}, p99 {p99:?}; {:?}", cluster.world.network().unwrap().traffic());
+    let offences = untrue(&cluster, &facts, FEWEST_TUN_PAIRS);
     cluster.stop().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sites_of_a_killed_agent_are_finished_by_others_exactly_once() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(3, 9).await;
-    let list = cluster.write_site_list().unwrap();
-    // Slow enough that the agent dies in the middle of its crawls.
-    submit(&cluster, &list, &["--request-interval", "500ms", "--strategy", "random"]).await;
-    let pool = cluster.pool.clone();
-    let victim: String = until("a lease", LEASE_PATIENCE, async || {
-        let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
-        Ok(sqlx::query_scalar(query).fetch_optional(&pool).await?)
-    })
-    .await
-    .unwrap();
-    let index = cluster.agent_names().iter().position(|name| *name == victim).unwrap();
-    cluster.kill_agent(index).await.unwrap();
-
-    let ended = "select count(*) from tasks where state in ('done', 'failed')";
-    cluster.await_count("every task to end", ended, 9, BATCH_PATIENCE).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Losses), Vec::<String>::new());
-    let moved: Vec<_> = facts.tasks.iter().filter(|task| task.leases > 1).collect();
-    assert!(!moved.is_empty(), "the killed agent held a lease: {:?}", facts.tasks);
-    assert!(moved.iter().all(|task| task.crawler.as_ref() != Some(&victim)), "{moved:?}");
-    cluster.stop().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_more() {
-    let _turn = TURN.lock().await;
-    let mut cluster = cluster(3, 18).await;
-    let list = cluster.write_site_list().unwrap();
-    submit(&cluster, &list, &["--request-interval", "300ms", "--strategy", "random"]).await;
-    let pool = cluster.pool.clone();
-    let drained: String = until("a lease", LEASE_PATIENCE, async || {
-        let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
-        Ok(sqlx::query_scalar(query).fetch_optional(&pool).await?)
-    })
-    .await
-    .unwrap();
-    let said = cluster.operate(&["agents", "drain", &drained, "--wait"]).await.unwrap();
-    assert!(said.contains(&format!("{drained} is drained")) || said.contains("holds no lease"), "{said}");
-    let after = sqlx::query_scalar::<_, i64>(
-        "select count(*) from leases l join agents a on a.id = l.agent_id where a.name = $1 and l.granted_at > a.draining_since",
-    );
-    let listed = cluster.operate(&["agents", "list"]).await.unwrap();
-    let line = listed.lines().find(|line| line.contains(&drained)).unwrap();
-    assert!(line.contains("drained"), "{listed}");
-
-    let ended = "select count(*) from tasks where state in ('done', 'failed')";
-    cluster.await_count("every task to end", ended, 18, BATCH_PATIENCE).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Losses), Vec::<String>::new());
-    assert!(facts.tasks.iter().all(|task| task.leases == 1), "nothing was cut or crawled twice: {:?}", facts.tasks);
-    assert!(facts.tasks.iter().any(|task| task.crawler.as_ref() == Some(&drained)), "it finished what it had");
-    assert_eq!(after.bind(&drained).fetch_one(&pool).await.unwrap(), 0, "nothing was granted to it any more");
-
-    what_is_said_of_it(&cluster, &drained, &facts).await;
-    let said = cluster.operate(&["agents", "resume", &drained]).await.unwrap();
-    assert_eq!(said, format!("{drained} takes work again\n"));
-    let said = cluster.operate(&["agents", "remove", &drained]).await.unwrap();
-    assert!(said.starts_with(&format!("{drained} is removed")), "{said}");
-    let log = cluster.logs().join(format!("{drained}.log"));
-    let told = until("the agent to be told that it was removed", LEASE_PATIENCE, async || {
-        let log = std::fs::read_to_string(&log)?;
-        Ok(log.contains("was removed by the operator").then_some(()))
-    });
-    told.await.unwrap();
-    let active = "select count(*) from sessions where state = 'active'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(active).fetch_one(&pool).await.unwrap(), 2, "it did not come back");
-    cluster.stop().await.unwrap();
-}
-
-/// An operator who looks afterwards finds the drain, and every step of a site, in what the commands print.
-async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
-    let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
-    assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");
-    let of_agent = cluster.operate(&["events", "--agent", drained, "--newest", "1000", "--wide"]).await.unwrap();
-    assert!(of_agent.contains(&format!(" agent {drained} draining")), "{of_agent}");
-    let done = facts.tasks.iter().find(|task| task.crawler.as_deref() == Some(drained)).unwrap();
-    let of_site = cluster.operate(&["events", "--site", &done.site, "--format", "json"]).await.unwrap();
-    let path: Vec<String> = of_site
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
-        .filter(|event| event["noun"] == "task")
-        .map(|event| event["what"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(path, ["located", "assigned", "leased", "done"], "{of_site}");
-    let batch = cluster.operate(&["batches", "show", "autumn", "--wide"]).await.unwrap();
-    assert!(batch.contains("18 complete"), "{batch}");
-    println!("{shown}\n{of_site}\n{batch}\n{}", cluster.operate(&["batches", "list"]).await.unwrap());
+    offences
 }

@@ -4,8 +4,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::harness::blocking_beside;
+
 #[test]
 fn nothing_is_lost_or_done_twice_whatever_breaks() {
+    let _turn = blocking_beside();
     let run = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["chaos", "--sites", "300", "--faults", "60", "--seed", "1", "--format", "json"])
         .output()

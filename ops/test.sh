@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Builds and runs every test, and closes with the test runner's own `test result:` lines and one that adds them up. `make test` calls it.
+#
+# The end-to-end tests wait most of their time: those that judge no times (`busy::`) run beside all others; those that do
+# (`quiet::`) have the machine for themselves afterwards. A test that printed `skipped:` or `void:` showed nothing, and counts as skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export SQLX_OFFLINE=true
+lab=${CARGO_TARGET_DIR:-target}/debug/lab
+# Busy end-to-end tests that run at once.
+at_once=4
+
+if [ "${1-}" = --lane ]; then
+    shift
+    # What a passing test printed is wanted for its `skipped:` alone.
+    exec cargo test --workspace --tests --no-fail-fast -- --show-output "$@"
+fi
+
+# Prints what a lane says, but of tests that passed only why they showed nothing, and nothing of executables
+# whose tests are in another lane.
+brief() {
+    awk '
+        / 0 passed; 0 failed; 0 ignored; / { hidden = 0; next }
+        /^successes:$/ { hidden = 1; next }
+        /^failures:$/ || /^test result: / { hidden = 0 }
+        hidden && /^---- .* stdout ----$/ { test = $2 }
+        hidden && /^(skipped|void): / { if (test != told) print $1, test ":", substr($0, index($0, " ") + 1); told = test }
+        /^ +Running / { running = $0 "\n"; next }
+        /^$/ || /^running 0 tests$/ { if (!hidden) next }
+        !hidden { printf "%s", running; running = ""; print; fflush() }
+    '
+}
+
+sum() { # LOG
+    echo
+    echo "== the test runner's results"
+    awk '
+        /^(skipped|void): / { unshown++ }
+        /^test result: / {
+            print
+            for (i = 2; i <= NF; i++) {
+                if ($i == "passed;") passed += $(i - 1)
+                if ($i == "failed;") failed += $(i - 1)
+                if ($i == "ignored;") skipped += $(i - 1)
+            }
+        }
+        END {
+            printf "%d passed, %d failed, %d skipped\n", passed - unshown, failed, skipped + unshown
+            exit (failed > 0 || passed == 0)
+        }
+    ' "$1"
+}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+status=0
+if cargo build --workspace --bins --tests; then
+    built=$SECONDS
+    # shellcheck disable=SC2016 # expanded by the inner shell
+    "$lab" with-postgres -- bash -euo pipefail -c '
+        ops/test.sh --lane busy:: --test-threads="$1" >"$0" 2>&1 &
+        status=0
+        ops/test.sh --lane --skip busy:: --skip quiet:: 2>&1 || status=$?
+        wait $! || status=$?
+        cat "$0"
+        ops/test.sh --lane quiet:: --test-threads=1 2>&1 || status=$?
+        exit $status
+    ' "$scratch/busy" "$at_once" | brief | tee "$scratch/all" || status=$?
+else
+    status=$? built=$SECONDS
+    : >"$scratch/all"
+fi
+sum "$scratch/all" || { [ "$status" != 0 ] || status=1; }
+echo "built in $((built / 60)) min $((built % 60)) s, tested in $(((SECONDS - built) / 60)) min $(((SECONDS - built) % 60)) s"
+exit "$status"

@@ -1,0 +1,86 @@
+//! What `lab demo` prints while it runs: one line a stage, with a bar that moves at a terminal.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use sqlx::PgPool;
+
+/// How often a bar is drawn.
+const DRAWN_EVERY: Duration = Duration::from_millis(250);
+const WIDTH: usize = 24;
+
+/// The stages of a run, each timed.
+#[derive(Debug)]
+pub(super) struct Stages {
+    began: Instant,
+    stage: Instant,
+    moving: bool,
+}
+
+impl Stages {
+    pub(super) fn begin() -> Self {
+        let now = Instant::now();
+        Self { began: now, stage: now, moving: std::io::stdout().is_terminal() }
+    }
+
+    /// From the start of the first stage to now.
+    pub(super) fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Ends a stage.
+    pub(super) fn done(&mut self, what: &str) {
+        let seconds = self.stage.elapsed().as_secs_f64();
+        let erase = if self.moving { "\r\x1b[K" } else { "" };
+        println!("{erase}{} {seconds:6.1} s", line(what, 1.0));
+        self.stage = Instant::now();
+    }
+
+    /// Does the work of a stage, and draws how far a count in the database has come of all there will be.
+    pub(super) async fn follow<T>(
+        &mut self,
+        what: &str,
+        (pool, query, all): (PgPool, &'static str, usize),
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let mut work = std::pin::pin!(work);
+        let mut tick = tokio::time::interval(DRAWN_EVERY);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut work => break ended,
+                _ = tick.tick(), if self.moving => {
+                    // Where it cannot be asked, the bar stands still.
+                    let asked = sqlx::query_scalar::<_, i64>(query).fetch_one(&pool).await;
+                    draw(what, asked.ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0), all);
+                }
+            }
+        }?;
+        self.done(what);
+        Ok(ended)
+    }
+}
+
+fn draw(what: &str, count: usize, all: usize) {
+    let share = crate::figures::float(count) / crate::figures::float(all.max(1));
+    print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
+    // What cannot be drawn is not missed.
+    drop(std::io::stdout().flush());
+}
+
+/// What is done, and a bar.
+fn line(what: &str, share: f64) -> String {
+    let full = (1..=WIDTH).filter(|part| crate::figures::float(*part) <= share * crate::figures::float(WIDTH)).count();
+    format!("  {what:<44} [{}{}]", "#".repeat(full), ".".repeat(WIDTH - full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_full_as_the_stage_has_come() {
+        assert!(line("crawling", 0.0).ends_with(&format!("[{}]", ".".repeat(WIDTH))));
+        assert!(line("crawling", 0.5).ends_with(&format!("[{}{}]", "#".repeat(WIDTH / 2), ".".repeat(WIDTH / 2))));
+        assert!(line("crawling", 1.0).ends_with(&format!("[{}]", "#".repeat(WIDTH))));
+    }
+}

@@ -1,0 +1,15 @@
+//! Tests that judge what happened, whatever time it took.
+
+mod bad_input;
+mod chaos;
+mod cut_off;
+mod end_to_end;
+mod enrolment;
+mod full_disk;
+mod join_and_leave;
+mod odd_sites;
+mod package;
+mod planted_bugs;
+mod restore;
+mod waiting;
+mod wrong_invocations;

@@ -1,0 +1,109 @@
+//! Sites that never answer, turn crawls away or break, beside others: fairness, and the alarm that a person ends.
+
+use std::time::Instant;
+
+use landfall_lab::cluster::Cluster;
+use landfall_lab::odd_sites::{OddSite, Oddity};
+use landfall_lab::process::until;
+
+use crate::harness::{ENDED, PATIENCE, beside, count, small, submit_list};
+
+/// An odd site on an address of its own.
+fn odd(cluster: &Cluster, number: usize, oddity: Oddity) -> OddSite {
+    // Behind the addresses of the world's own sites.
+    let machine = cluster.world.scenario().machines() + number;
+    OddSite::start(cluster.world.wan.lane().site(machine), oddity).unwrap()
+}
+
+/// Waits until `sites show` says this of a site.
+async fn await_said(cluster: &Cluster, site: &str, said: &str) {
+    let shown = until(said, PATIENCE, async || {
+        Ok(cluster.operate(&["sites", "show", site, "--wide"]).await?.contains(said).then_some(()))
+    });
+    shown.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
+    let _turn = beside().await;
+    let mut cluster = small(1, 8, 2).await;
+    let pit = odd(&cluster, 0, Oddity::TarPit);
+    let away = odd(&cluster, 1, Oddity::TurnsAway(60));
+    let both = format!("{}\n{}\n", pit.name(), away.name());
+    submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
+    // Both slots are taken, one of them for good; the other one is free again as soon as its site asks to be left alone.
+    await_said(&cluster, &away.name(), "its site asked to be left alone").await;
+    let in_pit = until("the tar pit to be entered", PATIENCE, async || {
+        Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
+    });
+    in_pit.await.unwrap();
+    let (before, began) = (away.asked().len(), Instant::now());
+    let others = cluster.world.site_list();
+    submit_list(&cluster, &others, "others", &["--request-interval", "20ms"]).await;
+    cluster
+        .await_count("the others to end", "select count(*) from tasks where state = 'done'", 8, PATIENCE)
+        .await
+        .unwrap();
+    println!("8 sites beside a tar pit crawled in {:.1?} by the one slot left", began.elapsed());
+    let shown = cluster.operate(&["sites", "show", &pit.name(), "--wide"]).await.unwrap();
+    assert!(shown.contains("batch odd round 1: leased"), "the tar pit's crawl is under way all the while: {shown}");
+    let shown = cluster.operate(&["sites", "show", &away.name(), "--wide"]).await.unwrap();
+    assert!(shown.contains("batch odd round 1: located"), "its pause is not over: {shown}");
+    let entered = pit.asked().iter().filter(|asked| asked.what.starts_with("GET /")).count();
+    assert_eq!(entered, 2, "robots.txt and the start page: {:?}", pit.asked());
+    assert_eq!(away.asked().len(), before, "it is left alone: {:?}", away.asked());
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
+    let _turn = beside().await;
+    let mut cluster = small(1, 1, 2).await;
+    // So many good pages that fifty failures are less than a tenth of a minute's requests: those would be a pause.
+    let site = odd(&cluster, 0, Oddity::Breaks(600));
+    let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
+    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
+    submit_list(&cluster, &name, "first", &quick).await;
+    cluster.await_count("the breaker to open", ENDED, 1, PATIENCE).await.unwrap();
+    let broken = "select count(*) from outcomes o join tasks t on t.id = o.task_id
+                  where o.kind = 'blocked' and t.reason_kind = 'breaker' and o.pages = 600";
+    assert_eq!(
+        count(&cluster, broken).await,
+        1,
+        "{}",
+        cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
+    );
+    let asked = site.asked().len();
+
+    submit_list(&cluster, &name, "second", &quick).await;
+    await_said(
+        &cluster,
+        &name,
+        "requests to its site failed without end: `landfall sites reopen` lets it be crawled again",
+    )
+    .await;
+    let alarms = cluster.operate(&["sites", "alarms", "--format", "json"]).await.unwrap();
+    let alarm: serde_json::Value = serde_json::from_str(&alarms).unwrap();
+    assert_eq!((alarm[0]["site"].as_str(), alarm[0]["waiting"].as_u64()), (Some(name.as_str()), Some(1)), "{alarms}");
+    println!("{}", cluster.operate(&["sites", "alarms"]).await.unwrap());
+    assert_eq!(site.asked().len(), asked, "nobody asks it anything");
+
+    let refused = cluster.landfall().args(["sites", "reopen", "www.nowhere.test"]).output().await.unwrap();
+    println!("{}", String::from_utf8_lossy(&refused.stderr));
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    site.mend();
+    let said = cluster.operate(&["sites", "reopen", &name]).await.unwrap();
+    assert_eq!(said, "1 site reopened, 1 task no longer waiting\n");
+    cluster.await_count("the second crawl to end", ENDED, 2, PATIENCE).await.unwrap();
+    let complete = "select count(*) from outcomes where kind = 'complete' and pages = 4";
+    assert_eq!(
+        count(&cluster, complete).await,
+        1,
+        "{}",
+        cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
+    );
+    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
+    let said = cluster.operate(&["sites", "reopen", &name]).await.unwrap();
+    assert_eq!(said, "nothing changed: none of them was broken off\n");
+    cluster.stop().await.unwrap();
+}

@@ -1,0 +1,141 @@
+//! Politeness over real schedulers and agents, by what the sites saw.
+
+use std::time::{Duration, Instant};
+
+use landfall_lab::cluster::Cluster;
+use landfall_lab::layout::{Layout, PAPER};
+use landfall_lab::pace::{Fullest, Promise, most_at_once};
+use landfall_lab::scenario::Scenario;
+use landfall_lab::sites::Access;
+use landfall_scheduler::store::addresses::bears;
+
+use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
+
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Requests are counted as they arrive. On a machine that others use too, one may be so much longer under way than the next.
+const SLACK: Duration = Duration::from_millis(200);
+/// Leases that ended without a request, because their address bore no further crawl.
+const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
+
+/// The paper's agents, and at each address so many sites of a few small pages.
+fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
+    let layout = Layout::parse(PAPER, "paper.toml").unwrap();
+    let mut scenario = layout.scenario(Some(agents), Some(addresses.iter().sum())).unwrap();
+    let machines = addresses.iter().enumerate().flat_map(|(machine, sites)| std::iter::repeat_n(machine, *sites));
+    scenario.sites.iter_mut().zip(machines).for_each(|(site, machine)| site.machine = machine);
+    scenario.web.mean_pages = 3.0;
+    scenario.web.max_pages = 4;
+    scenario.web.mean_bytes = 1024.0;
+    scenario.web.slow_share = 0.0;
+    scenario
+}
+
+/// Submits all sites of the world for agents drawn at random, and waits until they have ended.
+async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
+    submit_list(cluster, &cluster.world.site_list(), "b", policy).await;
+    let sites = cluster.world.scenario().sites.len();
+    cluster.await_count("every task to end", ENDED, sites, PATIENCE).await.unwrap();
+    assert_eq!(count(cluster, "select count(*) from tasks where state = 'done'").await, i64::try_from(sites).unwrap());
+    assert_eq!(count(cluster, "select count(*) from tasks where held").await, 0, "nothing waits for ever");
+}
+
+/// What the sites of one address saw.
+struct Address {
+    sites: u32,
+    fullest: Fullest,
+    at_once: usize,
+}
+
+/// By address, what the sites saw, where each bears so many crawls as `at_once` says of its number of sites.
+fn addresses(cluster: &Cluster, log: &[Access], promise: Promise, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
+    let scenario = cluster.world.scenario();
+    let mut found = Vec::new();
+    for machine in 0..scenario.machines() {
+        let there: Vec<usize> = scenario.sites_of(machine).collect();
+        let arrivals = arrivals(log, |access| there.contains(&access.site));
+        let sites = u32::try_from(there.len()).unwrap();
+        let spans: Vec<(Instant, Instant)> = there.iter().map(|site| span(log, *site)).collect();
+        let fullest = promise.fullest(&arrivals, at_once(sites)).unwrap();
+        found.push(Address { sites, fullest, at_once: most_at_once(&spans) });
+    }
+    found
+}
+
+/// When the requests of a kind arrived, in order.
+fn arrivals(log: &[Access], kind: impl Fn(&Access) -> bool) -> Vec<Instant> {
+    let mut arrivals: Vec<Instant> = log.iter().filter(|access| kind(access)).map(|access| access.at).collect();
+    arrivals.sort();
+    arrivals
+}
+
+/// From the first request of a site to its last.
+fn span(log: &[Access], site: usize) -> (Instant, Instant) {
+    let arrivals = arrivals(log, |access| access.site == site);
+    (*arrivals.first().unwrap(), *arrivals.last().unwrap())
+}
+
+/// No site is asked by two agents, or more often than was said.
+fn sites_are_asked_as_was_promised(cluster: &Cluster, promise: Promise) {
+    let log = cluster.world.log.entries();
+    let mut most: f64 = 0.0;
+    for site in 0..cluster.world.scenario().sites.len() {
+        let fullest = promise.fullest(&arrivals(&log, |access| access.site == site), 1).unwrap();
+        assert!(fullest.share() <= 1.0, "site {site}: {fullest:?}");
+        most = most.max(fullest.share());
+    }
+    // Where an origin is not known, the crawl begins with a HEAD, which counts as the other requests.
+    let heads = log.iter().filter(|access| !access.get).count();
+    println!("{} requests, {heads} of them HEAD; of one site {:.0} % of what was promised", log.len(), 100.0 * most);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised() {
+    let _turn = alone().await;
+    let scenario = crowded(30, &[1, 1, 2, 4, 5, 9, 13, 25]);
+    let mut cluster = cluster(scenario, 4, "").await;
+    let began = Instant::now();
+    crawl_all(&mut cluster, &["--request-interval", "500ms"]).await;
+    println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
+    assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
+    let promise = Promise { interval: INTERVAL, slack: SLACK };
+    sites_are_asked_as_was_promised(&cluster, promise);
+    let log = cluster.world.log.entries();
+    for Address { sites, fullest, at_once } in addresses(&cluster, &log, promise, |sites| bears(sites, 8)) {
+        let borne = bears(sites, 8);
+        println!("{sites:2} sites, {at_once} of {borne} at once, {fullest:?} {:.2}", fullest.share());
+        assert!(
+            at_once <= usize::try_from(borne).unwrap(),
+            "{sites} sites: {at_once} crawls at once, {borne} are borne"
+        );
+        assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
+    }
+    // The same log would not pass, had one crawl at a time been promised.
+    let strict = addresses(&cluster, &log, promise, |_| 1);
+    assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_other() {
+    let _turn = alone().await;
+    let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
+    let policy = ["--request-interval", "500ms", "--max-pages", "2"];
+    crawl_all(&mut cluster, &policy).await;
+    assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
+    let promise = Promise { interval: INTERVAL, slack: SLACK };
+    let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
+    // Whose origin is known is asked for robots.txt as soon as its turn has come, which is as soon as another's crawl has ended.
+    submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
+    cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
+    assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
+    sites_are_asked_as_was_promised(&cluster, promise);
+    let log = cluster.world.log.entries();
+    for (crawls, log) in [("first", &first[..]), ("second", &log[first.len()..])] {
+        for Address { sites, fullest, at_once } in addresses(&cluster, log, promise, |_| 1) {
+            println!("{crawls} crawls of {sites} sites: {fullest:?} {:.2}", fullest.share());
+            assert_eq!(at_once, 1, "{sites} sites");
+            assert!(fullest.share() <= 1.0, "{crawls} crawls of {sites} sites: {fullest:?}");
+        }
+    }
+    cluster.stop().await.unwrap();
+}
