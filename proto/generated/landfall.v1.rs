@@ -5653,6 +5653,7 @@ pub struct ShowSiteRequest {
     pub site: ::prost::alloc::string::String,
 }
 /// All that is known of a site.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowSiteResponse {
     /// The site's identifier.
@@ -5663,22 +5664,24 @@ pub struct ShowSiteResponse {
     pub name: ::prost::alloc::string::String,
     /// The origin it was settled at; empty until then.
     #[prost(string, tag = "3")]
+    #[serde(serialize_with = "crate::json::some")]
     pub origin: ::prost::alloc::string::String,
     /// The name of the site this one proved to be; empty when it is itself.
     #[prost(string, tag = "4")]
+    #[serde(serialize_with = "crate::json::some")]
     pub alias_of: ::prost::alloc::string::String,
-    /// What each prober measured.
-    #[prost(message, repeated, tag = "5")]
-    pub measurements: ::prost::alloc::vec::Vec<SiteMeasurement>,
+    /// Where it is; absent when nobody says so.
+    #[prost(message, optional, tag = "12")]
+    pub position: ::core::option::Option<GlobePosition>,
     /// Its place in the newest embedding it was located in; absent when it was not.
     #[prost(message, optional, tag = "6")]
     pub placement: ::core::option::Option<SitePlacement>,
-    /// Its tasks, newest first, at most 100.
-    #[prost(message, repeated, tag = "7")]
-    pub tasks: ::prost::alloc::vec::Vec<SiteTask>,
     /// Whether it stands in one place; absent until it was judged.
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<SiteVerdict>,
+    /// What each prober measured.
+    #[prost(message, repeated, tag = "5")]
+    pub measurements: ::prost::alloc::vec::Vec<SiteMeasurement>,
     /// Where probers see it of whom that is not said by `measurements`, or who had to postpone it.
     #[prost(message, repeated, tag = "9")]
     pub sightings: ::prost::alloc::vec::Vec<SiteSighting>,
@@ -5687,10 +5690,11 @@ pub struct ShowSiteResponse {
     pub order: ::core::option::Option<SiteOrder>,
     /// Since when it has been broken off; absent when it is not.
     #[prost(message, optional, tag = "11")]
+    #[serde(serialize_with = "crate::json::time")]
     pub broken_off_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Where it is; absent when nobody says so.
-    #[prost(message, optional, tag = "12")]
-    pub position: ::core::option::Option<GlobePosition>,
+    /// Its tasks, newest first, at most 100.
+    #[prost(message, repeated, tag = "7")]
+    pub tasks: ::prost::alloc::vec::Vec<SiteTask>,
 }
 /// Where a site is on the globe.
 #[derive(serde::Serialize)]
@@ -5888,6 +5892,7 @@ pub struct Why {
     pub takes: ::core::option::Option<::prost_types::Duration>,
 }
 /// One task of a site.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteTask {
     /// The batch.
@@ -5908,6 +5913,16 @@ pub struct SiteTask {
     /// The strategy that chose.
     #[prost(string, tag = "6")]
     pub strategy: ::prost::alloc::string::String,
+    /// How the strategy was followed where that needs saying; empty otherwise.
+    #[prost(string, tag = "11")]
+    pub note: ::prost::alloc::string::String,
+    /// What it waits for; absent where it has an agent or has ended.
+    #[prost(message, optional, tag = "16")]
+    #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
+    pub wait: ::core::option::Option<Wait>,
+    /// Why it has its agent; absent before an agent was chosen.
+    #[prost(message, optional, tag = "17")]
+    pub why: ::core::option::Option<Why>,
     /// The candidates, best first.
     #[prost(message, repeated, tag = "7")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
@@ -5920,9 +5935,6 @@ pub struct SiteTask {
     /// Bytes fetched.
     #[prost(uint64, tag = "10")]
     pub bytes: u64,
-    /// How the strategy was followed where that needs saying; empty otherwise.
-    #[prost(string, tag = "11")]
-    pub note: ::prost::alloc::string::String,
     /// Pages fetched once more by an agent that took the crawl over.
     #[prost(uint32, tag = "12")]
     pub refetched: u32,
@@ -5934,13 +5946,8 @@ pub struct SiteTask {
     pub progress: ::core::option::Option<CrawlProgress>,
     /// When the site's next round in this batch is due; absent where this one has not ended, or there is none.
     #[prost(message, optional, tag = "15")]
+    #[serde(serialize_with = "crate::json::time")]
     pub recrawl_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// What it waits for; absent where it has an agent or has ended.
-    #[prost(message, optional, tag = "16")]
-    pub wait: ::core::option::Option<Wait>,
-    /// Why it has its agent; absent before an agent was chosen.
-    #[prost(message, optional, tag = "17")]
-    pub why: ::core::option::Option<Why>,
 }
 /// How far a crawl has come.
 #[derive(serde::Serialize)]
@@ -6010,6 +6017,7 @@ pub struct ExplainRequest {
     pub assignment_id: ::core::option::Option<i64>,
 }
 /// Why a site has its agents.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainResponse {
     /// The site's identifier.
@@ -6026,6 +6034,7 @@ pub struct ExplainResponse {
     pub tasks: ::prost::alloc::vec::Vec<ExplainedTask>,
 }
 /// A task, and the choices of an agent for it.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainedTask {
     /// The batch.
@@ -6043,12 +6052,13 @@ pub struct ExplainedTask {
     /// Why it has no agent, one sentence; empty when it has one, or has ended.
     #[prost(string, tag = "5")]
     pub waits: ::prost::alloc::string::String,
+    /// What it waits for; absent where it has an agent or has ended.
+    #[prost(message, optional, tag = "7")]
+    #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
+    pub wait: ::core::option::Option<Wait>,
     /// The choices, the newest first; of all tasks together at most 100.
     #[prost(message, repeated, tag = "6")]
     pub choices: ::prost::alloc::vec::Vec<ExplainedChoice>,
-    /// What it waits for; absent where it has an agent or has ended.
-    #[prost(message, optional, tag = "7")]
-    pub wait: ::core::option::Option<Wait>,
 }
 /// A choice, and what it was made from.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -6094,6 +6104,7 @@ pub struct ExplainedChoice {
     pub why: ::core::option::Option<Why>,
 }
 /// A candidate, as it stood when the choice was made.
+#[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainedCandidate {
     /// The agent's name.
@@ -6101,9 +6112,11 @@ pub struct ExplainedCandidate {
     pub agent: ::prost::alloc::string::String,
     /// The predicted round trip; absent when nothing could be predicted.
     #[prost(message, optional, tag = "2")]
+    #[serde(rename = "predicted_ms", serialize_with = "crate::json::millis")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
     /// The measured round trip; absent when the agent had not measured the site.
     #[prost(message, optional, tag = "3")]
+    #[serde(rename = "measured_ms", serialize_with = "crate::json::millis")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
     /// How full it was: tasks assigned or leased to it less its slots; absent when it was away, or that was not recorded.
     #[prost(int64, optional, tag = "4")]

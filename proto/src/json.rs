@@ -4,9 +4,12 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
+use serde::ser::{SerializeMap as _, SerializeStruct as _};
 use serde::{Serialize, Serializer};
 
-use crate::v1::{MeasurementFailure, Wait};
+use crate::v1::{
+    ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, MeasurementFailure, Parting, Wait, Why,
+};
 
 /// An enum of the contract, whose values are words.
 pub trait Word: Copy + Default + TryFrom<i32> {
@@ -104,6 +107,93 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
         one: &'a T,
     }
     serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
+}
+
+/// Why an agent was chosen, as the scheduler records it; null where the scheduler is older and does not say.
+impl Serialize for Why {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
+        #[derive(Serialize)]
+        struct Parted<'a> {
+            agent: &'a str,
+            how: &'static str,
+        }
+        #[derive(Serialize)]
+        struct Fallback<'a> {
+            cause: &'static str,
+            #[serde(skip_serializing_if = "str::is_empty")]
+            said: &'a str,
+        }
+        let whole_millis =
+            |time: Option<Duration>| std::time::Duration::try_from(time?).ok().map(|time| time.as_millis());
+        let cause = self.cause();
+        if cause == ChoiceCause::Unspecified {
+            return serializer.serialize_none();
+        }
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("cause", cause.word())?;
+        match cause {
+            ChoiceCause::Strategy => {
+                for (name, count) in [("full", self.full), ("of", self.of)].iter().filter(|(_, count)| *count > 0) {
+                    map.serialize_entry(name, count)?;
+                }
+            }
+            ChoiceCause::Spread => {
+                map.serialize_entry("confidence", &self.confidence)?;
+                map.serialize_entry("near", &self.near)?;
+            }
+            ChoiceCause::Rebalanced => {
+                map.serialize_entry("from", &self.from)?;
+                map.serialize_entry("gain", self.gain().word())?;
+            }
+            ChoiceCause::TakenBack => {
+                map.serialize_entry("from", &self.from)?;
+                map.serialize_entry("remaining_ms", &whole_millis(self.remaining).unwrap_or_default())?;
+                if let Some(takes) = whole_millis(self.takes) {
+                    map.serialize_entry("takes_ms", &takes)?;
+                }
+            }
+            ChoiceCause::Unspecified | ChoiceCause::Explores | ChoiceCause::NextCandidate => {}
+        }
+        if self.parted() != Parting::Unspecified {
+            map.serialize_entry("parted", &Parted { agent: &self.parted_agent, how: self.parted().word() })?;
+        }
+        if self.fallback() != FallbackCause::Unspecified {
+            let fallback = Fallback { cause: self.fallback().word(), said: &self.fallback_said };
+            map.serialize_entry("fallback", &fallback)?;
+        }
+        map.end()
+    }
+}
+
+/// A choice whose candidates have their ranks, from 1, and say which of them was chosen. Its seed is a text: it has more digits than a
+/// number of JSON may be trusted with.
+impl Serialize for ExplainedChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
+        #[derive(Serialize)]
+        struct Candidate<'a> {
+            rank: u32,
+            #[serde(flatten)]
+            one: &'a ExplainedCandidate,
+            chosen: bool,
+        }
+        let candidate = |(rank, one): (u32, _)| Candidate { rank, one, chosen: one.agent == self.agent };
+        let candidates: Vec<Candidate<'_>> = (1..).zip(&self.candidates).map(candidate).collect();
+        let mut choice = serializer.serialize_struct("ExplainedChoice", 13)?;
+        choice.serialize_field("assignment_id", &self.assignment_id)?;
+        choice.serialize_field("chosen_at", &moment(self.chosen_at).map(rfc3339))?;
+        choice.serialize_field("newest", &self.newest)?;
+        choice.serialize_field("agent", &self.agent)?;
+        choice.serialize_field("strategy", &self.strategy)?;
+        choice.serialize_field("seed", &self.seed.to_string())?;
+        choice.serialize_field("because", &self.because)?;
+        choice.serialize_field("candidates", &candidates)?;
+        choice.serialize_field("available", &self.available)?;
+        choice.serialize_field("excluded", &self.excluded)?;
+        choice.serialize_field("fallback", &self.fallback)?;
+        choice.serialize_field("note", &self.note)?;
+        choice.serialize_field("why", &self.why)?;
+        choice.end()
+    }
 }
 
 /// Why a way failed: the cause in a word or null, and what was said.

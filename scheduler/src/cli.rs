@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -12,28 +13,21 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::contact::ContactUrl;
 use crate::exit::{self, usage};
-use crate::up;
+use crate::{telemetry, tls, up};
 
-mod addition;
 mod agent;
-mod agent_list;
 mod agents;
-mod alarms;
 mod backup;
 mod batch_changes;
 mod batches;
 mod client;
-mod constraints;
 mod contact;
 mod drain;
-mod election;
 mod embedding;
 mod enrol;
 mod enrol_list;
 mod events;
 mod explain;
-#[cfg(test)]
-mod fits;
 mod landmarks;
 mod operator;
 mod output;
@@ -42,21 +36,15 @@ mod policy;
 #[cfg(test)]
 mod printed;
 mod reach;
-mod remove;
 mod reports;
-mod service;
-mod sightings;
 mod simulate;
-mod site_tasks;
+mod site;
 mod sites;
 mod submit;
-mod tag;
 mod tasks;
 mod throughput;
-mod tokens;
 mod version;
 mod view;
-mod wait;
 mod watch;
 
 /// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
@@ -67,7 +55,7 @@ mod watch;
     propagate_version = true,
     after_help = format!("{EXAMPLES}\n\n{}", exit::table()),
 )]
-pub struct Cli {
+struct Cli {
     #[command(flatten)]
     connection: ConnectionArgs,
     #[command(subcommand)]
@@ -251,18 +239,16 @@ struct RunArgs {
     database_url: Option<String>,
 }
 
-impl Cli {
-    /// What was typed. Ends the process where that is nonsense, or a question about the commands.
-    pub fn typed() -> Self {
-        let matches = command().get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
-    }
+/// Does what was typed. Ends the process at once where that is nonsense, or a question about the commands.
+pub fn main() -> ExitCode {
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    telemetry::start();
+    tls::install_crypto();
+    exit::report(cli.run())
+}
 
-    /// Does what was typed.
-    ///
-    /// # Errors
-    /// With a sentence for people; see [`crate::exit`].
-    pub fn run(self) -> anyhow::Result<()> {
+impl Cli {
+    fn run(self) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("start the runtime")?;
         let connection = self.connection;
         let outcome = runtime.block_on(async {

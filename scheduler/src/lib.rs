@@ -35,7 +35,7 @@ pub mod stats;
 pub mod store;
 pub mod strategy;
 mod tasks;
-pub mod telemetry;
+mod telemetry;
 mod throughput;
 pub mod tls;
 mod up;

@@ -11,6 +11,8 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::prelude::*;
 
+use crate::secret::hex;
+
 /// Postgres' notices are about its own commands ("relation exists, skipping"): nothing to tell a person.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
@@ -67,8 +69,7 @@ impl Visit for Named<'_> {
 
 /// How the file in `.sqlx` begins that describes a statement: by the SHA-256 of its text.
 fn name(statement: &str) -> String {
-    let hash = Sha256::digest(statement.as_bytes());
-    hash.iter().take(6).fold("query-".to_owned(), |name, byte| name + &format!("{byte:02x}"))
+    format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }
 
 #[cfg(test)]

@@ -13,29 +13,32 @@ use super::{COMMAND, UPDATE, compile, root};
 /// milliseconds as `NAME_ms`, an enum as its word.
 const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
-    GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent PlacedAgent PlanResponse PlannedAgent PlannedLoad \
-    PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse ShowEmbeddingResponse SiteMeasurement SiteOrder SitePlacement SiteSighting \
-    SiteVerdict StrategyThroughput ThroughputResponse UnreachedAgent Way";
+    ExplainResponse ExplainedCandidate ExplainedTask GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
+    PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \
+    ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement SiteSighting SiteTask SiteVerdict \
+    StrategyThroughput ThroughputResponse UnreachedAgent Way";
 
 /// Fields that are printed under another name.
-const RENAMED: [(&str, &str); 13] = [
+const RENAMED: [(&str, &str); 15] = [
     ("AgentThroughput.megabytes_per_minute", "mb_per_min"),
     ("BatchProgress.wait", "wait_cause"),
     ("ElectionExplanation.landmarks", "worth"),
     ("Ending.tasks", "sites"),
+    ("ExplainedTask.wait", "wait_cause"),
     ("GrowthSlice.megabytes_per_minute", "mb_per_min"),
     ("GrowthSlice.sites_per_minute", "sites_per_min"),
     ("LeftOutAgent.name", "agent"),
     ("PlannedAgent.name", "agent"),
     ("ShowEmbeddingResponse.landmarks", "landmark_names"),
     ("SitePlacement.coordinate", "coordinate_ms"),
+    ("SiteTask.wait", "wait_cause"),
     ("StrategyThroughput.megabytes_per_minute", "mb_per_min"),
     ("ThroughputResponse.megabytes_per_minute", "mb_per_min"),
     ("ThroughputResponse.sites_per_minute", "sites_per_min"),
 ];
 
 /// Fields that a function of `src/json.rs` prints.
-const PRINTED_BY: [(&str, &str); 25] = [
+const PRINTED_BY: [(&str, &str); 29] = [
     ("Agent.capacity", "some"),
     ("Agent.tags", "joined"),
     ("AgentSession.end_cause", "some"),
@@ -52,12 +55,16 @@ const PRINTED_BY: [(&str, &str); 25] = [
     ("Event.site", "some"),
     ("Event.task_id", "some"),
     ("Event.token", "some"),
+    ("ExplainedTask.wait", "wait"),
     ("GrowthSlice.until", "length"),
     ("PlanResponse.after", "or_default"),
     ("PlanResponse.before", "or_default"),
     ("PlanResponse.suggestions", "ranked"),
     ("ShowContactUrlResponse.contact_url", "some"),
+    ("ShowSiteResponse.alias_of", "some"),
+    ("ShowSiteResponse.origin", "some"),
     ("SitePlacement.coordinate", "rounded"),
+    ("SiteTask.wait", "wait"),
     ("StrategyThroughput.crawling", "length"),
     ("ElectionExplanation.carriers", "or_default"),
     ("ElectionExplanation.cities", "or_default"),

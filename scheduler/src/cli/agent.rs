@@ -10,14 +10,12 @@ use tonic::Code;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Column, Row, ShowFormat, View};
+use super::output::{self, Column, Row, ShowFormatArgs, View};
 use super::{agents, events, reach};
-use crate::exit::print;
 
 pub(super) async fn show(
     name: String,
-    format: ShowFormat,
-    view: &View,
+    format: &ShowFormatArgs<AgentLease>,
     connection: &ConnectionArgs,
 ) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
@@ -27,11 +25,7 @@ pub(super) async fn show(
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
         asked => asked.map_err(|status| client.refusal(&status))?,
     };
-    let shown = Shown::new(shown, ways);
-    match format {
-        ShowFormat::Table => print(&text(shown, view)?),
-        ShowFormat::Json => output::print_json(&shown),
-    }
+    format.print(&Shown::new(shown, ways), text)
 }
 
 /// An agent, as printed for programs.
@@ -71,10 +65,10 @@ impl Row for AgentRefusal {
     ];
 }
 
-pub(super) fn text(shown: Shown, view: &View) -> anyhow::Result<String> {
+pub(super) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
     let Shown { agent, session, leases, refusals, ways, events } = shown;
-    let mut text = agents::lines(&agent)?;
-    match &session {
+    let mut text = agents::lines(agent)?;
+    match session {
         Some(session) => {
             let ended = match session.end_cause.as_str() {
                 "" => String::new(),
@@ -99,13 +93,13 @@ pub(super) fn text(shown: Shown, view: &View) -> anyhow::Result<String> {
         unreached
     };
     if !leases.is_empty() {
-        write!(text, "\n{}", output::table(&leases, view))?;
+        write!(text, "\n{}", output::table(leases, view))?;
     }
     if !unreached.is_empty() {
         write!(text, "\n{unreached}")?;
     }
     if !refusals.is_empty() {
-        write!(text, "\n{}", output::table(&refusals, view))?;
+        write!(text, "\n{}", output::table(refusals, view))?;
     }
     if !events.is_empty() {
         let history: Vec<String> = events.iter().map(|event| events::line(event, view)).collect();
@@ -137,7 +131,7 @@ mod tests {
             refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
             ..ShowAgentResponse::default()
         };
-        let text = text(Shown::new(shown, Vec::new()), &View::plain()).unwrap();
+        let text = text(&Shown::new(shown, Vec::new()), &View::plain()).unwrap();
         assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");

@@ -1,20 +1,21 @@
-//! `landfall agents`: listing. Enrolling is `enrol`'s, tokens are `tokens`', showing one is `agent`'s, taking out of service `drain`'s.
+//! `landfall agents`: lists, one-time tokens and tags. Enrolling is `enrol`'s, showing one is `agent`'s, taking out of service `drain`'s.
 
 use std::fmt::Write;
 
-use clap::Subcommand;
-use landfall_proto::v1::{Agent, AgentLease, Way};
+use clap::builder::TypedValueParser;
+use clap::{Args, Subcommand};
+use landfall_proto::json::Word;
+use landfall_proto::v1::{
+    Agent, AgentLease, Enrolment, ListAgentsRequest, ListAgentsResponse, ListEnrolmentsRequest, RevokeEnrolmentRequest,
+    ServiceState, TagAgentRequest, Way,
+};
 
-use super::ConnectionArgs;
-use super::agent;
-use super::agent_list::ListArgs;
+use super::client::Client;
 use super::drain::{self, DrainArgs, RemoveArgs};
 use super::enrol::EnrolArgs;
-use super::output::{self, Column, Row, ShowFormatArgs, View, text_cell};
-use super::reach;
-use super::service;
-use super::tag::TagArgs;
-use super::tokens::{self, TokensArgs};
+use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
+use super::{ConnectionArgs, agent, one_of, reach};
+use crate::exit::{print, usage};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
@@ -89,13 +90,9 @@ impl AgentsCommand {
         match self {
             Self::Enrol(args) => args.run(connection).await,
             Self::Tokens(args) => args.run(connection).await,
-            Self::Revoke { name } => tokens::revoke(name, connection).await,
-            Self::Show { name, format: ShowFormatArgs { format, wide } } => {
-                agent::show(name, format, &wide.view(), connection).await
-            }
-            Self::Reach { name, other, format: ShowFormatArgs { format, wide } } => {
-                reach::show(name, other, format, &wide.view(), connection).await
-            }
+            Self::Revoke { name } => revoke(name, connection).await,
+            Self::Show { name, format } => agent::show(name, &format, connection).await,
+            Self::Reach { name, other, format } => reach::show(name, other, &format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,
             Self::Tag(args) => args.run(connection).await,
@@ -105,8 +102,121 @@ impl AgentsCommand {
     }
 }
 
+/// Which agents are listed: those that meet every flag.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Those that were removed as well
+    #[arg(long)]
+    removed: bool,
+    /// Only in this city; may be said again
+    #[arg(long, value_name = "CITY")]
+    city: Vec<String>,
+    /// Only on this carrier; may be said again
+    #[arg(long, value_name = "ISP")]
+    isp: Vec<String>,
+    /// Only in this country; may be said again
+    #[arg(long, value_name = "CC")]
+    country: Vec<String>,
+    /// Only with this tag; said again, with each of them
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Only those whose service stands like this; may be said again
+    #[arg(long, value_name = "STATE", value_parser = service_parser())]
+    state: Vec<ServiceState>,
+    /// Agents at most, by name; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    limit: u64,
+    #[command(flatten)]
+    format: FormatArgs<Agent>,
+}
+
+impl ListArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { removed, city, isp, country, tag, state, limit, format } = self;
+        let request = ListAgentsRequest {
+            removed: removed || state.contains(&ServiceState::Removed),
+            cities: city,
+            carriers: isp,
+            countries: country,
+            tags: tag,
+            services: state.into_iter().map(Into::into).collect(),
+            limit,
+        };
+        let any = request == ListAgentsRequest { removed, limit, ..ListAgentsRequest::default() };
+        let client = Client::connect(connection).await?;
+        let ListAgentsResponse { agents, open_enrolments, more } =
+            client.answer(client.fleet().list_agents(request).await)?;
+        let rows: Vec<Agent> = agents.into_iter().map(known).collect();
+        match format.format {
+            Format::Table if any => print(&(text(&rows, open_enrolments, &format.wide.view()) + &output::more(more))),
+            _ => format.print(&rows, "no agent is like that\n", more),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TagArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// A tag it gets: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 tags at most in all
+    #[arg(long, value_name = "TAG")]
+    add: Vec<String>,
+    /// A tag it loses; what waits at the agent and asks for it goes to others. May be said again
+    #[arg(long, value_name = "TAG", allow_hyphen_values = true)]
+    remove: Vec<String>,
+}
+
+impl TagArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, add, remove } = self;
+        if add.is_empty() && remove.is_empty() {
+            return Err(usage("nothing to do: give --add TAG or --remove TAG"));
+        }
+        let client = Client::connect(connection).await?;
+        let tags =
+            client.answer(client.fleet().tag_agent(TagAgentRequest { name: name.clone(), add, remove }).await)?.tags;
+        let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
+        print(&format!("{name}: {tags}\n"))
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TokensArgs {
+    /// Those that were used or revoked or have expired as well, until they are forgotten (`keep.enrolments`)
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    format: FormatArgs<Enrolment>,
+}
+
+impl TokensArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { all, format } = self;
+        let client = Client::connect(connection).await?;
+        let listed = client.answer(client.fleet().list_enrolments(ListEnrolmentsRequest { all }).await)?;
+        if listed.older > 0 {
+            eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
+        }
+        let known = if all { "remembered" } else { "open" };
+        let none = format!("no tokens are {known}: landfall agents enrol --city CITY --isp ISP\n");
+        format.print(&listed.enrolments, &none, 0)
+    }
+}
+
+/// `landfall agents revoke`.
+async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
+    let name = revoked.name;
+    print(&match revoked.before {
+        true => format!("the token for {name} was revoked before\n"),
+        false => format!("the token for {name} is revoked: nobody can enrol with it\n"),
+    })
+}
+
 /// The agents for people, and how many are still to come.
-pub(super) fn text(rows: &[Agent], open: u64, view: &View) -> String {
+fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
     match (rows.is_empty(), open) {
@@ -173,9 +283,23 @@ fn said(agent: &Agent) -> String {
     if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
 }
 
-/// Whether it takes work, in plain words.
+/// Takes the words for whether an agent takes work.
+fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
+    one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
+}
+
+/// Whether an agent takes work, for people; a pause with its reason.
+pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
+    match state {
+        ServiceState::Paused => format!("paused: {paused}"),
+        ServiceState::NeverConnected => "never connected".to_owned(),
+        _ => state.word_or_unknown().to_owned(),
+    }
+}
+
+/// How an agent's service stands, in a table and beside its name.
 fn service(agent: &Agent) -> String {
-    let words = service::words(agent.service(), &agent.paused);
+    let words = service_words(agent.service(), &agent.paused);
     match agent.twin_at {
         Some(_) => format!("{words}; a second process uses its credential"),
         None => words,
@@ -207,6 +331,20 @@ impl Row for Agent {
 /// A load level, with its sign.
 pub(super) fn level_cell(level: Option<i64>) -> String {
     level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
+}
+
+impl Row for Enrolment {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("name", |row, _| row.name.clone()),
+        ("id", |row, _| row.enrolment_id.clone()),
+        ("city", |row, _| row.city.clone()),
+        ("carrier", |row, _| row.carrier.clone()),
+        ("state", |row, _| row.state().word_or_unknown().to_owned()),
+        ("made", |row, view| view.when(row.made_at)),
+        ("ends", |row, view| view.when(row.ended_at.or(row.expires_at))),
+        ("replaces", |row, _| output::yes_cell(row.replaces)),
+        ("+country", |row, _| output::text_cell(&row.country)),
+    ];
 }
 
 #[cfg(test)]

@@ -1,12 +1,20 @@
-//! `landfall sites cancel|retry` and `landfall batches cancel`: changing what is done about a batch.
+//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changing what is done about a batch, and waiting for its end.
+
+use std::time::Duration;
 
 use clap::Args;
-use landfall_proto::v1::{CancelTasksRequest, CancelTasksResponse, RetryTasksRequest, RetryTasksResponse};
+use humantime_serde::re::humantime::{format_duration, parse_duration};
+use landfall_proto::v1::{
+    CancelTasksRequest, CancelTasksResponse, RemoveBatchRequest, RetryTasksRequest, RetryTasksResponse,
+};
 
-use super::ConnectionArgs;
 use super::client::Client;
 use super::output::counted;
-use crate::exit::print;
+use super::{ConnectionArgs, watch};
+use crate::exit::{self, Code, print};
+
+/// After so many tasks it is said how far a removal is.
+const TOLD_EVERY: u64 = 20_000;
 
 #[derive(Debug, Args)]
 pub(super) struct CancelArgs {
@@ -84,6 +92,86 @@ fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> 
         0 => said,
         1 => format!("{said}; 1 site is under way already"),
         open => format!("{said}; {open} sites are under way already"),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    /// The batch
+    #[arg(value_name = "NAME")]
+    batch: String,
+    /// Cancel what has not ended; without this a batch that is under way is refused
+    #[arg(long)]
+    cancel: bool,
+}
+
+impl RemoveArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { batch, cancel } = self;
+        let client = Client::connect(connection).await?;
+        let mut stream =
+            client.answer(client.sites().remove_batch(RemoveBatchRequest { batch: batch.clone(), cancel }).await)?;
+        let mut told = 0;
+        loop {
+            let broke = |why| anyhow::anyhow!("{why}; the same command goes on with it");
+            let progress = match stream.message().await {
+                Ok(Some(progress)) => progress,
+                Ok(None) => return Err(broke("the scheduler ended the stream".to_owned())),
+                Err(status) => return Err(broke(client.refusal(&status).to_string())),
+            };
+            if progress.done {
+                let tasks = counted(progress.removed, "task");
+                return print(&format!("batch {batch} is removed, {tasks} with it; its sites stay known\n"));
+            }
+            if progress.removed >= told + TOLD_EVERY {
+                told = progress.removed;
+                eprintln!("{told}/{} tasks removed", progress.tasks);
+            }
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WaitArgs {
+    /// The batches
+    #[arg(value_name = "NAME", required = true)]
+    batches: Vec<String>,
+    /// How long to wait in all, 1s or more, such as 30m or 2h [default: for ever]
+    #[arg(long, value_name = "TIME", value_parser = timeout)]
+    timeout: Option<Duration>,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let parsed = parse_duration(text).map_err(|error| error.to_string())?;
+    if parsed < Duration::from_secs(1) { Err("must be 1s or more".to_owned()) } else { Ok(parsed) }
+}
+
+impl WaitArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let mut waiting = None;
+        let waited = async {
+            let client = Client::connect(connection).await?;
+            let mut ended = Vec::new();
+            for batch in &self.batches {
+                let (_, last) = waiting.insert((batch.as_str(), None));
+                watch::to_end(&client, batch, last).await?;
+                ended.push((batch.clone(), last.take().unwrap_or_default()));
+            }
+            watch::tell(&ended)
+        };
+        let Some(timeout) = self.timeout else { return waited.await };
+        if let Ok(waited) = tokio::time::timeout(timeout, waited).await {
+            return waited;
+        }
+        let left = match &waiting {
+            Some((batch, Some(progress))) => {
+                let open = watch::total(progress).saturating_sub(watch::ended(progress));
+                format!("{open} of {} sites of batch {batch} have not ended", watch::total(progress))
+            }
+            Some((batch, None)) => format!("the scheduler has said nothing of batch {batch}"),
+            None => "no scheduler answered".to_owned(),
+        };
+        Err(exit::ended(Code::TimedOut, format!("{left} after {}", format_duration(timeout))))
     }
 }
 

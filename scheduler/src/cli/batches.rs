@@ -5,21 +5,17 @@ use std::fmt::Write;
 use clap::Subcommand;
 use humantime_serde::re::humantime::format_duration;
 use landfall_proto::v1::{
-    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ListBatchesResponse, ShowBatchRequest,
-    ShowBatchResponse,
+    Batch, BatchProgress, CancelTasksRequest, Ending, ListBatchesRequest, ShowBatchRequest, ShowBatchResponse,
 };
 use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::batch_changes;
+use super::batch_changes::{self, RemoveArgs, WaitArgs};
 use super::client::Client;
-use super::constraints;
-use super::output::{self, Column, Format, FormatArgs, Row, ShowFormat, ShowFormatArgs, View};
-use super::remove::RemoveArgs;
-use super::wait::WaitArgs;
+use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
 use super::watch;
-use crate::constraints::{Constraints, ConstraintsRequest};
-use crate::exit::{self, print};
+use crate::constraints::{Constraints, ConstraintsRequest, Unmet};
+use crate::exit;
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
 /// Kinds of reasons that are told, unless all are asked for.
@@ -68,23 +64,15 @@ can be submitted to the batch. A site that was broken off in it may be crawled a
 impl BatchesCommand {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         match self {
-            Self::List { limit, format: FormatArgs { format, wide } } => {
+            Self::List { limit, format } => {
                 let client = Client::connect(connection).await?;
-                let ListBatchesResponse { batches, more } =
-                    client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)?;
-                if batches.is_empty() && format == Format::Table {
-                    return print("no batches yet: landfall sites submit FILE --batch NAME\n");
-                }
-                output::print_rows(&batches, format, &wide.view())?;
-                if format == Format::Table { print(&output::more(more)) } else { Ok(()) }
+                let listed = client.answer(client.sites().list_batches(ListBatchesRequest { limit }).await)?;
+                format.print(&listed.batches, "no batches yet: landfall sites submit FILE --batch NAME\n", listed.more)
             }
-            Self::Show { batch, format: ShowFormatArgs { format, wide } } => {
+            Self::Show { batch, format } => {
                 let client = Client::connect(connection).await?;
                 let shown = client.answer(client.sites().show_batch(ShowBatchRequest { batch }).await)?;
-                match format {
-                    ShowFormat::Table => print(&text(&shown, &wide.view())?),
-                    ShowFormat::Json => output::print_json(&Shown::try_from(shown)?),
-                }
+                format.print(&Shown::try_from(shown)?, text)
             }
             Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
             Self::Remove(args) => args.run(connection).await,
@@ -120,26 +108,21 @@ pub(super) struct Shown {
     constraints: Constraints,
 }
 
-fn asked(shown: &ShowBatchResponse) -> anyhow::Result<(CrawlPolicy, Constraints)> {
-    let policy = PolicyRequest::try_from(shown.policy.clone().unwrap_or_default())?;
-    let constraints = ConstraintsRequest::try_from(shown.constraints.clone().unwrap_or_default())?;
-    Ok((policy.or(&CrawlPolicy::default()), constraints.whole()))
-}
-
 impl TryFrom<ShowBatchResponse> for Shown {
     type Error = anyhow::Error;
 
     fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
-        let (policy, constraints) = asked(&shown)?;
-        let ShowBatchResponse { name, strategy, progress, endings, .. } = shown;
+        let ShowBatchResponse { name, strategy, policy, progress, endings, constraints } = shown;
+        let policy = PolicyRequest::try_from(policy.unwrap_or_default())?.or(&CrawlPolicy::default());
+        let constraints = ConstraintsRequest::try_from(constraints.unwrap_or_default())?.whole();
         Ok(Self { name, strategy, policy, progress: progress.unwrap_or_default(), endings, constraints })
     }
 }
 
-pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<String> {
+pub(super) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
-    let (policy, constraints) = asked(shown)?;
+    let Shown { policy, progress, .. } = shown;
     writeln!(
         text,
         "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
@@ -149,19 +132,17 @@ pub(super) fn text(shown: &ShowBatchResponse, view: &View) -> anyhow::Result<Str
         format_duration(policy.max_duration),
         format_duration(policy.request_interval),
     )?;
-    write_rest(&mut text, &policy)?;
-    let agents = constraints::line(&constraints);
+    write_rest(&mut text, policy)?;
+    let agents = agents_line(&shown.constraints);
     if !agents.is_empty() {
         writeln!(text, "  agents     {agents}")?;
     }
-    if let Some(progress) = &shown.progress {
-        writeln!(text, "  sites      {}", watch::states(progress))?;
-        if let Some(estimate) = &progress.estimate {
-            writeln!(text, "  left       {}", watch::left(estimate))?;
-        }
-        if progress.next_recrawl.is_some() {
-            writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
-        }
+    writeln!(text, "  sites      {}", watch::states(progress))?;
+    if let Some(estimate) = &progress.estimate {
+        writeln!(text, "  left       {}", watch::left(estimate))?;
+    }
+    if progress.next_recrawl.is_some() {
+        writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
     }
     write_endings(&mut text, &shown.endings, if view.wide { usize::MAX } else { KINDS })?;
     Ok(view.fold(&text))
@@ -217,6 +198,25 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     Ok(())
 }
 
+/// Which agents may crawl for a batch; empty when all may.
+fn agents_line(asked: &Constraints) -> String {
+    let mut parts = Vec::new();
+    let lists =
+        [("in ", &asked.countries, " or "), ("of ", &asked.carriers, " or "), ("tagged ", &asked.tags, " and ")];
+    for (what, values, between) in lists {
+        if !values.is_empty() {
+            parts.push(format!("{what}{}", values.join(between)));
+        }
+    }
+    if let Some(bytes) = asked.bytes_per_day {
+        parts.push(format!("at most {} a day each", output::bytes_cell(bytes)));
+    }
+    if asked.unmet == Unmet::Fail {
+        parts.push("else they fail".to_owned());
+    }
+    parts.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use landfall_proto::v1;
@@ -232,12 +232,13 @@ mod tests {
         )
         .unwrap();
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
+        let shown = Shown::try_from(shown).unwrap();
         let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
-                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
+                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n  sites      no site\n";
         assert!(text.ends_with(said), "{text}");
-        let json = serde_json::to_value(Shown::try_from(shown).unwrap()).unwrap();
+        let json = serde_json::to_value(shown).unwrap();
         assert_eq!(
             (&json["max_pages"], &json["max_duration_ms"], &json["store"]),
             (&5.into(), &60_000.into(), &false.into())
@@ -256,7 +257,7 @@ mod tests {
             site: "a.cn".to_owned(),
             reason: "failed: so".to_owned(),
         };
-        let mut shown = ShowBatchResponse {
+        let shown = ShowBatchResponse {
             name: "autumn".to_owned(),
             strategy: "gnp-top3".to_owned(),
             progress: Some(BatchProgress { complete: 2, failed: 3, ..BatchProgress::default() }),
@@ -266,6 +267,7 @@ mod tests {
         let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
                     because    2 no connection (no-connection)\n               for one: a.cn: failed: so\n             \
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
+        let mut shown = Shown::try_from(shown).unwrap();
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);
         // Of an older scheduler: what it says.
         shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
@@ -275,5 +277,18 @@ mod tests {
         assert!(cut.ends_with("\n             and 2 more kinds: --wide\n"), "{cut}");
         let wide = text(&shown, &View { wide: true, ..View::plain() }).unwrap();
         assert_eq!(wide.matches("TLS failed (tls)").count(), KINDS + 2);
+    }
+
+    #[test]
+    fn constraints_are_said_in_a_line() {
+        let asked = Constraints {
+            countries: vec!["CN".into(), "JP".into()],
+            carriers: vec!["CERNET".into()],
+            tags: vec!["fast".into()],
+            bytes_per_day: Some(7),
+            unmet: Unmet::Fail,
+        };
+        assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else they fail");
+        assert_eq!(agents_line(&Constraints::default()), "");
     }
 }

@@ -197,6 +197,11 @@ pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
+/// Whether a stream may be opened again that ended like this: the scheduler, or the way to it, is gone for a while.
+pub(super) fn broke(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
+}
+
 fn unconnected(url: &str, error: &(dyn std::error::Error + 'static)) -> anyhow::Error {
     match peer::stranger(error) {
         Some(stranger) => no_scheduler(url, stranger),

@@ -5,7 +5,7 @@ use landfall_proto::v1::{SetContactUrlRequest, ShowContactUrlRequest};
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, ShowFormat, ShowFormatArgs};
+use super::output::ShowFormatArgs;
 use crate::contact::ContactUrl;
 use crate::exit::print;
 
@@ -35,16 +35,15 @@ impl ContactCommand {
             }
             Self::Show { format } => {
                 let shown = client.answer(client.fleet().show_contact_url(ShowContactUrlRequest {}).await)?;
-                match format.format {
-                    ShowFormat::Json => output::print_json(&shown),
-                    ShowFormat::Table if shown.contact_url.is_empty() => print(NO_CONTACT),
-                    ShowFormat::Table => print(&format!("{}\n", shown.contact_url)),
-                }
+                format.print(&shown, |shown, _| match shown.contact_url.as_str() {
+                    "" => Ok(format!("{NO_CONTACT}\n")),
+                    url => Ok(format!("{url}\n")),
+                })
             }
         }
     }
 }
 
 /// Said where there is none.
-const NO_CONTACT: &str =
-    "no contact URL is set, and agents send no request to a site without one: landfall contact set URL\n";
+pub(super) const NO_CONTACT: &str =
+    "no contact URL is set, and agents send no request to a site without one: landfall contact set URL";

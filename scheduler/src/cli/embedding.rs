@@ -67,26 +67,22 @@ impl EmbeddingCommand {
         let client = Client::connect(connection).await?;
         let mut embeddings = client.embeddings();
         match self {
-            Self::Show { format: FormatArgs { format, wide } } => {
-                show(&client.answer(embeddings.show_embedding(ShowEmbeddingRequest {}).await)?, format, &wide.view())
+            Self::Show { format } => {
+                show(&client.answer(embeddings.show_embedding(ShowEmbeddingRequest {}).await)?, &format)
             }
-            Self::Fit { wait, format: FormatArgs { format, wide } } => {
+            Self::Fit { wait, format } => {
                 let wait = Some(prost_types::Duration { seconds: i64::from(wait), nanos: 0 });
                 let answer = client.answer(embeddings.fit_embedding(FitEmbeddingRequest { wait }).await)?;
                 match answer.epoch {
-                    Some(epoch) => output::print_rows(&[epoch], format, &wide.view()),
+                    Some(epoch) => format.print(&[epoch], "", 0),
                     None => Err(anyhow::anyhow!(
                         "no new embedding within the wait; the request stands: `landfall embedding history` shows when it is fitted"
                     )),
                 }
             }
-            Self::History { limit, format: FormatArgs { format, wide } } => {
+            Self::History { limit, format } => {
                 let answer = client.answer(embeddings.list_epochs(ListEpochsRequest { limit }).await)?;
-                let rows = answer.epochs;
-                if rows.is_empty() && format == Format::Table {
-                    return print(&format!("{NO_EMBEDDING}\n"));
-                }
-                output::print_rows(&rows, format, &wide.view())
+                format.print(&answer.epochs, &format!("{NO_EMBEDDING}\n"), 0)
             }
             Self::Export { format } => {
                 let answer = client.answer(embeddings.export_embedding(ExportEmbeddingRequest {}).await)?;
@@ -131,18 +127,12 @@ impl Row for AgentError {
     ];
 }
 
-fn show(answer: &ShowEmbeddingResponse, format: Format, view: &View) -> anyhow::Result<()> {
-    let Some(epoch) = &answer.epoch else {
-        return match format {
-            Format::Table => print(&format!("{NO_EMBEDDING}\n")),
-            Format::Json => print("null\n"),
-            Format::Csv => output::print_rows::<Residual>(&[], format, view),
-        };
-    };
-    match format {
-        Format::Table => print(&text(epoch, answer, view)),
-        Format::Json => output::print_json(answer),
-        Format::Csv => output::print_rows(&answer.worst, format, view),
+fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow::Result<()> {
+    match (format.format, &answer.epoch) {
+        (Format::Table, Some(epoch)) => print(&text(epoch, answer, &format.wide.view())),
+        (Format::Json, Some(_)) => output::print_json(answer),
+        (Format::Json, None) => print("null\n"),
+        (Format::Table, None) | (Format::Csv, _) => format.print(&answer.worst, &format!("{NO_EMBEDDING}\n"), 0),
     }
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::ConnectionArgs;
 use super::client::Client;
+use super::contact::NO_CONTACT;
 use super::enrol_list::{self, Rejected};
 use super::output::{self, Column, Format, FormatArgs, Row};
 use super::submit::{read_bytes, shown};
@@ -91,7 +92,7 @@ impl EnrolArgs {
         match self.format.format {
             Format::Table => print(&enrolment.text(now())),
             Format::Json => output::print_json(&enrolment),
-            Format::Csv => print(&csv(&[enrolment])?),
+            Format::Csv => print(&csv(vec![enrolment])?),
         }
     }
 
@@ -164,7 +165,7 @@ impl EnrolArgs {
         match self.format.format {
             Format::Table => print(&commands(&made, now())),
             Format::Json => output::print_json(&made),
-            Format::Csv => print(&csv(&made)?),
+            Format::Csv => print(&csv(made)?),
         }
     }
 }
@@ -184,14 +185,12 @@ fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
 
 fn warn_without_contact(made: &CreateEnrolmentResponse) {
     if made.contact_url.is_empty() {
-        eprintln!(
-            "warning: no contact URL is set, and agents send no request to a site without one: landfall contact set URL"
-        );
+        eprintln!("warning: {NO_CONTACT}");
     }
 }
 
 /// One token and all that goes with it, as JSON has it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Enrolment {
     name: String,
     enrolment_id: String,
@@ -253,8 +252,8 @@ impl Enrolment {
     }
 }
 
-fn csv(made: &[Enrolment]) -> anyhow::Result<String> {
-    output::csv_text(&made.iter().map(EnrolmentRow::from).collect::<Vec<_>>(), true)
+fn csv(made: Vec<Enrolment>) -> anyhow::Result<String> {
+    output::csv_text(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), true)
 }
 
 /// Names and commands. A command is not cut, whatever its length: it is there to be copied.
@@ -273,7 +272,12 @@ fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
 
 /// One token, as a line of CSV.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct EnrolmentRow {
+#[serde(transparent)]
+pub(super) struct EnrolmentRow(#[serde(with = "EnrolmentFields")] pub(super) Enrolment);
+
+#[derive(Serialize)]
+#[serde(remote = "Enrolment")]
+struct EnrolmentFields {
     name: String,
     enrolment_id: String,
     token: String,
@@ -282,21 +286,9 @@ pub(super) struct EnrolmentRow {
     command: String,
 }
 
-impl From<&Enrolment> for EnrolmentRow {
-    fn from(made: &Enrolment) -> Self {
-        Self {
-            name: made.name.clone(),
-            enrolment_id: made.enrolment_id.clone(),
-            token: made.token.clone(),
-            expires_at: made.expires_at,
-            command: made.command.clone(),
-        }
-    }
-}
-
 impl Row for EnrolmentRow {
     const COLUMNS: &'static [Column<Self>] =
-        &[("name", |row, _| row.name.clone()), ("command", |row, _| row.command.clone())];
+        &[("name", |row, _| row.0.name.clone()), ("command", |row, _| row.0.command.clone())];
 }
 
 #[cfg(test)]
@@ -342,7 +334,7 @@ mod tests {
         assert_eq!(lines[0], "name       command");
         assert_eq!(lines[1], format!("a          {}", rows[0].command));
         assert!(lines[3].starts_with("# run each once") && lines.len() == 4);
-        let csv = csv(&rows).unwrap();
+        let csv = csv(rows.to_vec()).unwrap();
         assert!(csv.starts_with("name,enrolment_id,token,expires_at,command\n"), "{csv}");
         assert_eq!(csv.lines().count(), 3);
     }

@@ -7,10 +7,10 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use humantime_serde::re::humantime::parse_duration;
 use landfall_proto::v1::{Event, EventsRequest};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::ConnectionArgs;
-use super::client::Client;
+use super::client::{self, Client};
 use super::output::{ShowFormat, ShowFormatArgs, View};
 use crate::exit::print;
 use crate::store::events::KINDS;
@@ -73,7 +73,7 @@ impl EventsArgs {
                 Err(status) => status,
             };
             reopened = if last > before { 1 } else { reopened + 1 };
-            if !self.follow || reopened > REOPENED_AT_MOST || !broke(&status) {
+            if !self.follow || reopened > REOPENED_AT_MOST || !client::broke(&status) {
                 return Err(client.refusal(&status));
             }
             newest = ASKED_AGAIN;
@@ -117,10 +117,6 @@ impl EventsArgs {
             }
         }
     }
-}
-
-fn broke(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
 
 /// One event for people: when, about what, what, and why.

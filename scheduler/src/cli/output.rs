@@ -52,6 +52,32 @@ pub(super) struct ShowFormatArgs<R: Row = Lines> {
     pub(super) wide: Wide<R>,
 }
 
+impl<R: Printed> FormatArgs<R> {
+    /// Prints rows: in place of an empty table the sentence `none`, if there is one, and below one how many `more` a limit has cut.
+    pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
+        let view = self.wide.view();
+        match self.format {
+            Format::Table if rows.is_empty() && !none.is_empty() => print(none),
+            Format::Table => print(&(table(rows, &view) + &self::more(more))),
+            Format::Json | Format::Csv => print_rows(rows, self.format, &view),
+        }
+    }
+}
+
+impl<R: Row> ShowFormatArgs<R> {
+    /// Prints one thing; `text` says it to people.
+    pub(super) fn print<T: Serialize>(
+        &self,
+        shown: &T,
+        text: impl FnOnce(&T, &View) -> anyhow::Result<String>,
+    ) -> anyhow::Result<()> {
+        match self.format {
+            ShowFormat::Table => print(&text(shown, &self.wide.view())?),
+            ShowFormat::Json => print_json(shown),
+        }
+    }
+}
+
 /// One row of a table.
 pub(super) trait Row: Sized + 'static {
     /// The table's columns.

@@ -1,6 +1,7 @@
 //! `landfall plan`: what another fleet would come to, from the sites already located, and where the next agents would help most.
 
 use std::fmt::Write;
+use std::str::FromStr;
 
 use clap::Args;
 use landfall_proto::json::milliseconds;
@@ -10,11 +11,9 @@ use landfall_proto::v1::{
 use prost_types::Duration;
 
 use super::ConnectionArgs;
-use super::addition::Addition;
 use super::client::Client;
-use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, counted, share_cell, span_cell};
-use super::sites::globe_cell;
-use crate::exit::print;
+use super::output::{self, Column, Row, ShowFormatArgs, View, counted, share_cell, span_cell};
+use super::site::globe_cell;
 use crate::model::Strategy;
 
 /// Agents that take no part and are named to people.
@@ -41,19 +40,62 @@ pub(super) struct PlanArgs {
 
 impl PlanArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { add, remove, suggest, strategy, format: ShowFormatArgs { format, wide } } = self;
+        let Self { add, remove, suggest, strategy, format } = self;
         let client = Client::connect(connection).await?;
         let request = PlanRequest {
-            add: add.into_iter().map(PlannedAddition::from).collect(),
+            add: add.into_iter().map(|Addition(agent)| agent).collect(),
             remove,
             strategy: strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
             suggest: suggest.unwrap_or_default(),
         };
         let plan = client.answer(client.reports().plan(request).await)?;
-        match format {
-            ShowFormat::Table => print(&text(&plan, suggest.is_some(), &wide.view())?),
-            ShowFormat::Json => output::print_json(&plan),
+        format.print(&plan, |plan, view| text(plan, suggest.is_some(), view))
+    }
+}
+
+/// An agent that would be added, as it is typed after `--add`.
+#[derive(Debug, Clone, PartialEq)]
+struct Addition(PlannedAddition);
+
+impl FromStr for Addition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut name, mut city, mut carrier, mut near, mut slots) = (None, None, None, None, None);
+        for part in text.split(',') {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(format!("'{part}' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"));
+            };
+            let (key, value) = (key.trim(), value.trim());
+            let slot = match key {
+                "name" => &mut name,
+                "city" => &mut city,
+                "isp" | "carrier" => &mut carrier,
+                "near" => &mut near,
+                "slots" => &mut slots,
+                _ => {
+                    return Err(format!("unknown key '{key}': known are city, isp (or carrier), near, slots and name"));
+                }
+            };
+            if value.is_empty() {
+                return Err(format!("{key}= says nothing"));
+            }
+            if slot.replace(value.to_owned()).is_some() {
+                return Err(format!("{key}= is said twice"));
+            }
         }
+        let needed = |value: Option<String>, key: &str| value.ok_or_else(|| format!("{key}= is missing"));
+        let slots = slots.map(|slots| match slots.parse::<u32>() {
+            Ok(number @ 1..=10_000) => Ok(number),
+            _ => Err(format!("slots={slots} is no number from 1 to 10000")),
+        });
+        Ok(Self(PlannedAddition {
+            name: name.unwrap_or_default(),
+            city: needed(city, "city")?,
+            carrier: needed(carrier, "isp")?,
+            near: needed(near, "near")?,
+            slots: slots.transpose()?,
+        }))
     }
 }
 
@@ -127,7 +169,7 @@ fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
 /// A plan for people.
 pub(super) fn text(plan: &PlanResponse, suggested: bool, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
-    write_ground(plan, &mut text)?;
+    write_basis(plan, &mut text)?;
     let changed = plan.agents.iter().any(|agent| agent.change != "stays");
     let [before, after] = [&plan.before, &plan.after].map(|outlook| outlook.clone().unwrap_or_default());
     text.push('\n');
@@ -156,7 +198,7 @@ pub(super) fn text(plan: &PlanResponse, suggested: bool, view: &View) -> anyhow:
 }
 
 /// What the figures rest on, and what they leave out.
-fn write_ground(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
+fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let PlanResponse { epoch, strategy, sites, .. } = plan;
     writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;
     let unknown = sites.saturating_sub(plan.sites_of_known_size);
@@ -283,5 +325,35 @@ mod tests {
             text.ends_with("no further agent would lower the mean, at none of 2 places that were tried\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_addition_is_read_and_what_is_wrong_with_one_is_said() {
+        let read = |text: &str| text.parse::<Addition>().map(|addition| addition.0);
+        let added = PlannedAddition {
+            name: String::new(),
+            city: "Chengdu".into(),
+            carrier: "Telecom".into(),
+            near: "www.a.cn".into(),
+            slots: None,
+        };
+        assert_eq!(read("city=Chengdu,isp=Telecom,near=www.a.cn"), Ok(added.clone()));
+        let whole = PlannedAddition { name: "c-2".into(), slots: Some(8), ..added };
+        assert_eq!(read("near=www.a.cn, carrier=Telecom,slots=8,city=Chengdu,name=c-2"), Ok(whole));
+        for (text, said) in [
+            ("city=Chengdu,isp=Telecom", "near= is missing"),
+            ("isp=Telecom,near=a", "city= is missing"),
+            ("city=C,near=a", "isp= is missing"),
+            (
+                "city=C,isp=T,near=a,colour=red",
+                "unknown key 'colour': known are city, isp (or carrier), near, slots and name",
+            ),
+            ("city=C,isp=T,carrier=U,near=a", "carrier= is said twice"),
+            ("city=,isp=T,near=a", "city= says nothing"),
+            ("city=C,isp=T,near=a,slots=0", "slots=0 is no number from 1 to 10000"),
+            ("Chengdu", "'Chengdu' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"),
+        ] {
+            assert_eq!(read(text), Err(said.to_owned()));
+        }
     }
 }

@@ -1,6 +1,7 @@
-//! What programs read stays as it is: `printed.txt` has the JSON and CSV of each answer, once with every field set and once with none.
+//! What programs read stays as it is, and what people read fits its line.
 //!
-//! `UPDATE_PRINTED=1` writes it anew, where a name is added.
+//! `printed.txt` has the JSON and CSV of each answer, once with every field set and once with none; `UPDATE_PRINTED=1` writes it anew,
+//! where a name is added.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,23 +9,29 @@ use std::path::Path;
 use landfall_proto::v1;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
-use prost_types::field_descriptor_proto::Type;
+use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
-use super::output;
-use super::{agent, agents, batches, election, embedding, enrol, explain, reports, sites, tasks, throughput};
+use super::output::{self, Row, View};
+use super::{
+    agent, agents, batches, embedding, enrol, events, explain, landmarks, plan, reach, reports, site, tasks, throughput,
+};
 
 /// Answers with every field set, made by the contract.
-struct Contract(Vec<DescriptorProto>);
+struct Contract {
+    messages: Vec<DescriptorProto>,
+    /// How often a repeated field is there, and its text; without one each field has a value of its own.
+    long: Option<(usize, &'static str)>,
+}
 
 impl Contract {
-    fn read() -> Self {
+    fn read(long: Option<(usize, &'static str)>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
         let files = ["embeddings", "events", "reports"].map(|name| format!("landfall/v1/{name}.proto"));
         let set = protox::compile(files, [root]).unwrap();
         let ours = set.file.into_iter().filter(|file| file.package() == "landfall.v1");
-        Self(ours.flat_map(|file| file.message_type).collect())
+        Self { messages: ours.flat_map(|file| file.message_type).collect(), long }
     }
 
     fn filled<M: Message + Default>(&self) -> M {
@@ -34,8 +41,9 @@ impl Contract {
 
     fn bytes(&self, name: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for field in &self.0.iter().find(|message| message.name() == name).unwrap().field {
-            self.write(field, &mut bytes);
+        for field in &self.messages.iter().find(|message| message.name() == name).unwrap().field {
+            let times = self.long.filter(|_| field.label() == Label::Repeated).map_or(1, |(times, _)| times);
+            (0..times).for_each(|_| self.write(field, &mut bytes));
         }
         bytes
     }
@@ -49,23 +57,25 @@ impl Contract {
             }
             bytes.extend_from_slice(value);
         };
-        let message = match field.type_name() {
-            ".google.protobuf.Timestamp" => {
-                Timestamp { seconds: 1_700_000_000 + i64::from(number), nanos: 987_654_321 }.encode_to_vec()
-            }
-            ".google.protobuf.Duration" => Duration { seconds: i64::from(number), nanos: 234_567_890 }.encode_to_vec(),
-            named => named.rsplit('.').next().unwrap_or_default().into(),
+        let (seconds, text, double) = match self.long {
+            None => (number.into(), format!("a {}", field.name()), f64::from(number) + 0.123_456),
+            Some((_, text)) => (123_456, text.to_owned(), 1_234.567),
         };
-        match field.r#type() {
-            Type::Double => write(WireType::SixtyFourBit, &(f64::from(number) + 0.123_456).to_le_bytes()),
-            Type::String => write(WireType::LengthDelimited, format!("a {}", field.name()).as_bytes()),
-            Type::Message if field.type_name().starts_with(".google") => write(WireType::LengthDelimited, &message),
-            Type::Message => {
-                let nested = self.bytes(std::str::from_utf8(&message).unwrap());
-                write(WireType::LengthDelimited, &nested);
+        match (field.r#type(), field.type_name()) {
+            (Type::Double, _) => write(WireType::SixtyFourBit, &double.to_le_bytes()),
+            (Type::String, _) => write(WireType::LengthDelimited, text.as_bytes()),
+            (Type::Message, ".google.protobuf.Timestamp") => {
+                let time = Timestamp { seconds: 1_700_000_000 + seconds, nanos: 987_654_321 };
+                write(WireType::LengthDelimited, &time.encode_to_vec());
             }
-            Type::Bool => write(WireType::Varint, &[1]),
-            Type::Enum => write(WireType::Varint, &[2]),
+            (Type::Message, ".google.protobuf.Duration") => {
+                write(WireType::LengthDelimited, &Duration { seconds, nanos: 234_567_890 }.encode_to_vec());
+            }
+            (Type::Message, named) => write(WireType::LengthDelimited, &self.bytes(named.rsplit('.').next().unwrap())),
+            (Type::Bool, _) => write(WireType::Varint, &[1]),
+            (Type::Enum, _) => write(WireType::Varint, &[2]),
+            // Seven digits, as a field of few bits and one of many may have them.
+            _ if self.long.is_some() => write(WireType::Varint, &[0xc0, 0xc4, 0x07]),
             _ => write(WireType::Varint, &[u8::try_from(number).unwrap()]),
         }
     }
@@ -100,16 +110,16 @@ impl Printed {
 
 #[test]
 fn what_programs_read_stays_as_it_is() {
-    let mut printed = Printed { contract: Contract::read(), text: String::new() };
+    let mut printed = Printed { contract: Contract::read(None), text: String::new() };
     printed.rows("agents list", agents::known);
     printed.rows("agents tokens", |token: v1::Enrolment| token);
-    printed.rows("agents enrol", |made| enrol::EnrolmentRow::from(&enrol::Enrolment::new(made, "http://a")));
+    printed.rows("agents enrol", |made| enrol::EnrolmentRow(enrol::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
     printed.shown("agents show", |shown| agent::Shown::new(shown, Vec::new()));
     printed.shown("agents reach", |way: v1::Way| way);
     printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
-    printed.shown("landmarks elect", |explanation| election::Election { landmarks: Vec::new(), explanation });
+    printed.shown("landmarks elect", |explanation| landmarks::Election { landmarks: Vec::new(), explanation });
     printed.rows("embedding history", |epoch: v1::Epoch| epoch);
     printed.rows("embedding show", |residual: v1::Residual| residual);
     printed.shown("embedding show", |mut shown: v1::ShowEmbeddingResponse| {
@@ -123,13 +133,13 @@ fn what_programs_read_stays_as_it_is() {
         (shown.policy, shown.constraints) = (None, None);
         batches::Shown::try_from(shown).unwrap()
     });
-    printed.rows("sites list", |row: v1::AssignmentRow| tasks::SiteRow::from(row));
+    printed.rows("sites list", tasks::SiteRow);
     printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
-    printed.shown("sites show", |site: v1::ShowSiteResponse| sites::Site::from(site));
-    printed.shown("explain", |explained: v1::ExplainResponse| explain::Explained::from(explained));
+    printed.shown("sites show", |site: v1::ShowSiteResponse| site);
+    printed.shown("explain", |explained: v1::ExplainResponse| explained);
     printed.shown("events", |event: v1::Event| event);
     printed.shown("plan", |plan: v1::PlanResponse| plan);
-    printed.rows("report assignments", |row: v1::AssignmentRow| reports::AssignmentRow::from(row));
+    printed.rows("report assignments", reports::AssignmentRow);
     printed.rows("report agents", |row: v1::AgentRow| row);
     printed.rows("report throughput", |slice: v1::GrowthSlice| slice);
     printed.rows("report throughput --by agent", |row: v1::AgentThroughput| row);
@@ -142,12 +152,10 @@ fn what_programs_read_stays_as_it_is() {
         let failure = Some(v1::MeasurementFailure { reason, ..Default::default() });
         v1::Way { failure, ..Default::default() }
     });
-    printed.words("reason_kind", |reason_kind| {
-        tasks::SiteRow::from(v1::AssignmentRow { reason_kind, ..Default::default() })
-    });
+    printed.words("reason_kind", |reason_kind| tasks::SiteRow(v1::AssignmentRow { reason_kind, ..Default::default() }));
     printed.words("wait_cause", |cause| {
         let wait = Some(v1::Wait { cause, ..Default::default() });
-        tasks::SiteRow::from(v1::AssignmentRow { wait, ..Default::default() })
+        tasks::SiteRow(v1::AssignmentRow { wait, ..Default::default() })
     });
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cli/printed.txt");
@@ -159,4 +167,70 @@ fn what_programs_read_stays_as_it_is() {
         assert_eq!(line, expected, "line {} of printed.txt", number + 1);
     }
     assert_eq!(printed.text, expected);
+}
+
+const LONG: &str = "https://www.department-of-something-quite-long.inner-mongolia.example.edu.cn:8443 at \
+                    2001:0db8:85a3:0000:0000:8a2e:0370:7334: 连接被对方拒绝 (os error 111)";
+
+fn fits(printed: &str) {
+    for line in printed.lines() {
+        assert!(console::measure_text_width(line) <= View::plain().columns, "{line}\nin\n{printed}");
+    }
+    assert!(!printed.is_empty());
+}
+
+impl Contract {
+    /// A table of a message with long values and of one with none.
+    fn table<M: Message + Default, R: Row>(&self, row: impl Fn(M) -> R) {
+        fits(&output::table(&[row(self.filled()), row(M::default())], &View::plain()));
+    }
+}
+
+#[test]
+fn no_line_of_a_table_is_wider_than_it_may_be() {
+    let long = Contract::read(Some((12, LONG)));
+    for service in [v1::ServiceState::Paused, v1::ServiceState::NeverConnected] {
+        long.table(|agent| v1::Agent { service: service.into(), ..agent });
+    }
+    long.table(|row: v1::AgentError| row);
+    long.table(|row: v1::AgentLease| row);
+    long.table(|row: v1::AgentRefusal| row);
+    long.table(|row: v1::AgentRow| row);
+    long.table(|row: v1::AgentThroughput| row);
+    long.table(|row: v1::Alarm| row);
+    long.table(|row: v1::Batch| row);
+    long.table(|row: v1::Candidate| row);
+    long.table(|row: v1::Enrolment| row);
+    long.table(|row: v1::Epoch| row);
+    long.table(|row: v1::GrowthSlice| row);
+    long.table(|row: v1::Landmark| row);
+    long.table(|row: v1::LandmarkWorth| row);
+    long.table(|row: v1::PlannedAgent| row);
+    long.table(|row: v1::Residual| row);
+    long.table(|row: v1::SiteMeasurement| row);
+    long.table(|row: v1::StrategyThroughput| row);
+    long.table(|row: v1::UnreachedAgent| row);
+    long.table(|row: v1::Way| row);
+    long.table(tasks::SiteRow);
+    long.table(reports::AssignmentRow);
+}
+
+#[test]
+fn no_line_of_a_text_is_wider_than_it_may_be() {
+    let (long, view) = (Contract::read(Some((12, LONG))), View::plain());
+    let failed = v1::WayState::Failed.into();
+    let ways = vec![v1::Way { state: failed, ..long.filled() }; 30];
+    fits(&view.fold(&reach::both(&ways, &view).unwrap()));
+    fits(&agent::text(&agent::Shown::new(long.filled(), ways), &view).unwrap());
+    fits(&view.fold(&events::line(&long.filled(), &view)));
+    fits(&site::text(&long.filled(), &view).unwrap());
+    fits(&explain::text(&long.filled(), &view).unwrap());
+    let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
+    fits(&batches::text(&batches::Shown::try_from(batch).unwrap(), &view).unwrap());
+    let grown = v1::ThroughputResponse { growth: vec![long.filled(); 500], ..long.filled() };
+    fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), Some(LONG), &view));
+    for change in ["stays", "removed"] {
+        let agents = vec![v1::PlannedAgent { change: change.into(), ..long.filled() }];
+        fits(&plan::text(&v1::PlanResponse { agents, ..long.filled() }, true, &view).unwrap());
+    }
 }

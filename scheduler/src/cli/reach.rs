@@ -9,8 +9,7 @@ use tonic::Status;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, Column, Row, ShowFormat, View};
-use crate::exit::print;
+use super::output::{self, Column, Row, ShowFormatArgs, View};
 
 /// Ways that are shown with an agent.
 const SHOWN: usize = 20;
@@ -19,19 +18,14 @@ const SHOWN: usize = 20;
 pub(super) async fn show(
     agent: String,
     other: Option<String>,
-    format: ShowFormat,
-    view: &View,
+    format: &ShowFormatArgs<Way>,
     connection: &ConnectionArgs,
 ) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let two = other.is_some();
     let asked = rows(&client, agent.clone(), other.unwrap_or_default()).await;
     let rows = asked.map_err(|status| client.refusal(&status))?;
-    match format {
-        ShowFormat::Json => output::print_json(&rows),
-        ShowFormat::Table if two => print(&view.fold(&both(&rows, view)?)),
-        ShowFormat::Table => print(&all(&agent, &rows, view)),
-    }
+    format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
 /// Every way from and to an agent, or to and from the other.
@@ -162,9 +156,9 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
 }
 
 /// What is shown with an agent: how many ways there are, and a table of those that are wrong.
-pub(super) fn section(agent: &str, rows: Vec<Way>, view: &View) -> (String, String) {
-    let counts = counts(agent, &rows);
-    let mut wrong: Vec<Way> = rows.into_iter().filter(failed).collect();
+pub(super) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
+    let counts = counts(agent, rows);
+    let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();
     if wrong.is_empty() {
         return (counts, String::new());
     }
@@ -224,7 +218,7 @@ mod tests {
     fn with_an_agent_are_shown_its_counts_and_twenty_failures_and_the_rest_is_counted() {
         let mut rows: Vec<Way> = (0..23).map(|number| refused("a", &format!("b{number}"))).collect();
         rows.extend([way("b1", "a", WayState::Reached), way("b2", "a", WayState::Untried)]);
-        let (counts, table) = section("a", rows, &View::plain());
+        let (counts, table) = section("a", &rows, &View::plain());
         assert_eq!(counts, "reached by 1 of 1 that tried, reaches 0 of 23 that it tried");
         assert!(table.lines().count() == 22 && table.ends_with("and 3 more: landfall agents reach a\n"), "{table}");
     }

@@ -15,9 +15,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use super::output::{self, Column, Row, ShowFormat, ShowFormatArgs, View, float_cell as figure};
+use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use super::{ConnectionArgs, one_of};
-use crate::exit::{print, sentence, usage};
+use crate::exit::{sentence, usage};
 use crate::gnp::Ingredients;
 use crate::model::Strategy;
 use crate::simulate::{
@@ -126,10 +126,7 @@ impl SimulateArgs {
             let text = page(&Page { matrix, nodes, settings, report, distributions });
             write("--html", file, |mut beside| Ok(beside.write_all(text.as_bytes())?))?;
         }
-        match self.format.format {
-            ShowFormat::Json => output::print_json(&Answer { matrix: name, report: &report }),
-            ShowFormat::Table => print(&text(&name, &report, &self.format.wide.view())),
-        }
+        self.format.print(&Answer { matrix: name, report: &report }, |answer, view| Ok(text(answer, view)))
     }
 
     fn settings(&self, nodes: Vec<Node>) -> anyhow::Result<Settings> {
@@ -206,8 +203,8 @@ fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>
 }
 
 /// The report for people.
-fn text(matrix: &str, report: &Report, view: &View) -> String {
-    let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = report;
+fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
+    let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = *report;
     let last = report.last_seed();
     let drawn = if seeds == 1 { format!("seed {last}") } else { format!("seeds {first_seed} to {last}") };
     let each = report.sites / usize::try_from(seeds).unwrap_or(usize::MAX).max(1);

@@ -1,26 +1,19 @@
-//! `landfall sites`: what may be asked, and `sites show`.
+//! `landfall sites`: what may be typed; sites that were broken off, and letting them be crawled again.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use landfall_proto::json;
 use landfall_proto::v1::{
-    Alarm, GlobePosition, ShowSiteRequest, ShowSiteResponse, SiteMeasurement, SiteOrder, SitePlacement, SiteSighting,
-    SiteVerdict,
+    Alarm, ListAlarmsRequest, ReopenSitesRequest, ReopenSitesResponse, ShowSiteRequest, SiteMeasurement,
 };
-use prost_types::Timestamp;
-use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::alarms::{self, ReopenArgs};
 use super::batch_changes::{CancelArgs, RetryArgs};
 use super::client::Client;
-use super::output::{self, Column, FormatArgs, Row, ShowFormat, ShowFormatArgs, View};
+use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, counted, number};
 use super::policy::PolicyArgs;
-use super::site_tasks::TaskRow;
 use super::tasks::ListArgs;
-use super::{sightings, submit, watch};
+use super::{site, submit, watch};
 use crate::constraints::ConstraintsRequest;
 use crate::exit::print;
 use crate::model::Strategy;
@@ -115,157 +108,75 @@ impl SitesCommand {
             Self::Cancel(args) => args.run(connection).await,
             Self::Retry(args) => args.run(connection).await,
             Self::List(args) => args.run(connection).await,
-            Self::Alarms { limit, format: FormatArgs { format, wide } } => {
-                alarms::list(limit, format, &wide.view(), connection).await
-            }
-            Self::Reopen(args) => args.run(connection).await,
-            Self::Show { site, format: ShowFormatArgs { format, wide } } => {
+            Self::Alarms { limit, format } => {
                 let client = Client::connect(connection).await?;
-                let site = Site::from(client.answer(client.sites().show_site(ShowSiteRequest { site }).await)?);
-                match format {
-                    ShowFormat::Table => print(&site.text(&wide.view())?),
-                    ShowFormat::Json => output::print_json(&site),
+                let listed = client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)?;
+                format.print(&listed.alarms, "no site is broken off\n", 0)?;
+                match listed.total.saturating_sub(listed.alarms.len() as u64) {
+                    more @ 1.. if format.format == Format::Table => print(&format!("and {} more\n", number(more))),
+                    _ => Ok(()),
                 }
             }
+            Self::Reopen(args) => args.run(connection).await,
+            Self::Show { site, format } => {
+                let client = Client::connect(connection).await?;
+                format.print(&client.answer(client.sites().show_site(ShowSiteRequest { site }).await)?, site::text)
+            }
         }
     }
 }
 
-/// A site, as printed.
-#[derive(Debug, Serialize)]
-pub(super) struct Site {
-    site_id: i64,
-    name: String,
-    #[serde(serialize_with = "json::some")]
-    origin: String,
-    #[serde(serialize_with = "json::some")]
-    alias_of: String,
-    position: Option<GlobePosition>,
-    placement: Option<SitePlacement>,
-    verdict: Option<SiteVerdict>,
-    measurements: Vec<SiteMeasurement>,
-    sightings: Vec<SiteSighting>,
-    order: Option<SiteOrder>,
-    #[serde(serialize_with = "json::time")]
-    broken_off_since: Option<Timestamp>,
-    tasks: Vec<TaskRow>,
+#[derive(Debug, Args)]
+pub(super) struct ReopenArgs {
+    /// The sites, each a host or scheme://host:port
+    #[arg(value_name = "HOST", required_unless_present = "all")]
+    sites: Vec<String>,
+    /// Every site that was broken off
+    #[arg(long, conflicts_with = "sites")]
+    all: bool,
 }
 
-/// A position for people.
-pub(super) fn globe_cell(position: Option<&GlobePosition>) -> String {
-    let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
-        "geoip" => format!("{latitude}, {longitude} (by its address)"),
-        source => format!("{latitude}, {longitude} ({source})"),
-    };
-    position.map_or_else(|| "unknown".to_owned(), said)
+impl ReopenArgs {
+    pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let client = Client::connect(connection).await?;
+        let Self { sites, all } = self;
+        let reopened = client.answer(client.sites().reopen_sites(ReopenSitesRequest { sites, all }).await)?;
+        print(&format!("{}\n", sentence(&reopened)))
+    }
 }
 
-impl From<ShowSiteResponse> for Site {
-    fn from(site: ShowSiteResponse) -> Self {
-        Self {
-            site_id: site.site_id,
-            name: site.name,
-            origin: site.origin,
-            alias_of: site.alias_of,
-            position: site.position,
-            placement: site.placement,
-            verdict: site.verdict,
-            measurements: site.measurements,
-            sightings: site.sightings,
-            order: site.order,
-            broken_off_since: site.broken_off_since,
-            tasks: site.tasks.into_iter().map(TaskRow::from).collect(),
+fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> String {
+    match (sites, tasks) {
+        (0, _) => "nothing changed: none of them was broken off".to_owned(),
+        (sites, 0) => {
+            let again = "landfall sites retry makes the crawl that was broken off go again";
+            format!("{} reopened; {again}", counted(*sites, "site"))
+        }
+        (sites, tasks) => {
+            format!("{} reopened, {} no longer waiting", counted(*sites, "site"), counted(*tasks, "task"))
         }
     }
 }
 
-impl Row for SiteMeasurement {
+impl Row for Alarm {
     const COLUMNS: &'static [Column<Self>] = &[
-        ("prober", |row, _| row.prober.clone()),
-        (">rtt ms", |row, _| output::millis_cell(row.rtt)),
-        (">spread ms", |row, _| output::millis_cell(row.spread)),
-        (">answered", |row, _| output::count_cell(row.count)),
-        (">lost", |row, _| output::count_cell(row.lost)),
-        ("measured", |row, view| view.when(row.measured_at)),
-        ("address", |row, _| output::text_cell(&row.address)),
-        ("~failure", |row, _| output::text_cell(&row.failure)),
-        ("+>min ms", |row, _| output::millis_cell(row.min)),
-        ("+>median ms", |row, _| output::millis_cell(row.median)),
-        ("+confirms", |row, _| output::yes_cell(row.confirming)),
-        ("+>requests", |row, _| output::count_cell(row.requests)),
-        ("+shared from", |row, _| output::text_cell(&row.shared_from)),
+        ("site", |row, _| row.site.clone()),
+        ("broken off", |row, view| view.when(row.since)),
+        ("agent", |row, _| row.agent.clone()),
+        (">waiting", |row, _| output::count_cell(row.waiting)),
+        ("~message", |row, _| row.message.clone()),
     ];
 }
 
-impl Site {
-    pub(super) fn text(&self, view: &View) -> anyhow::Result<String> {
-        let mut text = String::new();
-        writeln!(text, "{} (site {})", self.name, self.site_id)?;
-        if !self.alias_of.is_empty() {
-            writeln!(text, "  the same site as {}", self.alias_of)?;
-        }
-        writeln!(text, "  origin     {}", if self.origin.is_empty() { "not settled yet" } else { &self.origin })?;
-        if self.broken_off_since.is_some() {
-            let since = view.when(self.broken_off_since);
-            writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", self.name)?;
-        }
-        writeln!(text, "  position   {}", globe_cell(self.position.as_ref()))?;
-        match &self.placement {
-            Some(SitePlacement { epoch, coordinate, fit_error }) => {
-                let coordinate: Vec<String> = coordinate.iter().map(|ms| format!("{ms:.1}")).collect();
-                let coordinate = coordinate.join(", ");
-                writeln!(text, "  placement  [{coordinate}] ms, fit error {fit_error:.3}, map {epoch}")?;
-            }
-            None => writeln!(text, "  placement  none")?,
-        }
-        match &self.verdict {
-            Some(SiteVerdict { suspect: true, confidence, evidence }) => {
-                writeln!(text, "  places     several (confidence {confidence:.2}): {evidence}")?;
-            }
-            Some(_) => writeln!(text, "  places     one")?,
-            None => writeln!(text, "  places     not judged yet")?,
-        }
-        if let Some(order) = &self.order {
-            writeln!(text, "  waits for  {}", sightings::order(order))?;
-        }
-        if !self.measurements.is_empty() {
-            write!(text, "\n{}", output::table(&self.measurements, view))?;
-            writeln!(text, "{}", self.cost())?;
-        }
-        for sighting in &self.sightings {
-            writeln!(text, "{}", sightings::sighting(sighting))?;
-        }
-        for task in &self.tasks {
-            writeln!(text, "\n{}", task.sentence(view))?;
-            if !task.candidates.is_empty() {
-                text.push_str(&output::table(&task.candidates, view));
-            }
-        }
-        Ok(view.fold(&text))
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Site {
-    /// What its measurements cost. What is shared was spent on another site, and is told there.
-    fn cost(&self) -> String {
-        let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
-            true => u64::from(row.count) + u64::from(row.lost),
-            false => 0,
-        };
-        let all: u64 = self.measurements.iter().map(probes).sum();
-        let mut text = format!("{all} probes of this site");
-        let confirming = self.measurements.iter().filter(|row| row.confirming);
-        let agents = confirming.clone().count();
-        if agents > 0 {
-            let spent: u64 = confirming.map(probes).sum();
-            text.push_str(&format!(", {spent} of them by {agents} confirming agents"));
-        }
-        let shared = self.measurements.iter().filter(|row| !row.shared_from.is_empty()).count();
-        if shared > 0 {
-            text.push_str(&format!("; {shared} of {} measurements are another site's", self.measurements.len()));
-        }
-        let requests: u64 = self.measurements.iter().map(|row| row.requests).sum();
-        text.push_str(&format!("; {requests} requests so far, warm-ups and former measurements included"));
-        text
+    #[test]
+    fn what_was_reopened_is_said_in_a_sentence() {
+        let said = |sites, tasks| sentence(&ReopenSitesResponse { sites, tasks });
+        assert_eq!(said(2, 3), "2 sites reopened, 3 tasks no longer waiting");
+        assert!(said(1, 0).starts_with("1 site reopened; landfall sites retry"));
+        assert!(said(0, 0).starts_with("nothing changed"));
     }
 }

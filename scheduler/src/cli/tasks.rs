@@ -7,7 +7,7 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::client::Client;
-use super::output::{self, Column, Format, FormatArgs, Printed, Printer, Row, View};
+use super::output::{self, Column, Format, FormatArgs, Printed, Printer, Row};
 use super::{ConnectionArgs, one_of};
 use crate::exit::print;
 use crate::model::{ReasonKind, TaskState};
@@ -36,11 +36,11 @@ pub(super) struct TasksArgs {
 
 impl TasksArgs {
     /// Prints what is asked for as it comes.
-    pub(super) async fn print<R: Printed + From<v1::AssignmentRow>>(
+    pub(super) async fn print<R: Printed>(
         self,
+        row: fn(v1::AssignmentRow) -> R,
         limit: u64,
-        format: Format,
-        view: &View,
+        FormatArgs { format, wide }: FormatArgs<R>,
         connection: &ConnectionArgs,
     ) -> anyhow::Result<()> {
         let request = AssignmentsRequest {
@@ -52,11 +52,12 @@ impl TasksArgs {
         };
         let client = Client::connect(connection).await?;
         let mut stream = client.answer(client.reports().assignments(request).await)?;
-        let mut printer = Printer::new(format, view);
-        let (mut rows, mut more): (Vec<R>, u64) = (Vec::new(), 0);
-        while let Some(row) = stream.message().await.map_err(|status| client.refusal(&status))? {
-            more = row.more;
-            rows.push(row.into());
+        let view = wide.view();
+        let mut printer = Printer::new(format, &view);
+        let (mut rows, mut more) = (Vec::new(), 0);
+        while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
+            more = message.more;
+            rows.push(row(message));
             if rows.len() == PAGE {
                 print(&printer.page(&rows)?)?;
                 rows.clear();
@@ -87,15 +88,20 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let FormatArgs { format, wide } = self.format;
-        let limit = self.limit.unwrap_or(if format == Format::Table { TABLE } else { 0 });
-        self.tasks.print::<SiteRow>(limit, format, &wide.view(), connection).await
+        let limit = self.limit.unwrap_or(if self.format.format == Format::Table { TABLE } else { 0 });
+        self.tasks.print(SiteRow, limit, self.format, connection).await
     }
 }
 
 /// A site of a batch, as listed.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct SiteRow {
+#[serde(transparent)]
+pub(super) struct SiteRow(#[serde(with = "SiteFields")] pub(super) v1::AssignmentRow);
+
+/// What is printed of it.
+#[derive(Serialize)]
+#[serde(remote = "v1::AssignmentRow")]
+struct SiteFields {
     site: String,
     origin: String,
     state: String,
@@ -104,45 +110,24 @@ pub(super) struct SiteRow {
     agent: String,
     pages: u32,
     bytes: u64,
-    /// The kind of reason for which it failed or was cancelled; empty otherwise.
     #[serde(serialize_with = "json::kind::<v1::ReasonKind, _>")]
     reason_kind: i32,
     reason: String,
-    /// What it waits for in a word; empty where it has an agent or has ended.
     #[serde(rename = "wait_cause", serialize_with = "json::wait")]
     wait: Option<v1::Wait>,
-    /// The newest of the site in this batch, from 1.
     round: u32,
-}
-
-impl From<v1::AssignmentRow> for SiteRow {
-    fn from(row: v1::AssignmentRow) -> Self {
-        Self {
-            site: row.site,
-            origin: row.origin,
-            state: row.state,
-            state_since: row.state_since,
-            agent: row.agent,
-            pages: row.pages,
-            bytes: row.bytes,
-            reason_kind: row.reason_kind,
-            reason: row.reason,
-            wait: row.wait,
-            round: row.round,
-        }
-    }
 }
 
 impl Row for SiteRow {
     const COLUMNS: &'static [Column<Self>] = &[
-        ("site", |row, _| row.site.clone()),
-        ("state", |row, _| row.state.clone()),
-        ("since", |row, view| view.when(row.state_since)),
-        ("agent", |row, _| output::text_cell(&row.agent)),
-        (">pages", |row, _| output::count_cell(row.pages)),
-        ("~why", |row, _| output::text_cell(&row.reason)),
-        ("+kind", |row, _| output::text_cell(v1::ReasonKind::try_from(row.reason_kind).unwrap_or_default().word())),
-        ("+>size", |row, _| output::size_cell(row.bytes)),
-        ("+>round", |row, _| row.round.to_string()),
+        ("site", |row, _| row.0.site.clone()),
+        ("state", |row, _| row.0.state.clone()),
+        ("since", |row, view| view.when(row.0.state_since)),
+        ("agent", |row, _| output::text_cell(&row.0.agent)),
+        (">pages", |row, _| output::count_cell(row.0.pages)),
+        ("~why", |row, _| output::text_cell(&row.0.reason)),
+        ("+kind", |row, _| output::text_cell(row.0.reason_kind().word())),
+        ("+>size", |row, _| output::size_cell(row.0.bytes)),
+        ("+>round", |row, _| row.0.round.to_string()),
     ];
 }

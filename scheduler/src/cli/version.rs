@@ -6,8 +6,8 @@ use tonic::Code;
 
 use super::ConnectionArgs;
 use super::client::Client;
-use super::output::{self, ShowFormat, ShowFormatArgs};
-use crate::exit::{print, sentence};
+use super::output::ShowFormatArgs;
+use crate::exit::sentence;
 
 /// What is printed.
 #[derive(Debug, Default, Serialize)]
@@ -37,10 +37,7 @@ pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> 
             Shown { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
         }
     };
-    match format.format {
-        ShowFormat::Json => output::print_json(&shown),
-        ShowFormat::Table => print(&text(&shown)),
-    }
+    format.print(&shown, |shown, _| Ok(text(shown)))
 }
 
 fn text(shown: &Shown) -> String {

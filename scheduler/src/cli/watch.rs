@@ -9,9 +9,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use landfall_proto::json::moment;
 use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
-use tonic::{Code, Status};
+use tonic::Status;
 
-use super::client::Client;
+use super::client::{self, Client};
 use super::output::{counted, fetched, number};
 use super::view::{now, relative};
 use crate::exit::{self, print};
@@ -41,7 +41,7 @@ pub(super) async fn to_end(client: &Client, batch: &str, last: &mut Option<Batch
             Ok(()) => break,
             Err(status) => status,
         };
-        if reopened == REOPENED_AT_MOST || !broke(&status) {
+        if reopened == REOPENED_AT_MOST || !client::broke(&status) {
             return Err(client.refusal(&status));
         }
         if reopened == 0 {
@@ -104,10 +104,6 @@ async fn follow(
         Some(progress) if ended(progress) == total(progress) => Ok(()),
         _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
     }
-}
-
-fn broke(status: &Status) -> bool {
-    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
 
 pub(super) fn ended(progress: &BatchProgress) -> u64 {
