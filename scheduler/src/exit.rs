@@ -60,9 +60,6 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 }
 
 /// Does what was asked, unless Ctrl-C comes first: then says what stays behind.
-///
-/// # Errors
-/// Those of the work, and [`Code::Interrupted`].
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
@@ -117,10 +114,7 @@ fn reader_is_gone(error: &anyhow::Error) -> bool {
 #[error("write to standard output")]
 pub struct ReaderGone(#[source] pub std::io::Error);
 
-/// Writes to standard output.
-///
-/// # Errors
-/// When it cannot be written; a closed pipe ends the command quietly, see [`report`].
+/// Writes to standard output; a closed pipe ends the command quietly, see [`report`].
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| anyhow::Error::new(ReaderGone(error)))

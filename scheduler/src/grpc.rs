@@ -29,7 +29,6 @@ mod fleet;
 mod gate;
 pub mod incoming;
 mod named;
-mod pages;
 mod removal;
 mod reports;
 mod sites;

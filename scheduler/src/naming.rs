@@ -51,9 +51,6 @@ pub fn batch(text: &str) -> Result<&str, BadName> {
 }
 
 /// A text on one line, in any script, without the blanks around it.
-///
-/// # Errors
-/// When it is empty, too long, or holds what is not shown.
 pub fn one_line(text: &str) -> Result<&str, BadName> {
     let text = text.trim();
     if text.is_empty() {
@@ -77,9 +74,6 @@ pub fn is_shown(character: char) -> bool {
 }
 
 /// The name of an agent of this city and carrier: `beijing-dianxin`.
-///
-/// # Errors
-/// When no letter of either has a spelling in ASCII.
 pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     let mut name = String::new();
     for character in any_ascii(&format!("{city} {carrier}")).chars() {

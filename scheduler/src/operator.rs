@@ -81,9 +81,6 @@ impl ClientFile {
     }
 
     /// Reads it from a data directory; none where there is none.
-    ///
-    /// # Errors
-    /// When it is there and cannot be used.
     pub fn read(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join(CLIENT_FILE);
         match std::fs::read_to_string(&path) {
@@ -108,10 +105,6 @@ pub enum Precedence {
 }
 
 /// The operator's token, made at the first start.
-///
-/// # Errors
-/// When the file or the database cannot be used, or another scheduler of the same database made the token and this data
-/// directory does not have it.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = held(data_dir.path())?;
@@ -153,9 +146,6 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
 }
 
 /// The token that a folder holds.
-///
-/// # Errors
-/// When its file is there and cannot be read.
 pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {
@@ -208,9 +198,6 @@ pub struct Successor {
 
 impl Successor {
     /// Draws a token and lays it beside the file that holds the present one: `token_file`, or that of a folder.
-    ///
-    /// # Errors
-    /// When there is no randomness, or the file cannot be written.
     pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = Secret::generate().context("make the operator's token")?;
         let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
@@ -236,10 +223,8 @@ impl Successor {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// It is in force: puts it in the place of the former one; returns the files that hold it.
-    ///
-    /// # Errors
-    /// When the system refuses; then it still lies beside.
+    /// It is in force: puts it in the place of the former one; returns the files that hold it. When the system refuses, it
+    /// still lies beside.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
@@ -269,9 +254,6 @@ fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
 }
 
 /// Sees to it that all schedulers of a database show agents one authority.
-///
-/// # Errors
-/// When the database cannot be used, or agents trust another authority than this data directory's.
 pub async fn authority(
     pool: &PgPool,
     data_dir: &DataDir,

@@ -22,9 +22,6 @@ pub struct SecretHash([u8; BYTES]);
 
 impl Secret {
     /// Draws a new one.
-    ///
-    /// # Errors
-    /// When the operating system gives no randomness.
     pub fn generate() -> io::Result<Self> {
         let mut bytes = [0; BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -24,7 +24,7 @@ use crate::store::recalls::Order as Recall;
 use crate::store::refusals::Refusal;
 use crate::store::sessions::{Opened, Registration, Terms};
 
-use super::convert::{duration, moment, plain, reach};
+use super::convert::{duration, moment, plain};
 
 mod crawls;
 
@@ -236,7 +236,7 @@ fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
 }
 
 fn failure(failure: v1::MeasurementFailure) -> Failure {
-    Failure { cause: reach::cause(failure.reason()), said: clip(failure.message) }
+    Failure { cause: failure.reason().into(), said: clip(failure.message) }
 }
 
 pub(super) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Option<String>), Status> {

@@ -12,7 +12,6 @@ use crate::model::{OutOfBounds, Rtt};
 use crate::naming;
 
 mod causes;
-mod constraints;
 pub(super) mod embeddings;
 pub(super) mod events;
 pub(super) mod explain;

@@ -3,10 +3,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures::Stream;
+use futures::{Stream, StreamExt, stream};
 use landfall_proto::v1;
 use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
@@ -15,12 +16,16 @@ use crate::store;
 use crate::store::reports;
 use crate::store::throughput::{self, Grown, Scope};
 
-use super::convert::{reports as asked, throughput as convert};
+use super::convert::{reports as asked, throughput as convert, whole};
+use super::named;
 use super::status::Unknown;
-use super::{named, pages};
 
 /// The largest message taken.
 const MAX_MESSAGE: usize = 4 << 20;
+
+/// Rows of the first page, that something is there at once, and of every other.
+const FIRST_PAGE: u64 = 100;
+const PAGE: u64 = 1_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct ReportDesk {
@@ -55,7 +60,7 @@ impl ReportService for ReportDesk {
         };
         drop(conn);
         let limit = Some(request.limit).filter(|limit| *limit > 0);
-        Ok(Response::new(Box::pin(pages::messages(self.scheduler.clone(), wanted, limit))))
+        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), wanted, limit))))
     }
 
     async fn agents(
@@ -100,5 +105,57 @@ impl ReportService for ReportDesk {
         let turn = Arc::clone(&self.planning).lock_owned().await;
         let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await?;
         Ok(Response::new(plan.into()))
+    }
+}
+
+/// The rows that are asked for, at most `limit`; the last says how many more there are, where that cuts them. They are read page by
+/// page as fast as the reader takes them, the next page while one is sent. No connection is held meanwhile.
+fn messages(
+    scheduler: Scheduler,
+    wanted: reports::Wanted,
+    limit: Option<u64>,
+) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
+            // Nobody is left to tell when the reader has gone.
+            drop(sender.send(Err(error.into())).await);
+        }
+    });
+    ReceiverStream::new(receiver).flat_map(|page: Result<Vec<v1::AssignmentRow>, Status>| {
+        let rows = match page {
+            Ok(rows) => rows.into_iter().map(Ok).collect(),
+            Err(status) => vec![Err(status)],
+        };
+        stream::iter(rows)
+    })
+}
+
+async fn read(
+    scheduler: &Scheduler,
+    wanted: &reports::Wanted,
+    limit: Option<u64>,
+    sender: &mpsc::Sender<Result<Vec<v1::AssignmentRow>, Status>>,
+) -> Result<(), store::Error> {
+    let (mut after, mut size, mut left) = (reports::Key::default(), FIRST_PAGE, limit.unwrap_or(u64::MAX));
+    loop {
+        size = size.min(left);
+        let mut conn = scheduler.pool.acquire().await?;
+        let rows = reports::assignments(&mut conn, wanted, after, i64::try_from(size).unwrap_or(i64::MAX)).await?;
+        let read = whole(rows.len());
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = last.key;
+        left -= read;
+        let mut page: Vec<v1::AssignmentRow> = rows.into_iter().map(Into::into).collect();
+        if left == 0
+            && let Some(last) = page.last_mut()
+        {
+            last.more = reports::count_behind(&mut conn, wanted, after).await?;
+        }
+        drop(conn);
+        if sender.send(Ok(page)).await.is_err() || read < size || left == 0 {
+            return Ok(());
+        }
+        size = PAGE;
     }
 }

@@ -4,7 +4,7 @@ use landfall_proto::v1;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::manners;
+use super::REFUSAL_PAUSE;
 use super::stream::Session;
 use crate::grpc::agent_convert as convert;
 use crate::store::addresses::{self, Claimed};
@@ -43,7 +43,7 @@ impl Session {
             }
             // One that was not its own any more says nothing of its room; nor does one that was asked for, or whose site is the reason.
             if pause.is_none() && !asked_for {
-                self.grants_from = Instant::now() + manners::REFUSAL_PAUSE;
+                self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }
             // A draining agent does not get it back.
             self.scheduler.wakes.assign.notify_one();

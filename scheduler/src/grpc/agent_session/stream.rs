@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::together::Together;
-use super::{manners, outcomes};
+use super::{most_heartbeats, outcomes};
 use crate::Scheduler;
 use crate::grpc::{agent_convert as convert, status};
 use crate::model::{AgentId, SessionId, TaskId};
@@ -168,7 +168,7 @@ impl Session {
         let lease = &self.scheduler.config.lease;
         let lifetime = lease.life + lease.grace;
         let mut conn = self.connection().await?;
-        let most = manners::most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
+        let most = most_heartbeats(self.opened.elapsed(), lease.heartbeat_interval);
         if heartbeat.sequence > most {
             let detail = format!("heartbeat.sequence: {} when at most {most} can have been sent", heartbeat.sequence);
             refusals::count(&mut conn, self.agent, Refusal::FutureHeartbeat, &detail).await?;

@@ -4,52 +4,17 @@ use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
 
 use super::{count, rtt, timestamp};
-use crate::store::failures::{Cause, Failure};
+use crate::store::failures::Failure;
 use crate::store::reach::{Standing, Way};
-
-/// The cause that an agent says.
-pub(in crate::grpc) const fn cause(reason: Reason) -> Cause {
-    match reason {
-        Reason::Unspecified => Cause::Unknown,
-        Reason::Dns => Cause::Dns,
-        Reason::Connect => Cause::Connect,
-        Reason::Tls => Cause::Tls,
-        Reason::Timeout => Cause::Timeout,
-        Reason::Protocol => Cause::Protocol,
-        Reason::Guard => Cause::Guard,
-        Reason::NoContactUrl => Cause::NoContactUrl,
-        Reason::Metric => Cause::Metric,
-        Reason::Order => Cause::Order,
-        Reason::Refused => Cause::Refused,
-        Reason::ConnectTimeout => Cause::ConnectTimeout,
-        Reason::NoReport => Cause::NoReport,
-    }
-}
-
-const fn reason(cause: Cause) -> Reason {
-    match cause {
-        Cause::Unknown => Reason::Unspecified,
-        Cause::Dns => Reason::Dns,
-        Cause::Connect => Reason::Connect,
-        Cause::Tls => Reason::Tls,
-        Cause::Timeout => Reason::Timeout,
-        Cause::Protocol => Reason::Protocol,
-        Cause::Guard => Reason::Guard,
-        Cause::NoContactUrl => Reason::NoContactUrl,
-        Cause::Metric => Reason::Metric,
-        Cause::Order => Reason::Order,
-        Cause::Refused => Reason::Refused,
-        Cause::ConnectTimeout => Reason::ConnectTimeout,
-        Cause::NoReport => Reason::NoReport,
-    }
-}
 
 impl From<Way> for v1::Way {
     fn from(way: Way) -> Self {
         let (trip, reached_at) = way.reached.unzip();
         let (failure, failed_at) = way.failed.unzip();
-        let said =
-            |failure: Failure| v1::MeasurementFailure { reason: reason(failure.cause).into(), message: failure.said };
+        let said = |Failure { cause, said }: Failure| v1::MeasurementFailure {
+            reason: Reason::from(cause).into(),
+            message: said,
+        };
         Self {
             prober: way.prober,
             target: way.target,

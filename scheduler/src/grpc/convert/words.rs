@@ -1,12 +1,14 @@
 //! Enums that have the same values in the core and on the wire.
 
 use landfall_proto::v1;
+use landfall_proto::v1::measurement_failure::Reason;
 
 use crate::config::Metric;
 use crate::constraints::Unmet;
 use crate::model::{FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
 use crate::store::agents::ServiceState;
 use crate::store::enrolments::State as EnrolmentState;
+use crate::store::failures::Cause;
 use crate::store::outcomes::{Blocker, Budget};
 use crate::store::reach::Standing;
 
@@ -60,4 +62,33 @@ same! {
     Blocker = BlockedBy { Robots Guard Breaker }
     Budget = Budget { Pages Bytes Duration Depth }
     Metric = DistanceMetric { Ttfb Connect Icmp }
+}
+
+/// Says that an enum of the core has all values of one of the wire, and a value for what the wire leaves unspecified.
+macro_rules! same_or {
+    ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
+        impl From<$core> for $wire {
+            fn from(word: $core) -> Self {
+                match word {
+                    $core::$unspecified => Self::Unspecified,
+                    $($core::$value => Self::$value,)+
+                }
+            }
+        }
+
+        impl From<$wire> for $core {
+            fn from(word: $wire) -> Self {
+                match word {
+                    $wire::Unspecified => Self::$unspecified,
+                    $($wire::$value => Self::$value,)+
+                }
+            }
+        }
+    };
+}
+
+same_or! {
+    Cause = Reason {
+        Unknown or Dns Connect Tls Timeout Protocol Guard NoContactUrl Metric Order Refused ConnectTimeout NoReport
+    }
 }
