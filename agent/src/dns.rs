@@ -156,7 +156,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::test_server::{Named, TestNames};
+    use crate::testing::{Named, TestNames};
 
     #[tokio::test]
     async fn literals_need_no_server() {

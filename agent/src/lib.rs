@@ -41,7 +41,7 @@ mod telemetry;
 #[cfg(test)]
 mod test_scheduler;
 #[cfg(test)]
-mod test_server;
+mod testing;
 mod unreached;
 pub mod user_agent;
 pub mod warc;

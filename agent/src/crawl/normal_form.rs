@@ -127,6 +127,7 @@ mod tests {
         fn it_is_a_form_that_stays(text in "/(%[0-9a-fA-F]{0,2}|[a-z;/&?=.]|sid=|utm_x=|phpsessid=|[0-9a-f]{16,18}|\u{e9}){0,20}") {
             let once = normal_form(&text);
             prop_assert_eq!(normal_form(&once), once.as_ref());
+            prop_assert!(once.len() <= text.len() && normal_escapes(&text).len() <= text.len());
         }
     }
 }

@@ -73,13 +73,8 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
-    use super::super::site_path::tests::site;
+    use super::super::site_path::tests::path_of as path;
     use super::*;
-
-    fn path(text: &str) -> SitePath {
-        let site = site("http://example.cn");
-        site.path(&site.root().join(text).unwrap()).unwrap()
-    }
 
     fn follows(pattern: &str, text: &str) -> bool {
         Paths { include: vec![Pattern::parse(pattern).unwrap()], ..Paths::ALL }.allow(&path(text))

@@ -60,13 +60,11 @@ fn escaped(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::site_path::tests::site;
+    use super::super::site_path::tests::path_of;
     use super::*;
 
     fn holds(pattern: &str, path: &str) -> bool {
-        let site = site("http://example.cn");
-        let path = site.path(&site.root().join(path).unwrap()).unwrap();
-        matches(&pattern_spelling(pattern.as_bytes()), &path_spelling(path.as_str()))
+        matches(&pattern_spelling(pattern.as_bytes()), &path_spelling(path_of(path).as_str()))
     }
 
     #[test]

@@ -172,6 +172,12 @@ pub(super) mod tests {
         Site::new(&origin.parse().unwrap()).unwrap()
     }
 
+    /// A path of the site `http://example.cn`.
+    pub(crate) fn path_of(text: &str) -> SitePath {
+        let site = site("http://example.cn");
+        site.path(&site.root().join(text).unwrap()).unwrap()
+    }
+
     fn path(href: &str) -> Option<String> {
         let site = site("http://example.cn");
         let url = site.root().join("dir/page.html").unwrap().join(href).ok()?;

@@ -1,11 +1,11 @@
 //! Crawls of a real server on loopback.
 
-use std::io::Write;
-
 use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
 use super::*;
-use crate::test_server::{Reply as TestReply, TestCertificate, TestServer};
-use server::{Reply, TestSite, html, page, redirect};
+use crate::testing::{
+    Act, Named, Reply, TestCertificate, TestNames, TestServer, answer, context, encoded, gzip, html, page, redirect,
+    say, status, stuck,
+};
 
 mod connections;
 mod encodings;
@@ -15,27 +15,12 @@ mod hostile_tls;
 mod manners;
 mod policy;
 mod properties;
-mod raw;
 mod resume;
 mod robots;
-mod server;
 mod sitemaps;
 mod stored;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
-
-fn context(allow_net: &[&str], dns: Option<std::net::SocketAddr>) -> Arc<Context> {
-    let allowed = allow_net.iter().map(|net| net.parse().unwrap()).collect();
-    Arc::new(Context {
-        guard: crate::guard::Guard::new(allowed),
-        // Nobody listens on the discard port: a test that asks for a name without giving a server fails.
-        resolver: crate::dns::Resolver::new(dns.or_else(|| "127.0.0.1:9".parse().ok())).unwrap(),
-        user_agent: crate::user_agent::UserAgent::new("https://example.org/crawler").unwrap(),
-        bind: None,
-        tls: crate::context::tls_config(None).unwrap(),
-        robots: Arc::default(),
-    })
-}
 
 fn policy() -> Policy {
     Policy {
@@ -50,24 +35,66 @@ fn policy() -> Policy {
     }
 }
 
-fn job(origin: &str, policy: Policy) -> Job {
-    Job { name: origin.to_owned(), origin: Some(origin.parse().unwrap()), policy, last_pages: None }
+/// A crawl of a site on loopback, as a test sets it up.
+struct TestCrawl {
+    job: Job,
+    keep: Keep,
+    permits: Permits,
+    context: Arc<Context>,
+    timeouts: Timeouts,
+    stop: CancellationToken,
 }
 
-async fn outcome_of(job: Job, context: Arc<Context>) -> Outcome {
-    match run(job, Keep::default(), Permits::default(), context, CancellationToken::new()).await {
-        Ended::Outcome(outcome) => outcome,
-        other => panic!("{other:?}"),
+impl TestCrawl {
+    fn of(site: &TestServer) -> Self {
+        Self::at(&site.origin())
+    }
+
+    fn at(origin: &str) -> Self {
+        let mut crawl = Self::named(origin);
+        crawl.job.origin = Some(origin.parse().unwrap());
+        crawl
+    }
+
+    /// Of a site whose origin is still to be settled.
+    fn named(name: &str) -> Self {
+        Self {
+            job: Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None },
+            keep: Keep::default(),
+            permits: Permits::default(),
+            context: Arc::new(context(&["127.0.0.1/32"])),
+            timeouts: Timeouts::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    fn policy(mut self, policy: Policy) -> Self {
+        self.job.policy = policy;
+        self
+    }
+
+    fn context(self, context: Context) -> Self {
+        Self { context: Arc::new(context), ..self }
+    }
+
+    async fn run(self) -> Ended {
+        run_within(self.timeouts, self.job, self.keep, self.permits, self.context, self.stop).await
+    }
+
+    async fn outcome(self) -> Outcome {
+        match self.run().await {
+            Ended::Outcome(outcome) => outcome,
+            other => panic!("{other:?}"),
+        }
     }
 }
 
-async fn crawl_with(site: &TestSite, policy: Policy) -> Outcome {
-    let context = context(&["127.0.0.1/32"], None);
-    outcome_of(job(&site.origin(), policy), context).await
+async fn crawl_with(site: &TestServer, policy: Policy) -> Outcome {
+    TestCrawl::of(site).policy(policy).outcome().await
 }
 
-async fn crawl(site: &TestSite) -> Outcome {
-    crawl_with(site, policy()).await
+async fn crawl(site: &TestServer) -> Outcome {
+    TestCrawl::of(site).outcome().await
 }
 
 /// A site of `pages` pages in a chain: each links to the next.
@@ -76,7 +103,7 @@ fn chain(path: &str, pages: u32) -> Reply {
     match number {
         number if number.saturating_add(1) < pages => html(&format!("<a href=/{}>", number + 1)),
         number if number < pages => html("the end"),
-        _ => Reply::status(404),
+        _ => status(404),
     }
 }
 
@@ -89,8 +116,8 @@ async fn a_small_site_is_fetched_whole() {
         ("/dir/c", "<base href=/deep/><area href=d>"),
         ("/deep/d", "no more"),
     ];
-    let site = TestSite::start(move |path| {
-        pages.iter().find(|(at, _)| *at == path).map_or_else(|| Reply::status(404), |(_, body)| html(body))
+    let site = TestServer::start(move |path| {
+        pages.iter().find(|(at, _)| *at == path).map_or_else(|| status(404), |(_, body)| html(body))
     })
     .await;
     let outcome = crawl(&site).await;
@@ -103,12 +130,12 @@ async fn a_small_site_is_fetched_whole() {
     // Breadth first, robots.txt before all.
     assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
     let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
-    assert!(site.seen().iter().all(|request| request.user_agent == contact));
+    assert!(site.seen().iter().all(|request| request.header("user-agent") == contact));
 }
 
 #[tokio::test]
 async fn forbidden_paths_are_never_asked_for() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\nDisallow: /moved-there\n"),
         "/" => html("<a href=/private/1><a href=/open><a href=/moved><a href=/private/2>"),
         "/moved" => redirect("/moved-there"),
@@ -122,9 +149,9 @@ async fn forbidden_paths_are_never_asked_for() {
 
 #[tokio::test]
 async fn requests_start_an_interval_apart() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/2" => redirect("/3"),
-        "/missing" => Reply::status(404),
+        "/missing" => status(404),
         path => chain(path, 6),
     })
     .await;
@@ -135,7 +162,7 @@ async fn requests_start_an_interval_apart() {
 
 #[tokio::test]
 async fn a_crawl_delay_slows_the_crawl_down() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nCrawl-delay: 0.08\n"),
         path => chain(path, 3),
     })
@@ -149,11 +176,11 @@ async fn a_crawl_delay_slows_the_crawl_down() {
 const LATER: Duration = Duration::from_millis(25);
 
 /// The server sees a request after it started, so a gap may come out shorter by what the first one was late.
-fn assert_gaps(site: &TestSite, interval: Duration) {
+fn assert_gaps(site: &TestServer, interval: Duration) {
     let seen = site.seen();
     for pair in seen.windows(2) {
         let gap = pair[1].at - pair[0].at;
-        assert!(gap + LATER >= interval, "{gap:?} between {} and {}", pair[0].path, pair[1].path);
+        assert!(gap + LATER >= interval, "{gap:?} between {} and {}", pair[0].path(), pair[1].path());
     }
     let whole = seen[seen.len() - 1].at - seen[0].at;
     let gaps = u32::try_from(seen.len() - 1).unwrap();
@@ -162,7 +189,7 @@ fn assert_gaps(site: &TestSite, interval: Duration) {
 
 #[tokio::test]
 async fn the_page_budget_truncates() {
-    let site = TestSite::start(|path| chain(path, 10)).await;
+    let site = TestServer::start(|path| chain(path, 10)).await;
     let outcome = crawl_with(&site, Policy { max_pages: 4, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Pages), 4));
     assert_eq!(site.paths().len(), 5);
@@ -170,7 +197,7 @@ async fn the_page_budget_truncates() {
 
 #[tokio::test]
 async fn a_budget_that_just_suffices_does_not_truncate() {
-    let site = TestSite::start(|path| chain(path, 4)).await;
+    let site = TestServer::start(|path| chain(path, 4)).await;
     let exact = crawl(&site).await;
     let just_enough = Policy { max_pages: 4, max_bytes: exact.bytes, max_depth: 3, ..policy() };
     let outcome = crawl_with(&site, just_enough).await;
@@ -180,7 +207,7 @@ async fn a_budget_that_just_suffices_does_not_truncate() {
 #[tokio::test]
 async fn the_byte_budget_truncates_and_the_body_is_cut() {
     let large = "x".repeat(4 << 20);
-    let site = TestSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/" => html("<a href=/large><a href=/after>"),
         _ => page("text/plain", &large),
     })
@@ -194,7 +221,7 @@ async fn the_byte_budget_truncates_and_the_body_is_cut() {
 #[tokio::test]
 async fn a_page_over_the_cap_is_an_error_and_the_crawl_is_not_complete() {
     let large = "x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + 1);
-    let site = TestSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/" => html("<a href=/large><a href=/after>"),
         "/large" => page("text/plain", &large),
         _ => chain(path, 0),
@@ -208,7 +235,7 @@ async fn a_page_over_the_cap_is_an_error_and_the_crawl_is_not_complete() {
 
 #[tokio::test]
 async fn the_depth_budget_truncates_only_when_something_lies_beyond() {
-    let site = TestSite::start(|path| chain(path, 5)).await;
+    let site = TestServer::start(|path| chain(path, 5)).await;
     let outcome = crawl_with(&site, Policy { max_depth: 2, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Depth), 3));
     let outcome = crawl_with(&site, Policy { max_depth: 4, ..policy() }).await;
@@ -217,7 +244,7 @@ async fn the_depth_budget_truncates_only_when_something_lies_beyond() {
 
 #[tokio::test]
 async fn the_time_budget_truncates() {
-    let site = TestSite::start(|path| chain(path, 1000)).await;
+    let site = TestServer::start(|path| chain(path, 1000)).await;
     let patient = Policy { request_interval: MS(20), max_duration: MS(200), ..policy() };
     let outcome = crawl_with(&site, patient).await;
     assert_eq!(outcome.kind, Kind::Truncated(Budget::Duration));
@@ -227,10 +254,10 @@ async fn the_time_budget_truncates() {
 
 #[tokio::test]
 async fn the_time_budget_cuts_an_answer_and_keeps_what_came() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/" => html("<a href=/stuck>"),
-        "/stuck" => Reply::Stuck("half of it".to_owned()),
-        _ => Reply::status(404),
+        "/stuck" => stuck("half of it"),
+        _ => status(404),
     })
     .await;
     let outcome = crawl_with(&site, Policy { max_duration: MS(400), ..policy() }).await;
@@ -242,14 +269,14 @@ async fn the_time_budget_cuts_an_answer_and_keeps_what_came() {
 #[tokio::test]
 async fn broken_links_are_counted() {
     let home = "<a href=/gone><a href=/broken><a href=/reset><a href=/nowhere><a href=/fine>";
-    let site = TestSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/" => html(home),
-        "/gone" => Reply::Answer(410, None, "this body is no page's".to_owned()),
-        "/broken" => Reply::status(502),
-        "/reset" => Reply::Reset,
-        "/nowhere" => Reply::status(302),
+        "/gone" => answer(410, "", "this body is no page's"),
+        "/broken" => status(502),
+        "/reset" => vec![Act::Reset],
+        "/nowhere" => status(302),
         "/fine" => html("fine"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -260,19 +287,16 @@ async fn broken_links_are_counted() {
 
 #[tokio::test]
 async fn a_page_that_hangs_is_given_up() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/" => html("<a href=/silent><a href=/stuck><a href=/fine>"),
-        "/silent" => Reply::Never,
-        "/stuck" => Reply::Stuck("half".to_owned()),
+        "/silent" => vec![Act::Wait],
+        "/stuck" => stuck("half"),
         "/fine" => html("fine"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300), ..Timeouts::default() };
-    let job = job(&site.origin(), policy());
-    let context = context(&["127.0.0.1/32"], None);
-    let ended = run_within(timeouts, job, Keep::default(), Permits::default(), context, CancellationToken::new()).await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let outcome = TestCrawl { timeouts, ..TestCrawl::of(&site) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
     assert_eq!(outcome.message, format!("{}/silent: no answer within 200ms", site.origin()));
     assert!(outcome.duration >= MS(500) && outcome.duration < MS(2000), "{:?}", outcome.duration);
@@ -280,9 +304,9 @@ async fn a_page_that_hangs_is_given_up() {
 
 #[tokio::test]
 async fn redirects_are_followed_inside_the_site_only() {
-    let outside = TestSite::start(|_| html("outside")).await;
+    let outside = TestServer::start(|_| html("outside")).await;
     let away = format!("{}/page", outside.origin());
-    let site = TestSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/" => redirect("/home"),
         "/home" => html("<a href=/a><a href=/b><a href=/away><a href=/loop><a href=/endless/0>"),
         "/a" => redirect("b"),
@@ -292,7 +316,7 @@ async fn redirects_are_followed_inside_the_site_only() {
         "/b" => html("b"),
         path => match path.strip_prefix("/endless/").and_then(|number| number.parse::<u32>().ok()) {
             Some(number) => redirect(&format!("/endless/{}", number + 1)),
-            None => Reply::status(404),
+            None => status(404),
         },
     })
     .await;
@@ -307,8 +331,7 @@ async fn redirects_are_followed_inside_the_site_only() {
 
 #[tokio::test]
 async fn a_start_page_that_leads_away_is_no_crawl() {
-    let site =
-        TestSite::start(|path| if path == "/" { redirect("http://192.0.2.1/") } else { Reply::status(404) }).await;
+    let site = TestServer::start(|path| if path == "/" { redirect("http://192.0.2.1/") } else { status(404) }).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 0));
     assert!(outcome.message.ends_with("redirects to http://192.0.2.1/, outside the site"), "{}", outcome.message);
@@ -316,9 +339,8 @@ async fn a_start_page_that_leads_away_is_no_crawl() {
 
 #[tokio::test]
 async fn a_private_address_is_refused_before_any_request() {
-    let site = TestSite::start(|_| html("secret")).await;
-    let job = job(&site.origin(), policy());
-    let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
+    let site = TestServer::start(|_| html("secret")).await;
+    let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked(Blocker::Guard), 0));
     assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(site.seen().is_empty());
@@ -326,23 +348,24 @@ async fn a_private_address_is_refused_before_any_request() {
 
 #[tokio::test]
 async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawled() {
-    let site = TestSite::start(|path| chain(path, 3)).await;
-    let dns = server::start_dns([127, 0, 0, 1]).await;
-    let origin = format!("http://site.example:{}", site.port());
+    let site = TestServer::start(|path| chain(path, 3)).await;
+    let names = TestNames::answering(|_, _| Named::At(vec![[127, 0, 0, 1].into()], 60)).await;
+    let host = format!("site.example:{}", site.port());
     for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked(Blocker::Guard)), ("127.0.0.1/32", Kind::Complete)] {
-        let job = job(&origin, policy());
-        let outcome = outcome_of(job, context(&[allowed], Some(dns))).await;
+        let outcome = TestCrawl::at(&format!("http://{host}")).context(names.context(&[allowed])).outcome().await;
         assert_eq!(outcome.kind, kind, "{}", outcome.message);
         assert_eq!(site.seen().is_empty(), kind == Kind::Blocked(Blocker::Guard));
     }
-    assert!(site.seen().iter().all(|request| request.host == format!("site.example:{}", site.port())));
+    assert!(site.seen().iter().all(|request| request.header("host") == host));
 }
 
 #[tokio::test]
 async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
-    let private = TestSite::start_at([127, 0, 0, 2], |_| page("text/plain", "User-agent: *\nAllow: /\n")).await;
+    let rules = |_: &str| page("text/plain", "User-agent: *\nAllow: /\n");
+    let private = TestServer::start_at(([127, 0, 0, 2], 0), rules).await.unwrap();
     let target = format!("{}/robots.txt", private.origin());
-    let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
+    let site =
+        TestServer::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
     let outcome = crawl(&site).await;
     assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
     assert!(outcome.message.contains("the guard refuses 127.0.0.2"), "{}", outcome.message);
@@ -352,43 +375,44 @@ async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
 
 #[tokio::test]
 async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
-    let elsewhere = TestSite::start(|_| page("text/plain", "User-agent: landfall-agent\nDisallow: /\n")).await;
-    let target = format!("http://me:secret@{}/rules", elsewhere.addr());
-    let site = TestSite::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
+    let elsewhere = TestServer::start(|_| page("text/plain", "User-agent: landfall-agent\nDisallow: /\n")).await;
+    let target = format!("http://me:secret@{}/rules", elsewhere.addr);
+    let site =
+        TestServer::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
     let outcome = crawl(&site).await;
     assert_eq!(
         (outcome.kind, outcome.message),
         (Kind::Blocked(Blocker::Robots), format!("robots.txt forbids {}/", site.origin()))
     );
-    assert!(elsewhere.seen().iter().all(|request| !request.authorized));
+    assert!(elsewhere.seen().iter().all(|request| request.header("authorization").is_empty()));
 
-    let site = TestSite::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
+    let site = TestServer::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
     assert_eq!(crawl(&site).await.kind, Kind::Complete);
     assert_eq!(site.paths().len(), 1 + MAX_REDIRECTS + 1);
 }
 
 #[tokio::test]
 async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows() {
-    for (status, kind) in [
+    for (code, kind) in [
         (500, Kind::Blocked(Blocker::Robots)),
         (503, Kind::Blocked(Blocker::Robots)),
         (429, Kind::Blocked(Blocker::Robots)),
         (404, Kind::Complete),
         (401, Kind::Complete),
     ] {
-        let site = TestSite::start(move |path| match path {
-            "/robots.txt" => Reply::status(status),
+        let site = TestServer::start(move |path| match path {
+            "/robots.txt" => status(code),
             _ => html("page"),
         })
         .await;
         let outcome = crawl(&site).await;
-        assert_eq!(outcome.kind, kind, "{status}");
+        assert_eq!(outcome.kind, kind, "{code}");
         if kind == Kind::Blocked(Blocker::Robots) {
-            assert_eq!(outcome.message, format!("{}/robots.txt: answered {status}", site.origin()));
+            assert_eq!(outcome.message, format!("{}/robots.txt: answered {code}", site.origin()));
             assert_eq!(site.paths(), ["/robots.txt"]);
         }
     }
-    let site = TestSite::start(|path| if path == "/robots.txt" { Reply::Reset } else { html("page") }).await;
+    let site = TestServer::start(|path| if path == "/robots.txt" { vec![Act::Reset] } else { html("page") }).await;
     assert_eq!(crawl(&site).await.kind, Kind::Blocked(Blocker::Robots));
 }
 
@@ -397,8 +421,7 @@ async fn a_closed_port_is_unreachable() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let job = job(&origin, policy());
-    let outcome = outcome_of(job, context(&["127.0.0.0/8"], None)).await;
+    let outcome = TestCrawl::at(&origin).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Unreachable, 0, None));
     assert!(outcome.message.contains("Connection refused"), "{}", outcome.message);
     assert_eq!(outcome.trouble, Some(Trouble::Refused));
@@ -406,7 +429,7 @@ async fn a_closed_port_is_unreachable() {
 
 #[tokio::test]
 async fn a_site_without_a_page_is_unreachable() {
-    let site = TestSite::start(|path| Reply::status(if path == "/" { 503 } else { 404 })).await;
+    let site = TestServer::start(|path| status(if path == "/" { 503 } else { 404 })).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 1));
     assert_eq!(outcome.trouble, Some(Trouble::ServerError));
@@ -415,7 +438,7 @@ async fn a_site_without_a_page_is_unreachable() {
 
 #[tokio::test]
 async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
-    let site = TestSite::start(|_| Reply::Never).await;
+    let site = TestServer::start(|_| vec![Act::Wait]).await;
     let outcome = crawl_with(&site, Policy { max_duration: MS(100), ..policy() }).await;
     assert_eq!((outcome.kind, outcome.trouble), (Kind::Unreachable, Some(Trouble::TimedOut)));
     assert!(outcome.message.ends_with("no answer within 100ms"), "{}", outcome.message);
@@ -423,12 +446,11 @@ async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
 
 #[tokio::test]
 async fn a_stopped_crawl_has_no_outcome() {
-    let site = TestSite::start(|path| if path == "/robots.txt" { Reply::status(404) } else { Reply::Never }).await;
-    let stop = CancellationToken::new();
-    let job = job(&site.origin(), policy());
+    let site = TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![Act::Wait] }).await;
+    let crawl = TestCrawl::of(&site);
+    let stop = crawl.stop.clone();
     // Spawned, as the session does it: the crawl must be able to move between threads.
-    let crawl =
-        tokio::spawn(run(job, Keep::default(), Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl = tokio::spawn(crawl.run());
     site.wait_for("/").await;
     let asked = Instant::now();
     stop.cancel();
@@ -439,14 +461,12 @@ async fn a_stopped_crawl_has_no_outcome() {
 #[tokio::test]
 async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
     let body = format!("<a href=/next>{}", "compressible ".repeat(10_000));
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    encoder.write_all(body.as_bytes()).unwrap();
-    let compressed = encoder.finish().unwrap();
+    let compressed = gzip(body.as_bytes());
     assert!(compressed.len() < body.len() / 10);
-    let site = TestSite::start(move |path| match path {
-        "/" => Reply::Encoded("gzip", compressed.clone()),
+    let site = TestServer::start(move |path| match path {
+        "/" => encoded("gzip", &compressed),
         "/next" => html("next"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -456,13 +476,11 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
 
 #[tokio::test]
 async fn a_submitted_name_is_settled_first() {
-    let site = TestSite::start(|path| chain(path, 2)).await;
-    let job = Job { name: site.addr().to_string(), origin: None, policy: policy(), last_pages: None };
-    let outcome = outcome_of(job, context(&["127.0.0.1/32"], None)).await;
+    let site = TestServer::start(|path| chain(path, 2)).await;
+    let outcome = TestCrawl::named(&site.addr.to_string()).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Complete, 2, Some(site.origin())));
 
-    let job = Job { name: "no such host".to_owned(), origin: None, policy: policy(), last_pages: None };
-    let outcome = outcome_of(job, context(&[], None)).await;
+    let outcome = TestCrawl::named("no such host").outcome().await;
     assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
     assert!(outcome.message.contains("no such host"), "{}", outcome.message);
 }
@@ -471,24 +489,17 @@ async fn a_submitted_name_is_settled_first() {
 async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
     let certificate = TestCertificate::new();
     let server = TestServer::tls(&certificate, |seen| {
-        let body = if seen.head.starts_with("GET / ") { "<a href=/robots.txt>" } else { "" };
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n", body.len());
-        TestReply::After(Duration::ZERO, head + body)
+        html(if seen.head.starts_with("GET / ") { "<a href=/robots.txt>" } else { "" })
     })
     .await;
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), &certificate.pem).unwrap();
-    let trusting = Context {
-        tls: crate::context::tls_config(Some(file.path())).unwrap(),
-        ..(*context(&["127.0.0.1/32"], None)).clone()
-    };
-    let origin = format!("https://{}", server.addr);
-    let outcome = outcome_of(job(&origin, policy()), Arc::new(trusting)).await;
+    let crawl = TestCrawl::at(&format!("https://{}", server.addr));
+    let trusting = TestCrawl::at(&crawl.job.name).context(certificate.trusting());
+    let outcome = trusting.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 0, 0]);
 
-    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.1/32"], None)).await;
+    let outcome = crawl.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
     assert!(outcome.message.contains("certificate"), "{}", outcome.message);
 }

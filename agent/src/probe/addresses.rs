@@ -191,12 +191,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::context::tls_config;
-    use crate::dns::Resolver;
-    use crate::guard::Guard;
     use crate::probe::{Metric, Turn};
-    use crate::test_server::{Reply, Seen, TestNames, TestServer, redirect, status};
-    use crate::user_agent::UserAgent;
+    use crate::testing::{Seen, TestNames, TestServer, ok_after, redirect};
 
     const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
     const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -212,15 +208,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     async fn context() -> Context {
-        let names = TestNames::start(&NAMES).await;
-        Context {
-            guard: Guard::new(vec!["127.0.0.0/8".parse().unwrap()]),
-            resolver: Resolver::new(Some(names.addr)).unwrap(),
-            user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
-            bind: None,
-            tls: tls_config(None).unwrap(),
-            robots: Arc::default(),
-        }
+        TestNames::start(&NAMES).await.context(&["127.0.0.0/8"])
     }
 
     fn order() -> Order {
@@ -236,7 +224,7 @@ mod tests {
     }
 
     async fn server(millis: u64) -> TestServer {
-        TestServer::plain(move |_: &Seen| Reply::After(Duration::from_millis(millis), status("200 OK"))).await
+        TestServer::start(move |_| ok_after(millis)).await
     }
 
     fn origin(host: &str, server: &TestServer) -> Origin {
@@ -280,10 +268,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_site_slower_than_its_neighbour_is_found_out_and_ends_the_sharing() {
-        let slow_b = TestServer::plain(|seen: &Seen| {
-            let millis = if seen.head.contains("host: b.example.com") { 60 } else { 5 };
-            Reply::After(Duration::from_millis(millis), status("200 OK"))
-        });
+        let slow_b =
+            TestServer::plain(|seen: &Seen| ok_after(if seen.head.contains("host: b.example.com") { 60 } else { 5 }));
         let (context, server, addresses) = (context().await, slow_b.await, Addresses::default());
         let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
         addresses.visit(&context, &Target::settled(a.clone()), &order(), SHARES).await;
@@ -344,7 +330,7 @@ mod tests {
         assert!(matches!(visit("a.example.com", HERE).await.result, Ok(Finding::Measured(..))));
 
         // Of a name with several addresses the one whose turn it is goes first.
-        let there = TestServer::plain_at(THERE, |_: &Seen| Reply::After(Duration::ZERO, status("200 OK"))).await;
+        let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         for (turn, server) in [(HERE, &here), (THERE, &there)] {
             let target = Target::settled(origin("both.example.com", server));
             let visit = addresses.visit(&context, &target, &order_at(Turn::At(turn.into())), check()).await;
@@ -354,10 +340,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_site_that_settles_at_another_address_is_measured_when_it_is_its_turn_there() {
-        let there = TestServer::plain_at(THERE, |_: &Seen| Reply::After(Duration::ZERO, status("200 OK"))).await;
+        let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         let moved = origin("moved.example.com", &there);
         let to = moved.to_string();
-        let here = TestServer::plain(move |_: &Seen| Reply::After(Duration::ZERO, redirect(&to))).await;
+        let here = TestServer::start(move |_| redirect(&to)).await;
         let (context, addresses) = (context().await, Addresses::default());
         let target = Target::site(&origin("a.example.com", &here).to_string()).unwrap();
         let visit = addresses.visit(&context, &target, &order_at(Turn::At(HERE.into())), SHARES).await;

@@ -1,30 +1,14 @@
-use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 use super::settle::settle;
 use super::*;
-use crate::context::tls_config;
-use crate::dns::Resolver;
-use crate::guard::Guard;
-use crate::test_server::{Reply, Seen, TestCertificate, TestNames, TestServer, redirect, status};
-use crate::user_agent::UserAgent;
+use crate::testing::{
+    Act, Seen, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, say, status,
+};
 
-const OK: &str = "200 OK";
 const NAMES: [(&str, Ipv4Addr); 2] =
     [("site.example.com", Ipv4Addr::LOCALHOST), ("inside.example.com", Ipv4Addr::new(10, 0, 0, 1))];
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-fn context(allow: &[&str], extra_ca: Option<&Path>) -> Context {
-    Context {
-        guard: Guard::new(allow.iter().map(|net| net.parse().unwrap()).collect()),
-        resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
-        user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
-        bind: None,
-        tls: tls_config(extra_ca).unwrap(),
-        robots: std::sync::Arc::default(),
-    }
-}
 
 fn order(samples: u32) -> Order {
     Order {
@@ -40,11 +24,7 @@ fn order(samples: u32) -> Order {
 
 async fn probe(server: &TestServer, order: &Order) -> Result<Probed, ProbeError> {
     let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
-    measure(&context(&["127.0.0.0/8"], None), &target, order, &mut |_| {}).await
-}
-
-fn ok_after(millis: u64) -> Reply {
-    Reply::After(Duration::from_millis(millis), status(OK))
+    measure(&context(&["127.0.0.0/8"]), &target, order, &mut |_| {}).await
 }
 
 #[tokio::test]
@@ -66,8 +46,8 @@ async fn the_first_request_of_a_connection_is_thrown_away() {
 #[tokio::test]
 async fn a_server_that_refuses_head_is_asked_by_get() {
     let server = TestServer::plain(|seen: &Seen| match seen.method() {
-        "HEAD" => Reply::After(Duration::ZERO, status("405 Method Not Allowed")),
-        _ => Reply::After(Duration::ZERO, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_owned()),
+        "HEAD" => status(405),
+        _ => answer(200, "", "hello"),
     })
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
@@ -78,7 +58,7 @@ async fn a_server_that_refuses_head_is_asked_by_get() {
 #[tokio::test]
 async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
     let server = TestServer::plain(|seen: &Seen| match seen.method() {
-        "HEAD" => Reply::Close,
+        "HEAD" => vec![Act::Close],
         _ => ok_after(0),
     })
     .await;
@@ -89,8 +69,8 @@ async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
 #[tokio::test]
 async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
     let server = TestServer::plain(|seen: &Seen| match seen.method() {
-        "HEAD" => Reply::After(Duration::ZERO, status("501 Not Implemented")),
-        _ => Reply::After(Duration::ZERO, "HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\nx".to_owned()),
+        "HEAD" => status(501),
+        _ => vec![say("HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\nx")],
     })
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
@@ -103,7 +83,7 @@ async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
 #[tokio::test]
 async fn a_connection_closed_between_samples_loses_nothing() {
     let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
-        (0, 2) => Reply::Close,
+        (0, 2) => vec![Act::Close],
         _ => ok_after(0),
     })
     .await;
@@ -113,8 +93,7 @@ async fn a_connection_closed_between_samples_loses_nothing() {
 
 #[tokio::test]
 async fn a_server_that_closes_after_each_answer_is_measured_by_first_requests() {
-    let closing = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-    let server = TestServer::plain(move |_: &Seen| Reply::AndClose(closing.to_owned())).await;
+    let server = TestServer::start(|_| [answer(200, "connection: close\r\n", ""), vec![Act::Close]].concat()).await;
     let probed = probe(&server, &order(5)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (5, 0));
     assert!(server.seen().len() <= 7, "{} requests", server.seen().len());
@@ -123,14 +102,14 @@ async fn a_server_that_closes_after_each_answer_is_measured_by_first_requests() 
 #[tokio::test]
 async fn an_unanswered_sample_is_lost() {
     let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
-        (0, 2) => Reply::Never,
+        (0, 2) => vec![Act::Wait],
         _ => ok_after(0),
     })
     .await;
     let order = Order { timeout: 200 * MILLISECOND, ..order(4) };
     let mut lost = Vec::new();
     let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
-    let context = context(&["127.0.0.0/8"], None);
+    let context = context(&["127.0.0.0/8"]);
     let mut watch = |seen: Observation| {
         if let Observation::Lost(why) = seen {
             lost.push(why);
@@ -143,7 +122,7 @@ async fn an_unanswered_sample_is_lost() {
 
 #[tokio::test]
 async fn the_pause_comes_before_every_request() {
-    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let server = TestServer::start(|_| ok_after(0)).await;
     let order = Order { interval: 50 * MILLISECOND, ..order(3) };
     let started = std::time::Instant::now();
     probe(&server, &order).await.unwrap();
@@ -152,10 +131,10 @@ async fn the_pause_comes_before_every_request() {
 
 #[tokio::test]
 async fn rubbish_and_silence_are_told_apart() {
-    let rubbish = TestServer::plain(|_: &Seen| Reply::AndClose("SSH-2.0-OpenSSH\r\n\r\n".to_owned())).await;
+    let rubbish = TestServer::start(|_| vec![say("SSH-2.0-OpenSSH\r\n\r\n"), Act::Close]).await;
     let error = probe(&rubbish, &order(2)).await.unwrap_err();
     assert!(matches!(error, ProbeError::Protocol { .. }), "{error}");
-    let silent = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let silent = TestServer::start(|_| vec![Act::Wait]).await;
     let error = probe(&silent, &Order { timeout: 100 * MILLISECOND, ..order(2) }).await.unwrap_err();
     assert!(matches!(error, ProbeError::Timeout(_)), "{error}");
 }
@@ -164,19 +143,16 @@ async fn rubbish_and_silence_are_told_apart() {
 async fn https_is_measured_with_an_extra_ca_and_refused_without() {
     let certificate = TestCertificate::new();
     let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(certificate.pem.as_bytes()).unwrap();
     let target = Target::url(&format!("https://{}/", server.addr)).unwrap();
-    let trusting = context(&["127.0.0.0/8"], Some(file.path()));
-    let probed = measure(&trusting, &target, &order(2), &mut |_| {}).await.unwrap();
+    let probed = measure(&certificate.trusting(), &target, &order(2), &mut |_| {}).await.unwrap();
     assert!(probed.phases.tls.is_some());
-    let error = measure(&context(&["127.0.0.0/8"], None), &target, &order(2), &mut |_| {}).await.unwrap_err();
+    let error = measure(&context(&["127.0.0.0/8"]), &target, &order(2), &mut |_| {}).await.unwrap_err();
     assert!(matches!(error, ProbeError::Tls { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn handshakes_are_samples_of_the_connect_metric() {
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let server = TestServer::start(|_| vec![Act::Wait]).await;
     let probed = probe(&server, &Order { metric: Metric::Connect, ..order(3) }).await.unwrap();
     assert_eq!(probed.samples.len(), 3);
     assert!(server.seen().is_empty());
@@ -184,8 +160,8 @@ async fn handshakes_are_samples_of_the_connect_metric() {
 
 #[tokio::test]
 async fn a_bare_host_falls_back_to_http() {
-    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
-    let context = context(&["127.0.0.0/8"], None);
+    let server = TestServer::start(|_| ok_after(0)).await;
+    let context = context(&["127.0.0.0/8"]);
     let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(1)).await.unwrap();
     assert_eq!(settled.origin.to_string(), format!("http://{}", server.addr));
 }
@@ -194,24 +170,23 @@ async fn a_bare_host_falls_back_to_http() {
 async fn a_bare_host_that_speaks_tls_settles_at_https() {
     let certificate = TestCertificate::new();
     let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(certificate.pem.as_bytes()).unwrap();
-    let context = context(&["127.0.0.0/8"], Some(file.path()));
-    let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5)).await.unwrap();
+    let settled = settle(&certificate.trusting(), &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5))
+        .await
+        .unwrap();
     assert_eq!(settled.origin.to_string(), format!("https://{}", server.addr));
 }
 
 #[tokio::test]
 async fn a_redirect_inside_the_domain_moves_the_site_and_one_out_of_it_does_not() {
-    let last = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let last = TestServer::start(|_| ok_after(0)).await;
     let to = format!("http://{}/there", last.addr);
-    let first = TestServer::plain(move |_: &Seen| Reply::After(Duration::ZERO, redirect(&to))).await;
-    let context = context(&["127.0.0.0/8"], None);
+    let first = TestServer::start(move |_| redirect(&to)).await;
+    let context = context(&["127.0.0.0/8"]);
     let name = format!("http://{}", first.addr);
     let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
     assert_eq!(settled.origin.to_string(), format!("http://{}", last.addr));
 
-    let away = TestServer::plain(|_: &Seen| Reply::After(Duration::ZERO, redirect("http://127.0.0.2:1/"))).await;
+    let away = TestServer::start(|_| redirect("http://127.0.0.2:1/")).await;
     let name = format!("http://{}", away.addr);
     let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
     assert_eq!(settled.origin.to_string(), name);
@@ -219,8 +194,8 @@ async fn a_redirect_inside_the_domain_moves_the_site_and_one_out_of_it_does_not(
 
 #[tokio::test]
 async fn private_addresses_are_refused_before_anything_is_sent() {
-    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
-    let context = context(&[], None);
+    let server = TestServer::start(|_| ok_after(0)).await;
+    let context = context(&[]);
     for metric in [Metric::Ttfb, Metric::Connect, Metric::Icmp] {
         let target = Target::site(&format!("http://{}", server.addr)).unwrap();
         let error = measure(&context, &target, &Order { metric, ..order(1) }, &mut |_| {}).await.unwrap_err();
@@ -239,15 +214,14 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
 #[tokio::test]
 async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
     let names = TestNames::start(&NAMES).await;
-    let context = Context { resolver: Resolver::new(Some(names.addr)).unwrap(), ..context(&["127.0.0.0/8"], None) };
-    let plain = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let context = names.context(&["127.0.0.0/8"]);
+    let plain = TestServer::start(|_| ok_after(0)).await;
     let target = Target::site(&format!("http://site.example.com:{}", plain.addr.port())).unwrap();
     let probed = measure(&context, &target, &order(2), &mut |_| {}).await.unwrap();
     assert!(probed.phases.dns.is_some());
     assert!(plain.seen()[0].head.contains(&format!("host: site.example.com:{}", plain.addr.port())));
 
-    let server =
-        TestServer::plain(|_: &Seen| Reply::After(Duration::ZERO, redirect("http://inside.example.com/"))).await;
+    let server = TestServer::start(|_| redirect("http://inside.example.com/")).await;
     let target = Target::site(&format!("http://site.example.com:{}", server.addr.port())).unwrap();
     let error = measure(&context, &target, &order(2), &mut |_| {}).await.unwrap_err();
     assert!(matches!(error, ProbeError::Guard(_)), "{error}");
@@ -258,9 +232,9 @@ async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
 
 #[tokio::test]
 async fn an_agent_chooses_no_path_that_others_ask_its_neighbours_for() {
-    let server = TestServer::plain(|_: &Seen| ok_after(0)).await;
+    let server = TestServer::start(|_| ok_after(0)).await;
     let beacon = Target::beacon(&format!("http://{}/delete?everything", server.addr)).unwrap();
-    measure(&context(&["127.0.0.0/8"], None), &beacon, &order(1), &mut |_| {}).await.unwrap();
+    measure(&context(&["127.0.0.0/8"]), &beacon, &order(1), &mut |_| {}).await.unwrap();
     assert!(server.seen().iter().all(|seen| seen.head.starts_with("HEAD / HTTP/1.1\r\n")));
 }
 
@@ -275,7 +249,7 @@ async fn addresses_that_swallow_packets_share_one_time_out() {
     while let Ok(stream) = tokio::time::timeout(100 * MILLISECOND, tokio::net::TcpStream::connect(addr)).await {
         queued.push(stream.unwrap());
     }
-    let (context, timeout) = (context(&["127.0.0.0/8"], None), 300 * MILLISECOND);
+    let (context, timeout) = (context(&["127.0.0.0/8"]), 300 * MILLISECOND);
     let origin: Origin = format!("http://{addr}").parse().unwrap();
     let target = Target::settled(origin.clone());
     let mut endpoint = http::Endpoint::resolve(&context, &context.guard, origin, &target, timeout).await.unwrap();

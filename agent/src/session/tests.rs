@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
@@ -13,13 +11,11 @@ use tokio::task::JoinHandle;
 use super::means::Means;
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
-use crate::context::tls_config;
-use crate::dns::Resolver;
-use crate::guard::Guard;
+use crate::context::Context;
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
-use crate::test_server::{Reply, Seen, TestServer, status};
+use crate::testing::{Act, Seen, TestServer, answer, context, html, status};
 use crate::warc::{Line, Store};
 
 mod alone;
@@ -57,14 +53,7 @@ impl TestAgent {
             bind: None,
             register: Register { name: "harbin-cernet".to_owned(), capacity: 2, process: 7, ..Register::default() },
         };
-        let means = Means {
-            guard: Guard::new(vec!["127.0.0.0/8".parse().unwrap()]),
-            resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
-            bind: None,
-            tls: Arc::clone(&tls_config(None).unwrap()),
-            robots: Arc::default(),
-            user_agent: None,
-        };
+        let means = means(&["127.0.0.0/8"]);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
@@ -114,25 +103,31 @@ fn crawl_order(server: &TestServer) -> CrawlOrder {
 }
 
 async fn page_server() -> TestServer {
-    TestServer::plain(|seen: &Seen| {
-        let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi".to_owned();
-        let robots = seen.head.contains(" /robots.txt ");
-        let text = match seen.method() {
-            "HEAD" => status("200 OK"),
-            _ if robots => status("404 Not Found"),
-            _ => page,
-        };
-        Reply::After(Duration::ZERO, text)
-    })
-    .await
+    TestServer::start(|path| if path == "/robots.txt" { status(404) } else { html("hi") }).await
+}
+
+async fn silent_server() -> TestServer {
+    TestServer::start(|_| vec![Act::Wait]).await
+}
+
+/// What an agent has that knows no contact URL.
+pub(super) fn means(allow_net: &[&str]) -> Means {
+    let Context { guard, resolver, bind, tls, robots, .. } = context(allow_net);
+    Means { guard, resolver, bind, tls, robots, user_agent: None }
+}
+
+/// An agent that was just welcomed by its scheduler.
+async fn connected() -> (TestScheduler, TestAgent, TestSession) {
+    let mut scheduler = TestScheduler::start(None).await;
+    let agent = TestAgent::start(&scheduler);
+    let (session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    (scheduler, agent, session)
 }
 
 /// Waits until a crawl sends its first request.
 async fn begins(session: &mut TestSession, server: &TestServer) {
     session.permit().await;
-    while server.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    server.until(|seen| !seen.is_empty()).await;
 }
 
 async fn welcomed(scheduler: &mut TestScheduler, kept: Vec<HeldLease>) -> (TestSession, Register) {
@@ -193,10 +188,8 @@ async fn without_a_contact_url_nothing_is_sent() {
 
 #[tokio::test]
 async fn an_outcome_is_offered_until_it_is_acknowledged() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (mut scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Outcome(first)) = session.next().await else { panic!("no outcome") };
     assert_eq!((first.task_id, first.token, first.pages), (LEASE.task_id, LEASE.token, 1));
@@ -301,7 +294,7 @@ async fn an_agent_that_has_no_room_for_pages_takes_no_lease_and_says_why() {
 async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let server = silent_server().await;
     let (mut session, first) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
@@ -318,7 +311,7 @@ async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
 async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_is_gone() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let server = silent_server().await;
     let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert!(!register.yields);
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -339,10 +332,8 @@ async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_
 
 #[tokio::test]
 async fn an_agent_whose_place_is_another_machines_stops_by_itself() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, agent, mut session) = connected().await;
+    let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
     session.fail(Status::permission_denied("moved to another machine")).await;
@@ -353,7 +344,7 @@ async fn an_agent_whose_place_is_another_machines_stops_by_itself() {
 async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let server = silent_server().await;
     let (mut session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -368,7 +359,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
 async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
+    let server = silent_server().await;
     let (session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -385,10 +376,8 @@ async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
 
 #[tokio::test]
 async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_is_not_taken() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, _agent, mut session) = connected().await;
+    let server = silent_server().await;
     for (token, handed_back) in [(2, None), (3, Some(2)), (1, Some(1)), (4, Some(3)), (5, Some(4))] {
         session.send(Down::Crawl(CrawlOrder { token, ..crawl_order(&server) })).await;
         if let Some(expected) = handed_back {
@@ -402,10 +391,8 @@ async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_is_not_taken() {
 
 #[tokio::test]
 async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, _agent, mut session) = connected().await;
+    let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let (task_id, token) = (LEASE.task_id, LEASE.token);
     // One that it does not hold is none of its crawls.
@@ -419,10 +406,8 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
 
 #[tokio::test]
 async fn a_scheduler_that_never_acknowledges_cannot_fill_the_memory() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     let mut outcomes = 0;
     for task_id in 1..1000 {
         session.send(Down::Crawl(CrawlOrder { task_id, ..crawl_order(&server) })).await;
@@ -458,10 +443,8 @@ async fn absurd_terms_and_orders_do_not_end_the_agent() {
 
 #[tokio::test]
 async fn an_agent_that_stops_hands_its_leases_back() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|_: &Seen| Reply::Never).await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, agent, mut session) = connected().await;
+    let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
     agent.stop.cancel();

@@ -368,25 +368,16 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
+    use super::super::tests::means;
     use super::super::{Serving, meanwhile};
     use super::*;
     use crate::config::OutboxConfig;
-    use crate::dns::Resolver;
-    use crate::guard::Guard;
 
     fn work() -> (Work, tempfile::TempDir) {
-        let means = Means {
-            guard: Guard::new(Vec::new()),
-            resolver: Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap(),
-            bind: None,
-            tls: crate::context::tls_config(None).unwrap(),
-            robots: Arc::default(),
-            user_agent: None,
-        };
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
         let kept = KeptCrawls::open(&folder.path().join("crawls")).unwrap();
-        (Work::new(means, 1, outbox, kept), folder)
+        (Work::new(means(&[]), 1, outbox, kept), folder)
     }
 
     #[tokio::test]

@@ -350,10 +350,11 @@ mod tests {
     use std::io::Write as _;
 
     use flate2::Compression;
-    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+    use flate2::write::ZlibEncoder;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::{brotli, deflate, gzip, zstd};
 
     const ALL: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd];
 
@@ -384,32 +385,10 @@ mod tests {
         decode_most(coding, body, piece, usize::MAX)
     }
 
-    fn gzip(text: &[u8]) -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(text).unwrap();
-        encoder.finish().unwrap()
-    }
-
     fn zlib(text: &[u8]) -> Vec<u8> {
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(text).unwrap();
         encoder.finish().unwrap()
-    }
-
-    fn raw_deflate(text: &[u8]) -> Vec<u8> {
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(text).unwrap();
-        encoder.finish().unwrap()
-    }
-
-    fn brotli(text: &[u8]) -> Vec<u8> {
-        let mut encoder = brotli::CompressorWriter::new(Vec::new(), 4096, 3, 22);
-        encoder.write_all(text).unwrap();
-        encoder.into_inner()
-    }
-
-    fn zstd(text: &[u8]) -> Vec<u8> {
-        zstd::stream::encode_all(text, 1).unwrap()
     }
 
     fn encode(coding: Coding, text: &[u8]) -> Vec<u8> {
@@ -435,7 +414,7 @@ mod tests {
                 assert_eq!(decode(coding, &body, piece), Ok(text()), "{coding} in pieces of {piece}");
             }
         }
-        assert_eq!(decode(Coding::Deflate, &raw_deflate(&text()), 100), Ok(text()));
+        assert_eq!(decode(Coding::Deflate, &deflate(&text()), 100), Ok(text()));
     }
 
     #[test]

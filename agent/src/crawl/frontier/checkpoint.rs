@@ -185,9 +185,7 @@ mod tests {
 
     /// A checkpoint of these bytes.
     fn of(body: &[u8]) -> Vec<u8> {
-        let mut encoder = DeflateEncoder::new(vec![VERSION], Compression::best());
-        encoder.write_all(body).unwrap();
-        encoder.finish().unwrap()
+        [vec![VERSION], crate::testing::deflate(body)].concat()
     }
 
     fn refused(body: &[u8]) -> String {

@@ -2,13 +2,8 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::super::site_path::tests::site;
+use super::super::site_path::tests::path_of as path;
 use super::*;
-
-fn path(text: &str) -> SitePath {
-    let site = site("http://example.cn");
-    site.path(&site.root().join(text).unwrap()).unwrap()
-}
 
 /// Runs on a runtime of its own, for properties.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -184,20 +179,6 @@ proptest! {
         }
         visited.extend(block_on(walk(&mut frontier, &links, usize::MAX)));
         prop_assert_eq!(visited, whole);
-    }
-
-    #[test]
-    fn any_bytes_are_no_reason_to_fail(bytes in prop::collection::vec(any::<u8>(), 0..300), deflated in any::<bool>()) {
-        let bytes = if deflated {
-            let mut encoder = flate2::write::DeflateEncoder::new(vec![1], flate2::Compression::fast());
-            std::io::Write::write_all(&mut encoder, &bytes).unwrap();
-            encoder.finish().unwrap()
-        } else {
-            bytes
-        };
-        if let Ok(state) = State::read(&bytes) {
-            Frontier::temporary(9, 1000).unwrap().resume(&state);
-        }
     }
 }
 

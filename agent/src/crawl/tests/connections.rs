@@ -1,6 +1,6 @@
 //! How many connections a crawl makes.
 
-use super::raw::{Act, RawSite, say, whole};
+use super::hostile::HTML;
 use super::*;
 
 /// Pages of the site: one request in thirty made a second connection before crawls waited for the first.
@@ -9,18 +9,15 @@ const PAGES: u32 = 200;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crawl_without_pauses_keeps_to_one_connection() {
     let filler = "text ".repeat(4000);
-    let site = RawSite::start(move |path| {
+    let site = TestServer::start(move |path| {
         let next = path[1..].parse::<u32>().unwrap_or(0) + 1;
         let link = if next < PAGES { format!("<a href=/{next}>") } else { String::new() };
         let length = link.len() + 2 * filler.len();
-        let head =
-            format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{link}{filler}");
-        vec![say(&head), Act::Pause(MS(1)), say(&filler)]
+        let head = format!("{HTML}content-length: {length}\r\n\r\n{link}{filler}");
+        vec![say(head), Act::Pause(MS(1)), say(&filler)]
     })
     .await;
-    let outcome =
-        outcome_of(job(&site.origin(), Policy { max_depth: PAGES, ..policy() }), context(&["127.0.0.1/32"], None))
-            .await;
+    let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, PAGES), "{}", outcome.message);
     // A machine that takes a processor away for the few milliseconds for which a crawl waits costs one more.
     assert!(site.connections() <= 3, "{}", site.connections());
@@ -32,31 +29,31 @@ async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
         let half = "text ".repeat(3000);
         let length = 2 * half.len();
         let head = format!("HTTP/1.1 {status}\r\n{more}content-type: text/html\r\ncontent-length: {length}\r\n\r\n");
-        vec![say(&head), say(&half), Act::Pause(MS(20)), say(&half)]
+        vec![say(head), say(&half), Act::Pause(MS(20)), say(&half)]
     };
-    let site = RawSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/robots.txt" => told("301 Moved Permanently", "location: /rules.txt\r\n"),
         "/rules.txt" => told("404 Not Found", ""),
         _ => told("200 OK", ""),
     })
     .await;
-    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+    let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
-    assert_eq!((site.heads().len(), site.connections()), (3, 1));
+    assert_eq!((site.seen().len(), site.connections()), (3, 1));
 }
 
 #[tokio::test]
 async fn what_dribbles_beside_a_missing_robots_txt_is_not_waited_for() {
     let began = Instant::now();
-    let site = RawSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => vec![
             say("HTTP/1.1 404 Not Found\r\ncontent-length: 60000\r\n\r\n"),
             Act::Drip(MS(50), b"not here ".to_vec()),
         ],
-        _ => whole("a page"),
+        _ => html("a page"),
     })
     .await;
-    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+    let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }

@@ -1,42 +1,15 @@
 //! Encoded bodies, from the request that asks for them to the links in them.
 
-use super::raw::{RawSite, say, whole};
 use super::*;
-
-fn gzip(text: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn deflate(text: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn brotli(text: &[u8]) -> Vec<u8> {
-    let mut encoder = ::brotli::CompressorWriter::new(Vec::new(), 4096, 3, 22);
-    encoder.write_all(text).unwrap();
-    encoder.into_inner()
-}
-
-fn zstd(text: &[u8]) -> Vec<u8> {
-    ::zstd::stream::encode_all(text, 1).unwrap()
-}
-
-/// A coding as `Content-Encoding` names it, and what encodes by it.
-type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
-
-const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
+use crate::testing::{ENCODERS, brotli};
 
 #[tokio::test]
 async fn links_are_found_in_whatever_a_page_is_encoded_by() {
-    let site = TestSite::start(|path| match ENCODERS.iter().find(|(name, _)| path[1..] == **name) {
-        Some((name, encode)) => Reply::Encoded(name, encode(format!("<a href=/behind-{name}>").as_bytes())),
+    let site = TestServer::start(|path| match ENCODERS.iter().find(|(name, _)| path[1..] == **name) {
+        Some((name, encode)) => encoded(name, encode(format!("<a href=/behind-{name}>").as_bytes())),
         None if path == "/" => html("<a href=/gzip><a href=/deflate><a href=/br><a href=/zstd>"),
         None if path.starts_with("/behind-") => html("behind"),
-        None => Reply::status(404),
+        None => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -45,22 +18,22 @@ async fn links_are_found_in_whatever_a_page_is_encoded_by() {
 
 #[tokio::test]
 async fn what_can_be_decoded_is_asked_for_and_nothing_else_is() {
-    let site = RawSite::start(|_| whole("a page")).await;
-    outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
-    for head in site.heads() {
-        assert!(head.to_lowercase().contains("\r\naccept-encoding: gzip, br, zstd\r\n"), "{head}");
+    let site = TestServer::start(|_| html("a page")).await;
+    crawl(&site).await;
+    for seen in site.seen() {
+        assert_eq!(seen.header("accept-encoding"), "gzip, br, zstd");
     }
-    assert_eq!((site.heads().len(), site.connections()), (2, 1), "one connection is enough");
+    assert_eq!((site.seen().len(), site.connections()), (2, 1), "one connection is enough");
 }
 
 #[tokio::test]
 async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
     let text = "<a href=/next>".to_owned() + &(0..400_000).map(|number| number.to_string()).collect::<String>();
     let large = brotli(text.as_bytes());
-    let site = TestSite::start(move |path| match path {
-        "/" => Reply::Encoded("br", large.clone()),
+    let site = TestServer::start(move |path| match path {
+        "/" => encoded("br", &large),
         "/next" => html("next"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let windows = super::super::fetch::WINDOWS.acquire_many(64).await.unwrap();
@@ -73,11 +46,11 @@ async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
 
 #[tokio::test]
 async fn a_page_that_says_it_is_encoded_and_is_not_is_read() {
-    let site = TestSite::start(|path| match path {
-        "/" => Reply::Encoded("gzip", b"<a href=/next>".to_vec()),
-        "/next" => Reply::Encoded("utf-8", b"<a href=/last>".to_vec()),
-        "/last" => Reply::Encoded("gzip", Vec::new()),
-        _ => Reply::status(404),
+    let site = TestServer::start(|path| match path {
+        "/" => encoded("gzip", "<a href=/next>"),
+        "/next" => encoded("utf-8", "<a href=/last>"),
+        "/last" => encoded("gzip", ""),
+        _ => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -98,11 +71,11 @@ async fn a_body_that_is_not_what_it_says_is_an_error_that_says_so() {
         ("compress", b"?".to_vec(), "the body is encoded as 'compress', which was not asked for"),
     ];
     for (coding, body, expected) in cases {
-        let site = TestSite::start(move |path| match path {
+        let site = TestServer::start(move |path| match path {
             "/" => html("<a href=/page><a href=/after>"),
-            "/page" => Reply::Encoded(coding, body.clone()),
+            "/page" => encoded(coding, &body),
             "/after" => html("after"),
-            _ => Reply::status(404),
+            _ => status(404),
         })
         .await;
         let outcome = crawl(&site).await;
@@ -115,11 +88,11 @@ async fn a_body_that_is_not_what_it_says_is_an_error_that_says_so() {
 async fn a_bomb_is_given_up_and_the_crawl_goes_on() {
     let zeros = vec![b' '; 64 << 20];
     let bombs: Vec<(&str, Vec<u8>)> = ENCODERS.iter().map(|(name, encode)| (*name, encode(&zeros))).collect();
-    let site = TestSite::start(move |path| match bombs.iter().find(|(name, _)| path[1..] == **name) {
-        Some((name, bomb)) => Reply::Encoded(name, bomb.clone()),
+    let site = TestServer::start(move |path| match bombs.iter().find(|(name, _)| path[1..] == **name) {
+        Some((name, bomb)) => encoded(name, bomb),
         None if path == "/" => html("<a href=/gzip><a href=/deflate><a href=/br><a href=/zstd><a href=/after>"),
         None if path == "/after" => html("after"),
-        None => Reply::status(404),
+        None => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -131,14 +104,12 @@ async fn a_bomb_is_given_up_and_the_crawl_goes_on() {
 #[tokio::test]
 async fn bodies_of_errors_and_redirects_may_be_bombs_too() {
     let bomb = gzip(&vec![b' '; 64 << 20]);
-    let site = RawSite::start(move |path| {
-        let status = if path == "/robots.txt" { "404 Not Found" } else { "500 Broken" };
-        let head = format!("HTTP/1.1 {status}\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", bomb.len());
-        vec![say(&head), raw::Act::Say(bomb.clone())]
+    let site = TestServer::start(move |path| {
+        answer(if path == "/robots.txt" { 404 } else { 500 }, "content-encoding: gzip\r\n", &bomb)
     })
     .await;
     let started = Instant::now();
-    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
+    let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.bytes), (Kind::Unreachable, 0));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
@@ -146,11 +117,6 @@ async fn bodies_of_errors_and_redirects_may_be_bombs_too() {
 #[tokio::test]
 async fn links_are_read_in_the_charset_of_their_page() {
     let link = "<a href='/\u{4e2d}?q=\u{4e2d}'>";
-    let answer = |content_type: &str, body: Vec<u8>| {
-        let length = body.len();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n");
-        vec![say(&head), raw::Act::Say(body)]
-    };
     let gbk = encoding_rs::GBK.encode(link).0.into_owned();
     let marked = [b"<meta charset=gbk>", &*gbk].concat();
     let cases = [
@@ -160,13 +126,12 @@ async fn links_are_read_in_the_charset_of_their_page() {
         ("text/html; charset=no-such", link.as_bytes().to_vec(), "/%E4%B8%AD?q=%E4%B8%AD"),
     ];
     for (content_type, body, expected) in cases {
-        let site = RawSite::start(move |path| match path {
-            "/" => answer(content_type, body.clone()),
-            _ => whole("a page"),
+        let site = TestServer::start(move |path| match path {
+            "/" => page(content_type, &body),
+            _ => html("a page"),
         })
         .await;
-        outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
-        let heads = site.heads();
-        assert!(heads[2].starts_with(&format!("GET {expected} ")), "{content_type}: {}", heads[2]);
+        crawl(&site).await;
+        assert_eq!(site.paths()[2], expected, "{content_type}");
     }
 }

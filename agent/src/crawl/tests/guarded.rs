@@ -2,9 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::raw::{RawSite, missing, say, whole};
 use super::*;
-use crate::test_server::{Named, TestNames};
 
 /// `127.0.0.1` as a URL may spell it.
 const LOOPBACK: [&str; 12] = [
@@ -36,19 +34,19 @@ const DISGUISED: [&str; 10] = [
 ];
 
 /// Servers at one port of the loopback addresses of both families, where this machine has them.
-async fn secrets() -> (RawSite, Option<RawSite>) {
-    let secret = RawSite::start(|_| whole("secret")).await;
-    let sixth = RawSite::start_at((Ipv6Addr::LOCALHOST, secret.port()).into(), |_| whole("secret")).await;
+async fn secrets() -> (TestServer, Option<TestServer>) {
+    let secret = TestServer::start(|_| html("secret")).await;
+    let sixth = TestServer::start_at((Ipv6Addr::LOCALHOST, secret.port()), |_| html("secret")).await;
     (secret, sixth.ok())
 }
 
-fn connections((secret, sixth): &(RawSite, Option<RawSite>)) -> usize {
-    secret.connections() + sixth.as_ref().map_or(0, RawSite::connections)
+fn connections((secret, sixth): &(TestServer, Option<TestServer>)) -> usize {
+    secret.connections() + sixth.as_ref().map_or(0, TestServer::connections)
 }
 
-/// Crawls a site as it was submitted, its origin still to be settled.
-async fn crawl_name(name: &str, context: Arc<Context>) -> Outcome {
-    outcome_of(Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None }, context).await
+/// A crawl of a site as it was submitted, its origin still to be settled.
+async fn crawl_name(name: &str, allow_net: &str) -> Outcome {
+    TestCrawl::named(name).context(context(&[allow_net])).outcome().await
 }
 
 #[tokio::test]
@@ -57,12 +55,11 @@ async fn no_spelling_of_a_private_address_is_connected() {
     let port = secrets.0.port();
     for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "[0::0:1]"]) {
         let name = format!("http://{host}:{port}");
-        let outcome = crawl_name(&name, context(&["127.0.0.2/32"], None)).await;
+        let outcome = crawl_name(&name, "127.0.0.2/32").await;
         assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
         // Where it is known already where a site answers, that is vetted too.
-        if let Ok(origin) = name.parse() {
-            let job = Job { name, origin: Some(origin), policy: policy(), last_pages: None };
-            let outcome = outcome_of(job, context(&["127.0.0.2/32"], None)).await;
+        if name.parse::<Origin>().is_ok() {
+            let outcome = TestCrawl::at(&name).context(context(&["127.0.0.2/32"])).outcome().await;
             assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
             assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
         }
@@ -76,14 +73,14 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
     for host in &LOOPBACK {
         let before = connections(&secrets);
         let name = format!("http://{host}:{}", secrets.0.port());
-        let outcome = crawl_name(&name, context(&["127.0.0.1/32"], None)).await;
+        let outcome = crawl_name(&name, "127.0.0.1/32").await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
     // What stands for it in IPv6 is another address, which nobody allowed.
     for host in &DISGUISED {
         let before = connections(&secrets);
-        crawl_name(&format!("http://{host}:{}", secrets.0.port()), context(&["127.0.0.1/32"], None)).await;
+        crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;
         assert_eq!(connections(&secrets), before, "{host}");
     }
 }
@@ -95,16 +92,17 @@ async fn no_redirect_leads_to_a_private_address() {
     for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "localhost", "LOCALHOST."]) {
         let target = format!("http://{host}:{port}/robots.txt");
         let page = format!("<a href=http://{host}:{port}/><a href=/away><a href=/chain>");
-        let site = TestSite::start_at([127, 0, 0, 2], move |path| match path {
+        let site = TestServer::start_at(([127, 0, 0, 2], 0), move |path| match path {
             "/robots.txt" => redirect("/rules"),
             "/rules" => redirect(&target),
             "/" => html(&page),
             "/chain" => redirect("/away"),
             _ => redirect(&target),
         })
-        .await;
+        .await
+        .unwrap();
         // Whose robots.txt may be elsewhere, but cannot be had there, may not be crawled.
-        let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.2/32"], None)).await;
+        let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == Kind::Blocked(Blocker::Robots);
         // Some spellings are no URL: as if there were no robots.txt. Pages then lead away from the site.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
@@ -134,9 +132,8 @@ async fn no_name_leads_to_a_private_address() {
     let secrets = secrets().await;
     for name in ["four", "six", "mapped", "translated", "sixth-to-fourth", "any", "metadata", "carrier", "private"] {
         let origin = format!("http://{name}.example:{}", secrets.0.port());
-        for origin in [None, Some(origin.parse().unwrap())] {
-            let job = Job { name: format!("{name}.example"), origin, policy: policy(), last_pages: None };
-            let outcome = outcome_of(job, context(&["127.0.0.2/32"], Some(names.addr))).await;
+        for crawl in [TestCrawl::named(&format!("{name}.example")), TestCrawl::at(&origin)] {
+            let outcome = crawl.context(names.context(&["127.0.0.2/32"])).outcome().await;
             assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{name}: {}", outcome.message);
             assert!(outcome.message.contains("the guard refuses"), "{name}: {}", outcome.message);
         }
@@ -146,12 +143,12 @@ async fn no_name_leads_to_a_private_address() {
 
 #[tokio::test]
 async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
-    let secret = RawSite::start(|_| whole("secret")).await;
-    let open = RawSite::start_at(([127, 0, 0, 2], secret.port()).into(), |_| whole("open")).await.unwrap();
+    let secret = TestServer::start(|_| html("secret")).await;
+    let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), |_| html("open")).await.unwrap();
     let both = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]), Ipv6Addr::LOCALHOST.into()];
     let names = TestNames::answering(move |_, _| Named::At(both.clone(), 60)).await;
     let origin = format!("http://both.example:{}", secret.port());
-    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.2/32"], Some(names.addr))).await;
+    let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
     assert_eq!(secret.connections(), 0);
     assert!(open.connections() > 0);
@@ -159,14 +156,14 @@ async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
 
 #[tokio::test]
 async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
-    let secret = RawSite::start(|_| whole("secret")).await;
+    let secret = TestServer::start(|_| html("secret")).await;
     // Every connection is closed, so that each request resolves the name anew.
     let answer = |path: &str| {
-        let mut acts = if path == "/robots.txt" { missing() } else { whole("<a href=/next>") };
-        acts.push(raw::Act::Close);
+        let mut acts = if path == "/robots.txt" { status(404) } else { html("<a href=/next>") };
+        acts.push(Act::Close);
         acts
     };
-    let open = RawSite::start_at(([127, 0, 0, 2], secret.port()).into(), answer).await.unwrap();
+    let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
     // Public for three questions, then private: the answers live for no time at all.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
@@ -174,7 +171,7 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
     })
     .await;
     let origin = format!("http://rebinding.example:{}", secret.port());
-    let outcome = outcome_of(job(&origin, policy()), context(&["127.0.0.2/32"], Some(names.addr))).await;
+    let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 1));
     assert!(outcome.message.contains("/next: the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(names.asked("rebinding.example") >= 3);
@@ -190,15 +187,16 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
     let robots: String = spelled.iter().map(|url| format!("Sitemap: {url}\n")).collect();
     let listed: String = spelled.iter().map(|url| format!("<url><loc>{url}</loc></url>")).collect();
     let indexed: String = spelled.iter().map(|url| format!("<sitemap><loc>{url}</loc></sitemap>")).collect();
-    let site = TestSite::start_at([127, 0, 0, 2], move |path| match path {
+    let site = TestServer::start_at(([127, 0, 0, 2], 0), move |path| match path {
         "/robots.txt" => page("text/plain", &format!("{robots}Sitemap: /own.xml\nSitemap: /index.xml\n")),
         "/own.xml" => page("text/xml", &format!("<urlset>{listed}</urlset>")),
         "/index.xml" => page("text/xml", &format!("<sitemapindex>{indexed}</sitemapindex>")),
         "/" => html("a page"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
-    .await;
-    let outcome = outcome_of(job(&site.origin(), policy()), context(&["127.0.0.0/8"], None)).await;
+    .await
+    .unwrap();
+    let outcome = TestCrawl::of(&site).context(context(&["127.0.0.0/8"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
     assert_eq!(site.paths(), ["/robots.txt", "/own.xml", "/index.xml", "/"]);
     assert_eq!(connections(&secrets), 0);
@@ -207,14 +205,14 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
 #[tokio::test]
 async fn only_http_is_spoken_wherever_a_url_comes_from() {
     for name in ["file:///etc/passwd", "ftp://127.0.0.1/", "gopher://127.0.0.1:70/", "data:text/html,x", "unix:/x"] {
-        let outcome = crawl_name(name, context(&["127.0.0.1/32"], None)).await;
+        let outcome = crawl_name(name, "127.0.0.1/32").await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{name}: {}", outcome.message);
     }
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => redirect("file:///etc/passwd"),
         "/" => html("<a href=file:///etc/passwd><a href=ftp://127.0.0.1/><a href=/moved><a href='javascript:1'>"),
         "/moved" => redirect("file:///etc/passwd"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
@@ -224,20 +222,12 @@ async fn only_http_is_spoken_wherever_a_url_comes_from() {
 
 #[tokio::test]
 async fn no_cookie_is_ever_sent_nor_where_one_came_from() {
-    let site = RawSite::start(|path| {
-        let body = if path == "/" { "<a href=/next>" } else { "" };
-        let cookie = "set-cookie: id=1; path=/\r\nset-cookie: site=2";
-        let length = body.len();
-        vec![say(&format!(
-            "HTTP/1.1 200 OK\r\n{cookie}\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{body}"
-        ))]
-    })
-    .await;
-    outcome_of(job(&site.origin(), policy()), context(&["127.0.0.1/32"], None)).await;
-    let heads = site.heads();
-    assert_eq!(heads.len(), 3);
-    for head in heads {
-        let head = head.to_lowercase();
+    let headers = "set-cookie: id=1; path=/\r\nset-cookie: site=2\r\ncontent-type: text/html\r\n";
+    let site = TestServer::start(|path| answer(200, headers, if path == "/" { "<a href=/next>" } else { "" })).await;
+    crawl(&site).await;
+    assert_eq!(site.seen().len(), 3);
+    for seen in site.seen() {
+        let head = seen.head.to_lowercase();
         assert!(!head.contains("cookie") && !head.contains("referer"), "{head}");
     }
 }

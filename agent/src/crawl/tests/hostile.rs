@@ -1,7 +1,6 @@
 //! Sites that mean harm, or are so broken that it comes to the same: each costs a bounded time and little memory, the outcome
 //! names the reason, and other crawls do not notice.
 
-use super::raw::{Act, RawSite, missing, say, whole};
 use super::*;
 
 /// Short, so that a test does not take as long as a site may.
@@ -14,52 +13,49 @@ pub(super) const QUICK: Timeouts = Timeouts {
 /// More than what waits in the buffers of two sockets.
 const BUFFERS: usize = 16 << 20;
 
-async fn quick(origin: &str, policy: Policy) -> Outcome {
-    quick_in(origin, policy, context(&["127.0.0.1/32"], None)).await
+async fn quick(site: &TestServer, policy: Policy) -> Outcome {
+    quick_of(TestCrawl::of(site).policy(policy)).await
 }
 
 /// Crawls with little patience, and holds the crawl to it.
-pub(super) async fn quick_in(origin: &str, policy: Policy, context: Arc<Context>) -> Outcome {
+pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
     let started = Instant::now();
-    let ended =
-        run_within(QUICK, job(origin, policy), Keep::default(), Permits::default(), context, CancellationToken::new())
-            .await;
+    let outcome = TestCrawl { timeouts: QUICK, ..crawl }.outcome().await;
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     outcome
 }
 
 /// A site whose page `/bad` does this; `/` links to it, and to `/after`.
-async fn with_bad_page(acts: Vec<Act>) -> RawSite {
-    RawSite::start(move |path| match path {
-        "/" => whole("<a href=/bad><a href=/after>"),
+async fn with_bad_page(acts: Vec<Act>) -> TestServer {
+    TestServer::start(move |path| match path {
+        "/" => html("<a href=/bad><a href=/after>"),
         "/bad" => acts.clone(),
-        "/after" => whole("after"),
-        _ => missing(),
+        "/after" => html("after"),
+        _ => status(404),
     })
     .await
 }
 
 /// Crawls a site whose page `/bad` does this, which must be the crawl's only error; returns what is said of it, and the site.
-async fn error_of(acts: Vec<Act>) -> (String, RawSite) {
+async fn error_of(acts: Vec<Act>) -> (String, TestServer) {
     let site = with_bad_page(acts).await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.pages, outcome.errors), (2, 1), "{}", outcome.message);
     assert!(outcome.bytes < MAX_PAGE_BYTES + (1 << 20), "{}", outcome.bytes);
     let error = outcome.message.strip_prefix(&format!("{}/bad: ", site.origin())).unwrap_or(&outcome.message);
     (error.to_owned(), site)
 }
 
-const HTML: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n";
+pub(super) const HTML: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n";
 
 #[tokio::test]
 async fn a_body_without_end_is_cut() {
-    let endless = vec![say(&format!("{HTML}\r\n")), Act::Endless(vec![b'x'; 64 << 10])];
+    let endless = vec![say(format!("{HTML}\r\n")), Act::Endless(vec![b'x'; 64 << 10])];
     let (error, site) = error_of(endless).await;
     assert_eq!(error, "is larger than 5 MiB");
     assert!(site.said() < BUFFERS, "{}", site.said());
     let chunks = vec![
-        say(&format!("{HTML}transfer-encoding: chunked\r\n\r\n")),
+        say(format!("{HTML}transfer-encoding: chunked\r\n\r\n")),
         Act::Endless([&b"8000\r\n"[..], &[b'x'; 0x8000], b"\r\n"].concat()),
     ];
     let (error, site) = error_of(chunks).await;
@@ -72,17 +68,17 @@ async fn a_header_without_end_or_too_large_is_refused() {
     let field = |size: usize| format!("x-abc: {}\r\n", "v".repeat(size));
     let too_large = "a header of more than 64 KiB, or of more than 100 fields";
     for header in [field(70 << 10), field(700).repeat(100), field(1).repeat(101)] {
-        let (error, _) = error_of(vec![say(&format!("{HTML}{header}content-length: 0\r\n\r\n"))]).await;
+        let (error, _) = error_of(vec![say(format!("{HTML}{header}content-length: 0\r\n\r\n"))]).await;
         assert_eq!(error, too_large);
     }
     for endless in [field(100), "v".repeat(1000)] {
-        let (error, site) = error_of(vec![say(&format!("{HTML}x-def: ")), Act::Endless(endless.into_bytes())]).await;
+        let (error, site) = error_of(vec![say(format!("{HTML}x-def: ")), Act::Endless(endless.into_bytes())]).await;
         assert_eq!(error, too_large);
         assert!(site.said() < BUFFERS, "{}", site.said());
     }
     let fits = field(600).repeat(96);
-    let site = with_bad_page(vec![say(&format!("{HTML}{fits}content-length: 0\r\n\r\n"))]).await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let site = with_bad_page(vec![say(format!("{HTML}{fits}content-length: 0\r\n\r\n"))]).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.pages, outcome.errors), (3, 0), "{}", outcome.message);
 }
 
@@ -90,12 +86,12 @@ async fn a_header_without_end_or_too_large_is_refused() {
 async fn a_server_that_dribbles_is_given_up() {
     let (error, _) = error_of(vec![say("HTTP/1.1 200 OK\r\nx: "), Act::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
-    let (error, _) = error_of(vec![say(&format!("{HTML}\r\n")), Act::Drip(MS(20), b"v".to_vec())]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}\r\n")), Act::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
-    let (error, _) = error_of(vec![say(&format!("{HTML}content-length: 9\r\n\r\n")), Act::Wait]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 9\r\n\r\n")), Act::Wait]).await;
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
     // Fast enough, but without end.
-    let (error, _) = error_of(vec![say(&format!("{HTML}\r\n")), Act::Drip(MS(20), vec![b'v'; 200])]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}\r\n")), Act::Drip(MS(20), vec![b'v'; 200])]).await;
     assert_eq!(error, "no end of the answer within 1.5s");
 }
 
@@ -105,7 +101,7 @@ async fn a_slow_body_that_is_fast_enough_is_received() {
     // The rest comes when the first bytes alone are still enough for an average of 1 KiB a second.
     let rest = Act::Say(vec![b'v'; 800]);
     let site = with_bad_page(vec![say(&beginning), Act::Pause(MS(500)), rest]).await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
 }
 
@@ -119,12 +115,12 @@ async fn early_hints_without_end_are_no_answer() {
 
 #[tokio::test]
 async fn a_connection_that_breaks_in_mid_body_is_an_error() {
-    let beginning = say(&format!("{HTML}content-length: 100000\r\n\r\n<a href=/after>"));
+    let beginning = say(format!("{HTML}content-length: 100000\r\n\r\n<a href=/after>"));
     let (error, _) = error_of(vec![beginning.clone(), Act::Reset]).await;
     assert!(error.contains("reset") || error.contains("end of file"), "{error}");
     let (error, _) = error_of(vec![beginning, Act::Close]).await;
     assert!(error.contains("end of file"), "{error}");
-    let chunk = say(&format!("{HTML}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"));
+    let chunk = say(format!("{HTML}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"));
     let (error, _) = error_of(vec![chunk.clone(), Act::Close]).await;
     assert!(!error.is_empty(), "{error}");
     let (error, _) = error_of(vec![chunk, say("ffffffffffffffffff\r\n"), Act::Wait]).await;
@@ -133,20 +129,20 @@ async fn a_connection_that_breaks_in_mid_body_is_an_error() {
 
 #[tokio::test]
 async fn a_wrong_length_breaks_one_page_at_most() {
-    let (error, _) = error_of(vec![say(&format!("{HTML}content-length: 50\r\n\r\ntoo short")), Act::Close]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 50\r\n\r\ntoo short")), Act::Close]).await;
     assert!(error.contains("end of file"), "{error}");
-    let (error, _) = error_of(vec![say(&format!("{HTML}content-length: 3\r\ncontent-length: 4\r\n\r\nabcd"))]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 3\r\ncontent-length: 4\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
-    let (error, _) = error_of(vec![say(&format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
+    let (error, _) = error_of(vec![say(format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
     // What follows a body that was longer than it said is no answer to the next request.
     let longer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n<html";
     let smuggled =
         format!("{longer}>HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 17\r\n\r\n<a href=/smuggled>");
     let site = with_bad_page(vec![say(&smuggled)]).await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
-    assert!(site.heads().iter().all(|head| !head.contains("smuggled")));
+    assert!(site.paths().iter().all(|path| path != "/smuggled"));
 }
 
 #[tokio::test]
@@ -163,24 +159,24 @@ async fn a_robots_txt_of_any_size_and_kind_is_read_in_bounded_time() {
     let rules = "User-agent: *\r\nDisallow: /private\r\n";
     let filler = "# nothing to see\r\n".repeat(1000).into_bytes();
     let endless =
-        vec![say(&format!("HTTP/1.1 200 OK\r\ncontent-length: 52428800\r\n\r\n{rules}")), Act::Endless(filler)];
+        vec![say(format!("HTTP/1.1 200 OK\r\ncontent-length: 52428800\r\n\r\n{rules}")), Act::Endless(filler)];
     let html_page =
-        whole("<!doctype html><html><head><title>Welcome</title></head><body><p>Disallow: /</p></body></html>");
+        html("<!doctype html><html><head><title>Welcome</title></head><body><p>Disallow: /</p></body></html>");
     let broken = vec![say("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"), Act::Say(b"\xff\xfe\0D\0i\0s".to_vec())];
     for (robots, expected) in [(endless, 2), (html_page, 3), (broken, 3)] {
-        let site = RawSite::start(move |path| match path {
+        let site = TestServer::start(move |path| match path {
             "/robots.txt" => robots.clone(),
-            "/" => whole("<a href=/private><a href=/open>"),
-            _ => whole("a page"),
+            "/" => html("<a href=/private><a href=/open>"),
+            _ => html("a page"),
         })
         .await;
-        let outcome = quick(&site.origin(), policy()).await;
+        let outcome = quick(&site, policy()).await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, expected), "{}", outcome.message);
         assert!(site.said() < BUFFERS, "{}", site.said());
     }
     let dribble = vec![say("HTTP/1.1 200 OK\r\n\r\n"), Act::Drip(MS(20), b"#".to_vec())];
-    let site = RawSite::start(move |_| dribble.clone()).await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let site = TestServer::start(move |_| dribble.clone()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
     assert!(
         outcome.message.ends_with("/robots.txt: the body comes slower than 1024 bytes a second"),
@@ -191,27 +187,22 @@ async fn a_robots_txt_of_any_size_and_kind_is_read_in_bounded_time() {
 
 #[tokio::test]
 async fn sitemaps_that_are_bombs_or_list_each_other_cost_little() {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(&vec![b' '; 100 << 20]).unwrap();
-    let bomb = encoder.finish().unwrap();
+    let bomb = gzip(&vec![b' '; 100 << 20]);
     let index: String = (0..1000).map(|number| format!("<sitemap><loc>/index-{number}.xml</loc></sitemap>")).collect();
-    let site = RawSite::start(move |path| {
-        let head = |more: &str| say(&format!("HTTP/1.1 200 OK\r\n{more}content-length: {}\r\n\r\n", bomb.len()));
-        match path {
-            "/robots.txt" => {
-                whole("Sitemap: /file.xml.gz\nSitemap: /encoded.xml\nSitemap: /index-0.xml\nSitemap: /endless.xml\n")
-            }
-            "/file.xml.gz" => vec![head(""), Act::Say(bomb.clone())],
-            "/encoded.xml" => vec![head("content-encoding: gzip\r\n"), Act::Say(bomb.clone())],
-            "/endless.xml" => vec![say("HTTP/1.1 200 OK\r\n\r\n<urlset><url><loc>"), Act::Endless(vec![b'x'; 4096])],
-            "/" => whole("a page"),
-            _ => whole(&format!("<sitemapindex>{index}</sitemapindex>")),
+    let site = TestServer::start(move |path| match path {
+        "/robots.txt" => {
+            html("Sitemap: /file.xml.gz\nSitemap: /encoded.xml\nSitemap: /index-0.xml\nSitemap: /endless.xml\n")
         }
+        "/file.xml.gz" => answer(200, "", &bomb),
+        "/encoded.xml" => answer(200, "content-encoding: gzip\r\n", &bomb),
+        "/endless.xml" => vec![say("HTTP/1.1 200 OK\r\n\r\n<urlset><url><loc>"), Act::Endless(vec![b'x'; 4096])],
+        "/" => html("a page"),
+        _ => html(format!("<sitemapindex>{index}</sitemapindex>")),
     })
     .await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Pages), 1), "{}", outcome.message);
-    assert!(site.heads().len() < 60, "{}", site.heads().len());
+    assert!(site.seen().len() < 60, "{}", site.seen().len());
     let error = format!("{}/encoded.xml: the gzip body becomes more than 100 times as large", site.origin());
     assert_eq!(outcome.message, error);
 }
@@ -219,13 +210,13 @@ async fn sitemaps_that_are_bombs_or_list_each_other_cost_little() {
 #[tokio::test]
 async fn a_million_links_are_as_many_as_are_taken() {
     let links: String = (0..1_000_000).map(|number| format!("<a href=/{number}>")).collect();
-    let site = RawSite::start(move |path| match path {
-        "/" => whole(&links),
-        "/robots.txt" => missing(),
-        _ => whole("a page"),
+    let site = TestServer::start(move |path| match path {
+        "/" => html(&links),
+        "/robots.txt" => status(404),
+        _ => html("a page"),
     })
     .await;
-    let outcome = quick(&site.origin(), Policy { max_pages: 5, ..policy() }).await;
+    let outcome = quick(&site, Policy { max_pages: 5, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Pages), 5, 1));
     assert_eq!(outcome.message, format!("{}/: is larger than 5 MiB", site.origin()));
 }
@@ -234,30 +225,24 @@ async fn a_million_links_are_as_many_as_are_taken() {
 async fn bytes_that_are_no_text_do_not_hide_the_links_around_them() {
     let rubbish: Vec<u8> = (0..=255).cycle().take(100_000).filter(|byte| *byte != b'<').collect();
     let page = [&b"<p>\xff\xfe\xc3\x28<a href=/one>\xf0\x9f"[..], b"<!--", &rubbish, b"--><a href='/tw\xf6'>"].concat();
-    let site = RawSite::start(move |path| match path {
-        "/" => vec![
-            say(&format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {}\r\n\r\n",
-                page.len()
-            )),
-            Act::Say(page.clone()),
-        ],
-        "/robots.txt" => missing(),
-        _ => whole("a page"),
+    let site = TestServer::start(move |path| match path {
+        "/" => html(&page),
+        "/robots.txt" => status(404),
+        _ => html("a page"),
     })
     .await;
-    let outcome = quick(&site.origin(), policy()).await;
+    let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
 async fn paths_that_go_round_in_circles_end() {
-    let site = RawSite::start(|path| match path {
-        "/robots.txt" => missing(),
-        _ => whole("<a href=a/><a href=b/><a href=../><a href=?x=1>"),
+    let site = TestServer::start(|path| match path {
+        "/robots.txt" => status(404),
+        _ => html("<a href=a/><a href=b/><a href=../><a href=?x=1>"),
     })
     .await;
-    let outcome = quick(&site.origin(), Policy { max_depth: 8, max_pages: 300, ..policy() }).await;
+    let outcome = quick(&site, Policy { max_depth: 8, max_pages: 300, ..policy() }).await;
     assert!(outcome.trapped > 0 && outcome.pages <= 300, "{outcome:?}");
     assert!(matches!(outcome.kind, Kind::Truncated(Budget::Depth | Budget::Pages)), "{outcome:?}");
 }
@@ -267,45 +252,41 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
     let long = format!("{}.example", "x".repeat(300));
     let labels = format!("{}example", "abc.".repeat(80));
     for host in [long, labels] {
-        let outcome = outcome_of(
-            Job { name: host.clone(), origin: None, policy: policy(), last_pages: None },
-            context(&[], None),
-        )
-        .await;
+        let outcome = TestCrawl::named(&host).outcome().await;
         assert_eq!(outcome.kind, Kind::Unreachable, "{}", outcome.message);
         let page = format!("<a href=http://{host}/><a href=/away>");
         let target = format!("http://{host}/");
-        let site = TestSite::start(move |path| match path {
-            "/robots.txt" => Reply::status(404),
+        let site = TestServer::start(move |path| match path {
+            "/robots.txt" => status(404),
             "/" => html(&page),
             _ => redirect(&target),
         })
         .await;
-        let outcome = quick(&site.origin(), policy()).await;
+        let outcome = quick(&site, policy()).await;
         assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
         let robots = format!("http://{host}/robots.txt");
-        let site = TestSite::start(move |_| redirect(&robots)).await;
-        let outcome = quick(&site.origin(), policy()).await;
+        let site = TestServer::start(move |_| redirect(&robots)).await;
+        let outcome = quick(&site, policy()).await;
         assert!(outcome.pages == 0 && outcome.message.len() < 1000, "{outcome:?}");
     }
 }
 
 #[tokio::test]
 async fn what_does_not_connect_in_time_is_given_up_and_told_apart() {
-    let names = crate::test_server::TestNames::answering(|_, _| crate::test_server::Named::Silent).await;
-    let context = context(&["127.0.0.1/32"], Some(names.addr));
-    let outcome = quick_in("http://silent.example:80", policy(), context).await;
+    let names = TestNames::answering(|_, _| Named::Silent).await;
+    let silent = TestCrawl::at("http://silent.example:80").context(names.context(&["127.0.0.1/32"]));
+    let outcome = quick_of(silent).await;
     assert_eq!(outcome.kind, Kind::Unreachable);
     assert!(outcome.message.ends_with("no address within 300ms"), "{}", outcome.message);
     // It accepts, and does not answer the handshake.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let outcome = quick(&format!("https://{}", silent.local_addr().unwrap()), policy()).await;
+    let outcome = quick_of(TestCrawl::at(&format!("https://{}", silent.local_addr().unwrap()))).await;
     assert!(outcome.message.ends_with("no connection within 300ms"), "{}", outcome.message);
 }
 
 #[tokio::test]
 async fn a_neighbour_is_crawled_whole_while_hostile_crawls_are_under_way() {
-    let body = say(&format!("{HTML}\r\n"));
+    let body = say(format!("{HTML}\r\n"));
     let hostile = [
         vec![say("HTTP/1.1 200 OK\r\nx: "), Act::Drip(MS(5), b"v".to_vec())],
         vec![body.clone(), Act::Drip(MS(5), vec![b'v'; 100])],
@@ -313,27 +294,23 @@ async fn a_neighbour_is_crawled_whole_while_hostile_crawls_are_under_way() {
         vec![body, Act::Drip(MS(1), b"<a href=/x>".repeat(100))],
         vec![Act::Wait],
     ];
-    let context = context(&["127.0.0.1/32"], None);
-    let stop = CancellationToken::new();
+    let neighbour = TestServer::start(|path| chain(path, 50)).await;
+    let neighbour = TestCrawl::of(&neighbour);
     let mut crawls = Vec::new();
     for acts in hostile {
-        let site = RawSite::start(move |path| if path == "/robots.txt" { missing() } else { acts.clone() }).await;
-        let job = job(&site.origin(), policy());
-        crawls.push((
-            tokio::spawn(run(job, Keep::default(), Permits::default(), Arc::clone(&context), stop.clone())),
-            site,
-        ));
+        let site = TestServer::start(move |path| if path == "/robots.txt" { status(404) } else { acts.clone() }).await;
+        let (context, stop) = (Arc::clone(&neighbour.context), neighbour.stop.clone());
+        let crawl = TestCrawl { context, stop, ..TestCrawl::of(&site) };
+        crawls.push((tokio::spawn(crawl.run()), site));
     }
     for (_, site) in &crawls {
-        while site.heads().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        site.until(|seen| seen.len() >= 2).await;
     }
-    let neighbour = TestSite::start(|path| chain(path, 50)).await;
-    let outcome = outcome_of(job(&neighbour.origin(), policy()), context).await;
+    let stop = neighbour.stop.clone();
+    let outcome = neighbour.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 50, 0), "{}", outcome.message);
     for (crawl, site) in &crawls {
-        assert!(!crawl.is_finished(), "{:?}", site.heads());
+        assert!(!crawl.is_finished(), "{:?}", site.paths());
     }
     stop.cancel();
     for (crawl, _) in crawls {

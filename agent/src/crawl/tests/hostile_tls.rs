@@ -11,15 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 
-use super::hostile::quick_in;
+use super::hostile::quick_of;
 use super::*;
-
-fn trusting(certificate: &TestCertificate) -> Arc<Context> {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), &certificate.pem).unwrap();
-    let tls = crate::context::tls_config(Some(file.path())).unwrap();
-    Arc::new(Context { tls, ..(*context(&["127.0.0.1/32"], None)).clone() })
-}
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -121,7 +114,7 @@ async fn frames(bad: Saying) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
     let site = FrameSite::start(&certificate, bad).await;
     let origin = format!("https://{}", site.addr);
-    let outcome = quick_in(&origin, policy(), trusting(&certificate)).await;
+    let outcome = quick_of(TestCrawl::at(&origin).context(certificate.trusting())).await;
     let error = outcome.message.strip_prefix(&format!("{origin}/bad: ")).unwrap_or(&outcome.message).to_owned();
     let (connections, over) = (site.connections.load(Ordering::SeqCst), Instant::now());
     while site.ended.load(Ordering::SeqCst) < connections {
@@ -154,7 +147,7 @@ async fn http2_is_spoken_where_it_is_offered_on_one_connection() {
             tokio::spawn(async move { drop(server.serve_connection(stream, service).await) });
         }
     });
-    let outcome = outcome_of(job(&format!("https://{addr}"), policy()), trusting(&certificate)).await;
+    let outcome = TestCrawl::at(&format!("https://{addr}")).context(certificate.trusting()).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
     assert_eq!(connections.load(Ordering::SeqCst), 1);
     assert!(outcome.rtt.is_some());
@@ -236,17 +229,16 @@ async fn more_data_than_was_allowed_is_refused() {
 #[tokio::test]
 async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
     let (own, expired) = (TestCertificate::new(), TestCertificate::expired());
-    let cases = [(&own, context(&["127.0.0.1/32"], None), "UnknownIssuer"), (&expired, trusting(&expired), "xpired")];
+    let cases = [(&own, context(&["127.0.0.1/32"]), "UnknownIssuer"), (&expired, expired.trusting(), "xpired")];
     for (certificate, context, expected) in cases {
-        let server = TestServer::tls(certificate, |_| TestReply::Close).await;
+        let server = TestServer::tls(certificate, |_| vec![Act::Close]).await;
         let origin = format!("https://{}", server.addr);
-        let outcome = quick_in(&origin, policy(), Arc::clone(&context)).await;
+        let outcome = quick_of(TestCrawl::at(&origin).context(context.clone())).await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
         assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
         // Not even where it was to be found out whether the site speaks TLS.
-        let job = Job { name: server.addr.to_string(), origin: None, policy: policy(), last_pages: None };
-        let outcome = outcome_of(job, context).await;
+        let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{}", outcome.message);
         assert!(server.seen().is_empty());
     }

@@ -2,27 +2,24 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hyper::header::RETRY_AFTER;
-
 use super::*;
 
 /// Answers the first requests for `/busy` with a status, and a pause if there is one.
-fn busy(status: u16, pause: Option<&'static str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
+fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicU32::new(0);
+    let headers = pause.map_or_else(String::new, |pause| format!("retry-after: {pause}\r\n"));
     move |path| match path {
-        "/robots.txt" => Reply::status(404),
+        "/robots.txt" => status(404),
         "/" => html("<a href=/busy><a href=/after>"),
-        "/busy" if asked.fetch_add(1, Ordering::Relaxed) < times => {
-            Reply::Answer(status, pause.map(|pause| (RETRY_AFTER, pause.to_owned())), String::new())
-        }
+        "/busy" if asked.fetch_add(1, Ordering::Relaxed) < times => answer(code, &headers, ""),
         _ => html("a page"),
     }
 }
 
 #[tokio::test]
 async fn a_page_is_asked_for_again_when_the_site_says() {
-    for status in [429, 503] {
-        let site = TestSite::start(busy(status, Some("1"), 1)).await;
+    for code in [429, 503] {
+        let site = TestServer::start(busy(code, Some("1"), 1)).await;
         let outcome = crawl(&site).await;
         assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
         assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/after"]);
@@ -33,7 +30,7 @@ async fn a_page_is_asked_for_again_when_the_site_says() {
 
 #[tokio::test]
 async fn one_that_never_has_time_for_a_page_is_not_asked_for_ever() {
-    let site = TestSite::start(busy(429, Some("0"), u32::MAX)).await;
+    let site = TestServer::start(busy(429, Some("0"), u32::MAX)).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1));
     assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/busy", "/after"]);
@@ -41,7 +38,7 @@ async fn one_that_never_has_time_for_a_page_is_not_asked_for_ever() {
 
 #[tokio::test]
 async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
-    let site = TestSite::start(busy(503, None, u32::MAX)).await;
+    let site = TestServer::start(busy(503, None, u32::MAX)).await;
     let begun = Instant::now();
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), 1));
@@ -50,12 +47,12 @@ async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
 
 #[tokio::test]
 async fn a_restart_does_not_cut_a_pause_short() {
-    let site = TestSite::start(busy(429, Some("2"), 1)).await;
+    let site = TestServer::start(busy(429, Some("2"), 1)).await;
     let folder = tempfile::tempdir().unwrap();
     let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
-    let stop = CancellationToken::new();
-    let job = || job(&site.origin(), policy());
-    let crawl = tokio::spawn(run(job(), keep(), Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
+    let crawl = TestCrawl { keep: keep(), ..TestCrawl::of(&site) };
+    let stop = crawl.stop.clone();
+    let crawl = tokio::spawn(crawl.run());
     site.wait_for("/busy").await;
     // Once the answer is there the pause is written down before anything else, and the crawl then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
@@ -63,25 +60,21 @@ async fn a_restart_does_not_cut_a_pause_short() {
     }
     stop.cancel();
     assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
-    let robots = Arc::clone(&context(&["127.0.0.1/32"], None).robots);
-    robots.put(site.origin().parse().unwrap(), Instant::now(), None);
-    let context = Arc::new(Context { robots, ..(*context(&["127.0.0.1/32"], None)).clone() });
-    let Ended::Outcome(outcome) = run(job(), keep(), Permits::default(), context, CancellationToken::new()).await
-    else {
-        panic!("it ends")
-    };
+    let again = TestCrawl { keep: keep(), ..TestCrawl::of(&site) };
+    again.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
+    let outcome = again.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
-    let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path == "/busy").map(|seen| seen.at).collect();
+    let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
     // The pause is kept to the millisecond, by the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
 }
 
 #[tokio::test]
 async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
-    let site = TestSite::start(|path| match path {
-        "/robots.txt" => Reply::status(404),
+    let site = TestServer::start(|path| match path {
+        "/robots.txt" => status(404),
         "/" => html(&(0..100).map(|number| format!("<a href=/{number}>")).collect::<String>()),
-        _ => Reply::status(500),
+        _ => status(500),
     })
     .await;
     // The pause is longer than the crawl may take.
@@ -92,22 +85,14 @@ async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
 
 #[tokio::test]
 async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
-    let site = TestSite::start(|_| html("a page")).await;
+    let site = TestServer::start(|_| html("a page")).await;
     let mut frontier = Frontier::temporary(9, 1000).unwrap();
     frontier.offer(&SitePath::root(), 0);
     (frontier.spent_mut().pages, frontier.spent_mut().failed_in_a_row) = (1, politeness::BREAKER);
     frontier.end_step();
     let checkpoint = frontier.checkpoint().await.unwrap().bytes;
     let keep = Keep { checkpoint, ..Keep::default() };
-    let ended = run(
-        job(&site.origin(), policy()),
-        keep,
-        Permits::default(),
-        context(&["127.0.0.1/32"], None),
-        CancellationToken::new(),
-    )
-    .await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let outcome = TestCrawl { keep, ..TestCrawl::of(&site) }.outcome().await;
     assert_eq!(outcome.kind, Kind::Blocked(Blocker::Breaker));
     assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);
     assert_eq!(site.paths(), [""; 0]);
@@ -115,14 +100,12 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
 
 #[tokio::test]
 async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart() {
-    let site = TestSite::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
+    let site = TestServer::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
     let alone = Alone::default();
     alone.begins_at(crate::clock::BootTime::now());
     let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), alone);
-    let job = job(&site.origin(), Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() });
-    let context = context(&["127.0.0.1/32"], None);
-    let ended = run(job, Keep::default(), permits, context, CancellationToken::new()).await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let policy = Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() };
+    let outcome = TestCrawl { permits, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2));
     let seen = site.seen();
     let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
@@ -133,14 +116,11 @@ async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart
 
 /// How long a crawl with somebody to ask takes to end, where its site has one page.
 async fn ends_after(request_interval: Duration) -> Duration {
-    let site = TestSite::start(|_| html("a page")).await;
+    let site = TestServer::start(|_| html("a page")).await;
     let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), Alone::default());
-    let job = job(&site.origin(), Policy { request_interval, ..policy() });
-    let context = context(&["127.0.0.1/32"], None);
-    let crawl = tokio::spawn(run(job, Keep::default(), permits, context, CancellationToken::new()));
-    site.wait_for("/").await;
+    let crawl = TestCrawl { permits, ..TestCrawl::of(&site).policy(Policy { request_interval, ..policy() }) };
+    let outcome = crawl.outcome().await;
     let last = site.seen().last().unwrap().at;
-    let Ended::Outcome(outcome) = crawl.await.unwrap() else { panic!("it has nothing more to fetch") };
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1));
     assert!(outcome.duration < request_interval * 2, "its rest is no part of it: {:?}", outcome.duration);
     last.elapsed()

@@ -11,7 +11,7 @@ fn paths(include: &[&str], exclude: &[&str]) -> Paths {
 
 #[tokio::test]
 async fn links_that_are_not_included_or_are_excluded_are_not_followed_and_not_missed() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow:\nSitemap: /map.xml\n"),
         "/map.xml" => {
             page("text/xml", "<urlset><url><loc>/news/listed</loc></url><url><loc>/other</loc></url></urlset>")
@@ -30,8 +30,8 @@ async fn links_that_are_not_included_or_are_excluded_are_not_followed_and_not_mi
 
 #[tokio::test]
 async fn the_start_page_is_fetched_whatever_is_excluded() {
-    let site = TestSite::start(|path| match path {
-        "/robots.txt" => Reply::status(404),
+    let site = TestServer::start(|path| match path {
+        "/robots.txt" => status(404),
         "/" => redirect("/home"),
         _ => html("<a href=/x>"),
     })
@@ -43,10 +43,11 @@ async fn the_start_page_is_fetched_whatever_is_excluded() {
 
 #[tokio::test]
 async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
-    let site = TestSite::start(|path| chain(path, 5)).await;
+    let site = TestServer::start(|path| chain(path, 5)).await;
     let slow = Policy { request_interval: MS(60_000), shortest_interval: MS(5), ..policy() };
-    let large = Job { last_pages: Some(200_000), ..job(&site.origin(), slow) };
-    let outcome = outcome_of(large, context(&["127.0.0.1/32"], None)).await;
+    let mut large = TestCrawl::of(&site).policy(slow);
+    large.job.last_pages = Some(200_000);
+    let outcome = large.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 5));
     assert_gaps(&site, MS(5));
 }
@@ -55,7 +56,7 @@ async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
 async fn what_the_sitemaps_listed_is_known_after_a_restart() {
     let entries: String = (0..20_000).map(|number| format!("<url><loc>/{number}</loc></url>")).collect();
     let map = format!("<urlset>{entries}</urlset>");
-    let site = TestSite::start(move |path| match path {
+    let site = TestServer::start(move |path| match path {
         "/robots.txt" => {
             page("text/plain", "User-agent: *\nDisallow:\nSitemap: /1.xml\nSitemap: /2.xml\nSitemap: /3.xml\n")
         }
@@ -68,12 +69,10 @@ async fn what_the_sitemaps_listed_is_known_after_a_restart() {
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let keep = Keep { file: Some(folder.path().join("crawl")), ..Keep::default() };
-        let stop = CancellationToken::new();
-        let job = job(&site.origin(), policy.clone());
-        let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
-        while site.paths().len() < least {
-            tokio::task::yield_now().await;
-        }
+        let crawl = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy.clone()) };
+        let stop = crawl.stop.clone();
+        let crawl = tokio::spawn(crawl.run());
+        site.until(|seen| seen.len() >= least).await;
         stop.cancel();
         assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
     }

@@ -7,38 +7,14 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 
 use super::super::frontier::checkpoint::State;
-use super::super::links::{LinkExtractor, Links};
-use super::super::normal_form::{normal_escapes, normal_form};
+use super::super::links::tests::extract as links;
 use super::super::politeness::retry_after;
 use super::super::robots::Rules;
 use super::super::robots::directives::{forbids_following, header_forbids_following, is_for_us};
-use super::super::site_path::tests::site;
-use super::super::sitemap::{Sitemap, SitemapReader};
+use super::super::site_path::tests::{path_of, site};
+use super::super::sitemap::tests::read as sitemap;
 use super::*;
-
-fn links(html: &[u8], charset: Option<&str>, piece: usize) -> Links {
-    let site = site("http://example.cn");
-    let url = site.root().join("dir/page").unwrap();
-    let mut extractor = LinkExtractor::new(site, url, charset, "StudyBot".into());
-    html.chunks(piece.max(1)).for_each(|piece| extractor.write(piece));
-    extractor.finish()
-}
-
-fn sitemap(text: &[u8], piece: usize) -> Sitemap {
-    let mut reader = SitemapReader::new();
-    for piece in text.chunks(piece.max(1)) {
-        if !reader.write(piece) {
-            return Sitemap { cut: true, ..reader.finish() };
-        }
-    }
-    reader.finish()
-}
-
-fn gzip(text: &[u8]) -> Vec<u8> {
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text).unwrap();
-    encoder.finish().unwrap()
-}
+use crate::testing::deflate;
 
 /// Bytes among which markup, escapes and broken characters are frequent.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -128,8 +104,7 @@ proptest! {
 
     #[test]
     fn any_robots_txt_is_read_and_bounded(text in bytes(), path in "/x[a-z/%*$?=.]{0,20}") {
-        let site = site("http://example.cn");
-        let path = site.path(&site.root().join(&path).unwrap()).unwrap();
+        let path = path_of(&path);
         let rules = Rules::parse(&text, "StudyBot");
         rules.allow(&path);
         rules.crawl_delay();
@@ -162,14 +137,6 @@ proptest! {
     }
 
     #[test]
-    fn any_text_has_a_normal_form_that_is_no_longer(text in "(\\PC|%|[0-9a-f]|[;/?&=]){0,40}") {
-        let normal = normal_form(&text);
-        prop_assert!(normal.len() <= text.len());
-        prop_assert!(normal_escapes(&text).len() <= text.len());
-        prop_assert_eq!(&normal_form(&normal), &normal);
-    }
-
-    #[test]
     fn a_checkpoint_of_any_bytes_is_refused_or_gone_on_with(
         paths in prop::collection::vec("/[a-z]{1,6}", 1..20),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
@@ -186,9 +153,7 @@ proptest! {
                 body[at] = *byte;
             }
             checkpoint.truncate(1);
-            let mut encoder = flate2::write::DeflateEncoder::new(checkpoint, flate2::Compression::fast());
-            encoder.write_all(rubbish.as_ref().unwrap_or(&body)).unwrap();
-            let checkpoint = encoder.finish().unwrap();
+            checkpoint.extend(deflate(rubbish.as_ref().unwrap_or(&body)));
             drop(State::read(rubbish.as_deref().unwrap_or_default()));
             let keep = Keep { checkpoint, ..Keep::default() };
             let (mut frontier, _) = keep.open("http://example.cn", 10, 100).await.unwrap();
@@ -215,10 +180,7 @@ fn a_page_that_confuses_the_parser_is_given_up_and_keeps_the_links_before() {
 /// The checkpoint of a crawl that has found these paths and visited one.
 async fn checkpoint_of(paths: &[String]) -> Vec<u8> {
     let (mut frontier, _) = Keep::default().open("http://example.cn", 10, 100).await.unwrap();
-    let site = site("http://example.cn");
-    for path in paths {
-        frontier.offer(&site.path(&site.root().join(path).unwrap()).unwrap(), 1);
-    }
+    paths.iter().for_each(|path| frontier.offer(&path_of(path), 1));
     frontier.end_step();
     frontier.next().await.unwrap();
     frontier.visited();

@@ -14,25 +14,23 @@ fn tree(path: &str) -> Reply {
             html(&links)
         }
         20..=200 => html("a leaf"),
-        _ => Reply::status(404),
+        _ => status(404),
     }
 }
 
 /// How often each page was asked for.
-fn asked(site: &TestSite) -> HashMap<String, usize> {
+fn asked(site: &TestServer) -> HashMap<String, usize> {
     let mut asked = HashMap::new();
     site.paths().into_iter().filter(|path| path != "/robots.txt").for_each(|path| *asked.entry(path).or_default() += 1);
     asked
 }
 
 /// Crawls until so many pages were asked for in all, then stops the crawl.
-async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkpoint> {
-    let stop = CancellationToken::new();
-    let job = job(&site.origin(), Policy { request_interval: MS(1), ..policy() });
-    let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
-    while site.paths().len() < pages {
-        tokio::task::yield_now().await;
-    }
+async fn crawl_until(site: &TestServer, keep: Keep, pages: usize) -> Option<Checkpoint> {
+    let crawl = TestCrawl { keep, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) };
+    let stop = crawl.stop.clone();
+    let crawl = tokio::spawn(crawl.run());
+    site.until(|seen| seen.len() >= pages).await;
     stop.cancel();
     match crawl.await.unwrap() {
         Ended::Stopped(standing) => standing.map(|standing| standing.checkpoint),
@@ -40,20 +38,11 @@ async fn crawl_until(site: &TestSite, keep: Keep, pages: usize) -> Option<Checkp
     }
 }
 
-async fn finish(site: &TestSite, keep: Keep) -> Outcome {
-    let ended = run(
-        job(&site.origin(), policy()),
-        keep,
-        Permits::default(),
-        context(&["127.0.0.1/32"], None),
-        CancellationToken::new(),
-    )
-    .await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
-    outcome
+async fn finish(site: &TestServer, keep: Keep) -> Outcome {
+    TestCrawl { keep, ..TestCrawl::of(site) }.outcome().await
 }
 
-fn assert_whole(outcome: &Outcome, site: &TestSite, handovers: usize) {
+fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (Kind::Complete, 202, 0, 0));
     let asked = asked(site);
     assert_eq!(asked.len(), 202);
@@ -64,7 +53,7 @@ fn assert_whole(outcome: &Outcome, site: &TestSite, handovers: usize) {
 
 #[tokio::test]
 async fn another_agent_goes_on_where_one_stopped() {
-    let site = TestSite::start(tree).await;
+    let site = TestServer::start(tree).await;
     let mut checkpoint = Vec::new();
     for pages in [30, 60, 150] {
         let keep = Keep { checkpoint, ..Keep::default() };
@@ -76,23 +65,21 @@ async fn another_agent_goes_on_where_one_stopped() {
 
 #[tokio::test]
 async fn a_page_is_visited_though_the_next_is_never_answered() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/" => html("<a href=/a><a href=/b>"),
         "/a" => html("<a href=/c>"),
-        "/b" => Reply::Never,
-        _ => Reply::status(404),
+        "/b" => vec![Act::Wait],
+        _ => status(404),
     })
     .await;
     let (watched, mut progress) = tokio::sync::watch::channel(Progress::default());
-    let (stop, keep) = (CancellationToken::new(), Keep { watched: Some(watched), ..Keep::default() });
-    let job = job(&site.origin(), policy());
-    let crawl = tokio::spawn(run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), stop.clone()));
-    // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
+    let keep = Keep { watched: Some(watched), ..Keep::default() };
+    let crawl = TestCrawl { keep, ..TestCrawl::of(&site) };
+    let stop = crawl.stop.clone();
+    let crawl = tokio::spawn(crawl.run());
     // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
-    while !site.paths().contains(&"/b".to_owned()) {
-        tokio::task::yield_now().await;
-    }
+    site.wait_for("/b").await;
     stop.cancel();
     let Ended::Stopped(Some(standing)) = crawl.await.unwrap() else { panic!("it was stopped") };
     assert_eq!(standing.checkpoint.pages, 2);
@@ -100,7 +87,7 @@ async fn a_page_is_visited_though_the_next_is_never_answered() {
 
 #[tokio::test]
 async fn an_agent_goes_on_after_a_restart() {
-    let site = TestSite::start(tree).await;
+    let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
     let keep = || Keep { file: Some(file.clone()), ..Keep::default() };
@@ -112,7 +99,7 @@ async fn an_agent_goes_on_after_a_restart() {
 
 #[tokio::test]
 async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
-    let site = TestSite::start(tree).await;
+    let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
     let early = crawl_until(&site, Keep { file: Some(file.clone()), ..Keep::default() }, 20).await.unwrap();
@@ -126,7 +113,7 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
 
 #[tokio::test]
 async fn a_state_that_cannot_be_read_means_to_begin_anew() {
-    let site = TestSite::start(tree).await;
+    let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
     std::fs::write(&file, "what is this?").unwrap();
@@ -136,19 +123,11 @@ async fn a_state_that_cannot_be_read_means_to_begin_anew() {
 
 #[tokio::test]
 async fn the_time_of_former_parts_counts_against_the_budget() {
-    let site = TestSite::start(tree).await;
+    let site = TestServer::start(tree).await;
     let checkpoint = crawl_until(&site, Keep::default(), 30).await.unwrap();
     let keep = Keep { checkpoint: checkpoint.bytes, ..Keep::default() };
     let policy = Policy { max_duration: MS(1), ..policy() };
-    let ended = run(
-        job(&site.origin(), policy),
-        keep,
-        Permits::default(),
-        context(&["127.0.0.1/32"], None),
-        CancellationToken::new(),
-    )
-    .await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let outcome = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), checkpoint.pages));
     assert!(outcome.duration > MS(1));
 }

@@ -1,23 +1,22 @@
 //! robots.txt over several crawls and long ones, and what pages say of themselves.
 
-use super::super::robots::RobotsCache;
 use super::*;
 
-fn asked_for_robots(site: &TestSite) -> usize {
+fn asked_for_robots(site: &TestServer) -> usize {
     site.paths().iter().filter(|path| *path == "/robots.txt").count()
 }
 
 #[tokio::test]
 async fn within_a_day_a_site_is_asked_once() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /b"),
         "/" => html("<a href=/a><a href=/b>"),
         _ => html("a page"),
     })
     .await;
-    let context = context(&["127.0.0.1/32"], None);
+    let context = context(&["127.0.0.1/32"]);
     for _ in 0..3 {
-        let outcome = outcome_of(job(&site.origin(), policy()), Arc::clone(&context)).await;
+        let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2));
     }
     assert_eq!((asked_for_robots(&site), site.paths().len()), (1, 7));
@@ -26,10 +25,10 @@ async fn within_a_day_a_site_is_asked_once() {
 
 #[tokio::test]
 async fn what_could_not_be_had_is_asked_for_again() {
-    let site = TestSite::start(|_| Reply::status(503)).await;
-    let context = context(&["127.0.0.1/32"], None);
+    let site = TestServer::start(|_| status(503)).await;
+    let context = context(&["127.0.0.1/32"]);
     for _ in 0..2 {
-        let outcome = outcome_of(job(&site.origin(), policy()), Arc::clone(&context)).await;
+        let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
         assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
     }
     assert_eq!(asked_for_robots(&site), 2);
@@ -37,16 +36,15 @@ async fn what_could_not_be_had_is_asked_for_again() {
 
 #[tokio::test]
 async fn a_crawl_that_goes_on_for_a_day_asks_again_and_obeys() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /19\n"),
         path => chain(path, 40),
     })
     .await;
-    let robots = RobotsCache::default();
     let day = Duration::from_secs(24 * 3600);
-    robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
-    let context = Arc::new(Context { robots: Arc::new(robots), ..(*context(&["127.0.0.1/32"], None)).clone() });
-    let outcome = outcome_of(job(&site.origin(), Policy { request_interval: MS(10), ..policy() }), context).await;
+    let crawl = TestCrawl::of(&site).policy(Policy { request_interval: MS(10), ..policy() });
+    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
+    let outcome = crawl.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 19));
     assert_eq!(asked_for_robots(&site), 1);
     assert_ne!(site.paths()[0], "/robots.txt");
@@ -54,8 +52,8 @@ async fn a_crawl_that_goes_on_for_a_day_asks_again_and_obeys() {
 
 #[tokio::test]
 async fn links_of_pages_that_say_nofollow_are_not_taken() {
-    let site = TestSite::start(|path| match path {
-        "/robots.txt" => Reply::status(404),
+    let site = TestServer::start(|path| match path {
+        "/robots.txt" => status(404),
         "/" => html("<a href=/header><a href=/others><a href=/ours>"),
         "/header" => tagged("noindex, nofollow"),
         "/ours" => html("<meta name=landfall-agent content=none><a href=/x3>"),
@@ -70,6 +68,5 @@ async fn links_of_pages_that_say_nofollow_are_not_taken() {
 
 /// A page with a link behind it, and what its header says of robots.
 fn tagged(tag: &str) -> Reply {
-    let link = format!("<a href=\"/behind-{tag}\">");
-    Reply::Tagged(tag.to_owned(), link)
+    answer(200, &format!("content-type: text/html\r\nx-robots-tag: {tag}\r\n"), format!("<a href=\"/behind-{tag}\">"))
 }

@@ -14,14 +14,14 @@ fn site_with(robots: &'static str, sitemap: &'static str) -> impl Fn(&str) -> Re
         "/sitemap.xml" => page("text/xml", sitemap),
         "/moved.xml" => redirect("/sitemap.xml"),
         "/linked" | "/listed" | "/deep" => html("a page"),
-        _ => Reply::status(404),
+        _ => status(404),
     }
 }
 
 #[tokio::test]
 async fn what_a_sitemap_lists_comes_before_what_is_linked() {
     let site =
-        TestSite::start(site_with("Sitemap: /sitemap.xml\nSitemap: /index.xml\nSitemap: /sitemap.xml", LISTED)).await;
+        TestServer::start(site_with("Sitemap: /sitemap.xml\nSitemap: /index.xml\nSitemap: /sitemap.xml", LISTED)).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 4, 0));
     let expected = ["/robots.txt", "/sitemap.xml", "/index.xml", "/more.xml", "/", "/listed", "/deep", "/linked"];
@@ -31,7 +31,7 @@ async fn what_a_sitemap_lists_comes_before_what_is_linked() {
 #[tokio::test]
 async fn one_that_is_missing_or_elsewhere_costs_nothing_but_a_word() {
     let robots = "Sitemap: /gone.xml\nSitemap: http://other.invalid/s.xml\nSitemap: /moved.xml\nSitemap: /forbidden";
-    let site = TestSite::start(site_with(robots, LISTED)).await;
+    let site = TestServer::start(site_with(robots, LISTED)).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 1));
     assert_eq!(outcome.message, format!("{}/gone.xml: answered 404, a sitemap was expected", site.origin()));
@@ -40,30 +40,21 @@ async fn one_that_is_missing_or_elsewhere_costs_nothing_but_a_word() {
 
 #[tokio::test]
 async fn they_are_not_read_when_the_policy_says_so() {
-    let site = TestSite::start(site_with("Sitemap: /sitemap.xml", LISTED)).await;
+    let site = TestServer::start(site_with("Sitemap: /sitemap.xml", LISTED)).await;
     crawl_with(&site, Policy { sitemaps: false, ..policy() }).await;
     assert_eq!(site.paths(), ["/robots.txt", "/", "/linked", "/listed"]);
 }
 
 #[tokio::test]
 async fn one_that_is_not_read_whole_makes_the_crawl_truncated() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "Sitemap: /sitemap.xml"),
-        "/sitemap.xml" => Reply::Stuck("<urlset><url><loc>/listed</loc></url>".to_owned()),
+        "/sitemap.xml" => stuck("<urlset><url><loc>/listed</loc></url>"),
         "/" | "/listed" => html("a page"),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let timeouts = Timeouts { total: MS(200), ..Timeouts::default() };
-    let ended = run_within(
-        timeouts,
-        job(&site.origin(), policy()),
-        Keep::default(),
-        Permits::default(),
-        context(&["127.0.0.1/32"], None),
-        CancellationToken::new(),
-    )
-    .await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let outcome = TestCrawl { timeouts, ..TestCrawl::of(&site) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Pages), 2, 1));
 }

@@ -31,28 +31,24 @@ fn answers(folder: &Path) -> Vec<(Line, Record)> {
 }
 
 /// A crawl whose pages are stored in a folder; its outcome.
-async fn store(site: &TestSite, folder: &Path, policy: Policy, timeouts: Timeouts) -> Outcome {
+async fn store(site: &TestServer, folder: &Path, policy: Policy, timeouts: Timeouts) -> Outcome {
     let store = Store::open(&config(folder), "test").unwrap();
     let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
-    let job = job(&site.origin(), policy);
-    let ended =
-        run_within(timeouts, job, keep, Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new())
-            .await;
+    let outcome = TestCrawl { keep, timeouts, ..TestCrawl::of(site).policy(policy) }.outcome().await;
     store.close().await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
     outcome
 }
 
 #[tokio::test]
 async fn every_answer_is_stored_with_its_request() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\n"),
         "/" => html("<a href=/moved><a href='/gone?x=%0D%0AY:1'><a href=/stuck><a href=/large><a href=/private>"),
         "/moved" => redirect("/here"),
         "/here" => page("text/plain", "here"),
-        "/stuck" => Reply::Stuck("<p>the beginning".to_owned()),
+        "/stuck" => stuck("<p>the beginning"),
         "/large" => page("text/plain", &"x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + (1 << 20))),
-        _ => Reply::status(404),
+        _ => status(404),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -105,14 +101,9 @@ async fn every_answer_is_stored_with_its_request() {
 #[tokio::test]
 async fn a_compressed_body_is_stored_as_its_head_says() {
     let text = "<p>the same again and again".repeat(100);
-    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    encoder.write_all(text.as_bytes()).unwrap();
-    let sent = encoder.finish().unwrap();
-    let answer = sent.clone();
-    let site = TestSite::start(
-        move |path| if path == "/" { Reply::Encoded("gzip", answer.clone()) } else { Reply::status(404) },
-    )
-    .await;
+    let sent = gzip(text.as_bytes());
+    let body = sent.clone();
+    let site = TestServer::start(move |path| if path == "/" { encoded("gzip", &body) } else { status(404) }).await;
     let folder = tempfile::tempdir().unwrap();
     store(&site, folder.path(), policy(), Timeouts::default()).await;
     let stored = answers(folder.path());
@@ -127,10 +118,10 @@ async fn a_compressed_body_is_stored_as_its_head_says() {
 
 #[tokio::test]
 async fn a_crawl_cut_by_its_time_stores_the_page_as_cut_by_time() {
-    let site = TestSite::start(|path| match path {
+    let site = TestServer::start(|path| match path {
         "/" => html("<a href=/stuck>"),
-        "/stuck" => Reply::Stuck("the beginning".to_owned()),
-        _ => Reply::status(404),
+        "/stuck" => stuck("the beginning"),
+        _ => status(404),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +139,7 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     let (pages, file) = (folder.path().join("pages"), folder.path().join("1-1.crawl"));
     let stored = Store::open(&config(&pages), "test").unwrap();
     let away = pages.clone();
-    let site = TestSite::start(move |path| {
+    let site = TestServer::start(move |path| {
         // From the first page on nothing can be stored.
         if path == "/" && away.exists() {
             std::fs::remove_dir_all(&away).unwrap();
@@ -156,21 +147,15 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
         chain(path, 40)
     })
     .await;
-    let here = context(&["127.0.0.1/32"], None);
-    here.robots.put(site.origin().parse().unwrap(), tokio::time::Instant::now(), None);
-    let stop = CancellationToken::new();
     let keep = |store: &Store| Keep {
         file: Some(file.clone()),
         recorder: Some(store.recorder("the site", None)),
         ..Keep::default()
     };
-    let crawl = tokio::spawn(run(
-        job(&site.origin(), policy()),
-        keep(&stored),
-        Permits::default(),
-        Arc::clone(&here),
-        stop.clone(),
-    ));
+    let crawl = TestCrawl { keep: keep(&stored), ..TestCrawl::of(&site) };
+    crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
+    let stop = crawl.stop.clone();
+    let crawl = tokio::spawn(crawl.run());
     site.wait_for("/").await;
     while stored.paused().is_none() {
         tokio::time::sleep(MS(1)).await;
@@ -183,12 +168,9 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     drop(log);
     stored.close().await;
     // The next process stores them all.
-    let site_again = TestSite::start_at([127, 0, 0, 1], |path| chain(path, 40)).await;
+    let site_again = TestServer::start(|path| chain(path, 40)).await;
     let stored = Store::open(&config(&pages), "test").unwrap();
-    let again = job(&site_again.origin(), policy());
-    let ended =
-        run(again, keep(&stored), Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new()).await;
-    let Ended::Outcome(outcome) = ended else { panic!("{ended:?}") };
+    let outcome = TestCrawl { keep: keep(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 40));
     // The outcome is known, so they are on the disk, though the file is open still.
     let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
@@ -202,21 +184,19 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
     let store = Store::open(&config(folder.path()), "test").unwrap();
     let tree = |path: &str| match path {
         "/" => html(&(0..150).map(|number| format!("<a href=/{number}>")).collect::<String>()),
-        "/robots.txt" => Reply::status(404),
+        "/robots.txt" => status(404),
         _ => html("a leaf"),
     };
     let mut sites = Vec::new();
     for _ in 0..100 {
-        sites.push(TestSite::start(tree).await);
+        sites.push(TestServer::start(tree).await);
     }
     let crawls = sites.iter().map(|site| {
         let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
-        let job = job(&site.origin(), policy());
-        run(job, keep, Permits::default(), context(&["127.0.0.1/32"], None), CancellationToken::new())
+        TestCrawl { keep, ..TestCrawl::of(site) }.outcome()
     });
-    let ended = futures::future::join_all(crawls.map(tokio::spawn)).await;
-    for ended in ended {
-        let Ended::Outcome(outcome) = ended.unwrap() else { panic!("no outcome") };
+    for outcome in futures::future::join_all(crawls.map(tokio::spawn)).await {
+        let outcome = outcome.unwrap();
         assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 151));
     }
     store.close().await;

@@ -16,9 +16,7 @@ fn ordered(server: &TestServer, change: impl FnOnce(&mut CrawlPolicy)) -> CrawlO
 
 #[tokio::test]
 async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_others_do() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, _agent, mut session) = connected().await;
     for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
         let server = page_server().await;
         let order = ordered(&server, |policy| policy.contact_url = contact_url.map(str::to_owned));
@@ -40,9 +38,7 @@ async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_othe
 
 #[tokio::test]
 async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
+    let (_scheduler, _agent, mut session) = connected().await;
     for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
         let server = page_server().await;
         let order = ordered(&server, |policy| {
@@ -79,10 +75,8 @@ async fn what_a_batch_does_not_want_stored_is_not() {
 
 #[tokio::test]
 async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_large_ones() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     let order = ordered(&server, |policy| {
         // At this rate the second request would come when the test has long been given up.
         policy.request_interval = seconds(50);
@@ -92,21 +86,15 @@ async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_
     let site = Some(SiteTarget { origin, ..site(&server) });
     session.send(Down::Crawl(CrawlOrder { last_pages: Some(100_000), site, ..order })).await;
     session.permit().await;
-    let paged = async {
-        while !server.seen().iter().any(|seen| seen.head.starts_with("GET / ")) {
-            tokio::task::yield_now().await;
-        }
-    };
+    let paged = server.until(|seen| seen.iter().any(|seen| seen.head.starts_with("GET / ")));
     tokio::time::timeout(Duration::from_secs(10), paged).await.expect("robots.txt, and at once a page");
     assert!(server.seen().len() >= 2, "that was not the first request");
 }
 
 #[tokio::test]
 async fn an_order_that_would_ask_large_sites_less_often_than_small_ones_is_handed_back() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(ordered(&server, |policy| policy.shortest_interval = seconds(1)))).await;
     let Some(Up::Release(release)) = session.next().await else { panic!("it is not handed back") };
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));

@@ -4,16 +4,10 @@ use super::*;
 
 /// A site of two pages, of which the second never comes.
 async fn half_a_site() -> TestServer {
-    TestServer::plain(|seen: &Seen| {
-        let body = "<a href=\"/next\">on</a>";
-        let length = body.len();
-        let page = format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {length}\r\n\r\n{body}");
-        match seen.method() {
-            "HEAD" => Reply::After(Duration::ZERO, status("200 OK")),
-            _ if seen.head.contains(" /robots.txt ") => Reply::After(Duration::ZERO, status("404 Not Found")),
-            _ if seen.head.contains(" /next ") => Reply::Never,
-            _ => Reply::After(Duration::ZERO, page),
-        }
+    TestServer::start(|path| match path {
+        "/robots.txt" => status(404),
+        "/next" => vec![Act::Wait],
+        _ => html("<a href=/next>on</a>"),
     })
     .await
 }
@@ -21,9 +15,7 @@ async fn half_a_site() -> TestServer {
 /// Waits until a crawl asks for the second page.
 async fn half_way(session: &mut TestSession, server: &TestServer) {
     session.permit().await;
-    while !server.seen().iter().any(|seen| seen.head.contains(" /next ")) {
-        tokio::task::yield_now().await;
-    }
+    server.wait_for("/next").await;
 }
 
 fn recall(token: i64) -> Down {
@@ -33,10 +25,8 @@ fn recall(token: i64) -> Down {
 
 #[tokio::test]
 async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_agent_goes_on() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (mut scheduler, _agent, mut session) = connected().await;
     let server = half_a_site().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
     // Of what it does not hold it gives nothing back.
@@ -62,10 +52,8 @@ async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_a
 
 #[tokio::test]
 async fn a_crawl_that_has_ended_reports_its_outcome_though_its_lease_is_asked_for() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
     session.send(recall(LEASE.token)).await;
@@ -78,10 +66,8 @@ async fn a_crawl_that_has_ended_reports_its_outcome_though_its_lease_is_asked_fo
 
 #[tokio::test]
 async fn its_site_is_left_alone_for_an_interval_before_the_lease_is_anothers() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = half_a_site().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     let mut order = crawl_order(&server);
     let interval = Duration::from_millis(300);
     if let Some(policy) = &mut order.policy {

@@ -15,10 +15,8 @@ async fn claimed(session: &mut TestSession) -> AddressClaim {
 
 #[tokio::test]
 async fn nothing_is_sent_to_an_address_before_it_is_permitted_whatever_breaks_meanwhile() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (mut scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let first = claimed(&mut session).await;
     assert_eq!((first.task_id, first.token, first.address.as_str()), (LEASE.task_id, LEASE.token, "127.0.0.1"));
@@ -61,13 +59,10 @@ async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
 async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|seen: &Seen| {
-        let text = match seen.method() {
-            "HEAD" => status("200 OK"),
-            _ if seen.head.contains(" /robots.txt ") => status("404 Not Found"),
-            _ => "HTTP/1.1 429 Too Many Requests\r\nretry-after: 40\r\ncontent-length: 0\r\n\r\n".to_owned(),
-        };
-        Reply::After(Duration::ZERO, text)
+    let server = TestServer::plain(|seen: &Seen| match (seen.method(), seen.path()) {
+        ("HEAD", _) => status(200),
+        (_, "/robots.txt") => status(404),
+        _ => answer(429, "retry-after: 40\r\n", ""),
     })
     .await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;

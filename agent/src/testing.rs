@@ -1,0 +1,461 @@
+//! What tests run against on loopback: web servers, name servers and certificates, each as a test wants it.
+
+use std::collections::HashMap;
+use std::io;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hickory_resolver::proto::op::{Message, ResponseCode};
+use hickory_resolver::proto::rr::rdata::{A, AAAA, SOA};
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
+use hyper::StatusCode;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::Instant;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+
+use crate::context::{Context, tls_config};
+use crate::dns::Resolver;
+use crate::guard::Guard;
+use crate::user_agent::UserAgent;
+
+/// A context that may connect these networks. It resolves no name: nobody listens on the discard port.
+pub(crate) fn context(allow_net: &[&str]) -> Context {
+    Context {
+        guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
+        resolver: Resolver::new("127.0.0.1:9".parse().ok()).unwrap(),
+        user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
+        bind: None,
+        tls: tls_config(None).unwrap(),
+        robots: Arc::default(),
+    }
+}
+
+/// One request as the server saw it.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    /// The connection, from 0.
+    pub(crate) connection: usize,
+    /// The request on it, from 0.
+    pub(crate) request: usize,
+    /// The request line and headers.
+    pub(crate) head: String,
+}
+
+impl Seen {
+    pub(crate) fn method(&self) -> &str {
+        self.head.split(' ').next().unwrap_or_default()
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.head.split(' ').nth(1).unwrap_or_default()
+    }
+
+    /// The value of a header; empty when it is absent.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
+    }
+}
+
+/// One thing a server does with a request.
+#[derive(Clone)]
+pub(crate) enum Act {
+    Say(Vec<u8>),
+    /// Says this again and again, until nobody listens.
+    Endless(Vec<u8>),
+    /// Says this again and again, with pauses.
+    Drip(Duration, Vec<u8>),
+    /// Says nothing for so long.
+    Pause(Duration),
+    /// Waits until nobody is there any more.
+    Wait,
+    /// Ends the connection by a reset.
+    Reset,
+    /// Ends the connection.
+    Close,
+}
+
+/// All that a server does with a request.
+pub(crate) type Reply = Vec<Act>;
+
+pub(crate) fn say(text: impl AsRef<[u8]>) -> Act {
+    Act::Say(text.as_ref().to_vec())
+}
+
+/// A whole answer; each line of `headers` ends in `\r\n`. To HEAD only its head is said.
+pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Reply {
+    let (status, body) = (StatusCode::from_u16(status).unwrap(), body.as_ref());
+    let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
+    vec![Act::Say([head.as_bytes(), body].concat())]
+}
+
+pub(crate) fn status(status: u16) -> Reply {
+    answer(status, "", "")
+}
+
+pub(crate) fn page(media_type: &str, body: impl AsRef<[u8]>) -> Reply {
+    answer(200, &format!("content-type: {media_type}\r\n"), body)
+}
+
+pub(crate) fn html(body: impl AsRef<[u8]>) -> Reply {
+    page("text/html; charset=utf-8", body)
+}
+
+pub(crate) fn encoded(coding: &str, body: impl AsRef<[u8]>) -> Reply {
+    answer(200, &format!("content-type: text/html\r\ncontent-encoding: {coding}\r\n"), body)
+}
+
+pub(crate) fn redirect(to: &str) -> Reply {
+    answer(302, &format!("location: {to}\r\n"), "")
+}
+
+/// The beginning of a page, then nothing.
+pub(crate) fn stuck(beginning: &str) -> Reply {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n\r\n";
+    vec![say(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), Act::Wait]
+}
+
+pub(crate) fn ok_after(millis: u64) -> Reply {
+    [vec![Act::Pause(Duration::from_millis(millis))], status(200)].concat()
+}
+
+/// A running web server; it ends with the test.
+pub(crate) struct TestServer {
+    pub(crate) addr: SocketAddr,
+    log: Arc<Log>,
+}
+
+#[derive(Default)]
+struct Log {
+    seen: Mutex<Vec<Seen>>,
+    connections: AtomicUsize,
+    said: AtomicUsize,
+}
+
+impl TestServer {
+    /// One that answers by the path, query included.
+    pub(crate) async fn start(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_at((Ipv4Addr::LOCALHOST, 0), answer).await.unwrap()
+    }
+
+    pub(crate) async fn start_at(
+        addr: impl Into<SocketAddr>,
+        answer: impl Fn(&str) -> Reply + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Self::serve(addr.into(), None, move |seen| answer(seen.path())).await
+    }
+
+    /// One that answers by all it sees of a request.
+    pub(crate) async fn plain(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
+    }
+
+    pub(crate) async fn tls(
+        certificate: &TestCertificate,
+        answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let acceptor = certificate.acceptor(&[]);
+        Self::serve((Ipv4Addr::LOCALHOST, 0).into(), Some(acceptor), answer).await.unwrap()
+    }
+
+    async fn serve(
+        addr: SocketAddr,
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(addr).await?;
+        let server = Self { addr: listener.local_addr()?, log: Arc::default() };
+        let (log, answer) = (Arc::clone(&server.log), Arc::new(answer));
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let connection = log.connections.fetch_add(1, Ordering::SeqCst);
+                let (log, answer, tls) = (Arc::clone(&log), Arc::clone(&answer), tls.clone());
+                tokio::spawn(async move {
+                    stream.set_nodelay(true)?;
+                    let stream = match tls {
+                        None => Either::Left(stream),
+                        Some(tls) => Either::Right(tls.accept(stream).await?),
+                    };
+                    // How a connection ends is the client's affair.
+                    log.serve(stream, connection, &*answer).await
+                });
+            }
+        });
+        Ok(server)
+    }
+
+    pub(crate) fn origin(&self) -> String {
+        format!("http://{}", self.addr)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.log.seen.lock().unwrap().clone()
+    }
+
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.log.seen.lock().unwrap().iter().map(|seen| seen.path().to_owned()).collect()
+    }
+
+    /// Connections that were accepted.
+    pub(crate) fn connections(&self) -> usize {
+        self.log.connections.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that were said.
+    pub(crate) fn said(&self) -> usize {
+        self.log.said.load(Ordering::SeqCst)
+    }
+
+    /// Returns when what was seen is as wanted.
+    pub(crate) async fn until(&self, done: impl Fn(&[Seen]) -> bool) {
+        while !done(&self.log.seen.lock().unwrap()) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns when `path` was asked for.
+    pub(crate) async fn wait_for(&self, path: &str) {
+        self.until(|seen| seen.iter().any(|seen| seen.path() == path)).await;
+    }
+}
+
+impl Log {
+    async fn serve(
+        &self,
+        mut stream: Either<TcpStream, TlsStream<TcpStream>>,
+        connection: usize,
+        answer: &(dyn Fn(&Seen) -> Reply + Send + Sync),
+    ) -> io::Result<()> {
+        for request in 0.. {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await?);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let seen = Seen { at: Instant::now(), connection, request, head };
+            self.seen.lock().unwrap().push(seen.clone());
+            for act in answer(&seen) {
+                let mut tell = async |text: &[u8]| -> io::Result<()> {
+                    stream.write_all(text).await?;
+                    self.said.fetch_add(text.len(), Ordering::SeqCst);
+                    Ok(())
+                };
+                match act {
+                    Act::Say(text) if seen.method() == "HEAD" => {
+                        let end = text.windows(4).position(|four| four == b"\r\n\r\n");
+                        tell(&text[..end.map_or(text.len(), |end| end + 4)]).await?;
+                    }
+                    Act::Say(text) => tell(&text).await?,
+                    Act::Endless(text) => loop {
+                        tell(&text).await?;
+                    },
+                    Act::Drip(pause, text) => loop {
+                        tell(&text).await?;
+                        tokio::time::sleep(pause).await;
+                    },
+                    Act::Pause(pause) => tokio::time::sleep(pause).await,
+                    Act::Wait => {
+                        // Whatever comes next, it is the end.
+                        stream.read_u8().await?;
+                    }
+                    Act::Reset => {
+                        return match stream {
+                            Either::Left(stream) => stream.set_zero_linger(),
+                            Either::Right(stream) => stream.get_ref().0.set_zero_linger(),
+                        };
+                    }
+                    Act::Close => return stream.shutdown().await,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name server that answers as each test wants, and counts what it is asked.
+pub(crate) struct TestNames {
+    pub(crate) addr: SocketAddr,
+    asked: Arc<Mutex<HashMap<String, usize>>>,
+    questions: Arc<AtomicUsize>,
+}
+
+/// What a name server says of a name.
+pub(crate) enum Named {
+    /// It has these addresses, for so many seconds.
+    At(Vec<IpAddr>, u32),
+    /// It does not exist, for so many seconds.
+    Gone(u32),
+    /// Nothing.
+    Silent,
+}
+
+impl TestNames {
+    /// One that knows a few names, and their IPv4 addresses only.
+    pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
+        Self::answering(|name, _| {
+            let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));
+            let known: Vec<IpAddr> = known.collect();
+            if known.is_empty() { Named::Gone(60) } else { Named::At(known, 60) }
+        })
+        .await
+    }
+
+    /// One that answers as `answer` says, which is told the name and how often its IPv4 addresses were asked for before.
+    pub(crate) async fn answering(answer: impl Fn(&str, usize) -> Named + Send + 'static) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
+        let (asked, questions) = (Arc::clone(&names.asked), Arc::clone(&names.questions));
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            loop {
+                let (length, peer) = socket.recv_from(&mut query).await.unwrap();
+                let query = Message::from_vec(&query[..length]).unwrap();
+                questions.fetch_add(1, Ordering::SeqCst);
+                let name = query.queries[0].name().to_ascii().trim_end_matches('.').to_lowercase();
+                let before = {
+                    let mut asked = asked.lock().unwrap();
+                    let times = asked.entry(name.clone()).or_default();
+                    *times += usize::from(query.queries[0].query_type() == RecordType::A);
+                    times.saturating_sub(1)
+                };
+                if let Some(answer) = dns_answer(&query, answer(&name, before)) {
+                    socket.send_to(&answer, peer).await.unwrap();
+                }
+            }
+        });
+        names
+    }
+
+    /// A context that may connect these networks, and asks this server.
+    pub(crate) fn context(&self, allow_net: &[&str]) -> Context {
+        Context { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
+    }
+
+    /// Questions of any kind, for any name.
+    pub(crate) fn questions(&self) -> usize {
+        self.questions.load(Ordering::SeqCst)
+    }
+
+    /// How often the IPv4 addresses of a name were asked for.
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        self.asked.lock().unwrap().get(name).copied().unwrap_or_default()
+    }
+}
+
+fn dns_answer(query: &Message, named: Named) -> Option<Vec<u8>> {
+    let question = query.queries[0].clone();
+    let mut answer = Message::response(query.metadata.id, query.metadata.op_code);
+    answer.metadata.recursion_available = true;
+    let record = |ttl, data| Record::from_rdata(question.name().clone(), ttl, data);
+    match named {
+        Named::Silent => return None,
+        Named::Gone(ttl) => {
+            answer.metadata.response_code = ResponseCode::NXDomain;
+            let soa = SOA::new(Name::root(), Name::root(), 1, 60, 60, 60, ttl);
+            answer.add_authority(record(ttl, RData::SOA(soa)));
+        }
+        Named::At(addresses, ttl) => {
+            for addr in addresses {
+                match (addr, question.query_type()) {
+                    (IpAddr::V4(addr), RecordType::A) => answer.add_answer(record(ttl, RData::A(A(addr)))),
+                    (IpAddr::V6(addr), RecordType::AAAA) => answer.add_answer(record(ttl, RData::AAAA(AAAA(addr)))),
+                    _ => continue,
+                };
+            }
+        }
+    }
+    answer.add_query(question);
+    Some(answer.to_vec().unwrap())
+}
+
+/// A self-signed certificate for `127.0.0.1`.
+pub(crate) struct TestCertificate {
+    pem: String,
+    config: rustls::ServerConfig,
+}
+
+impl TestCertificate {
+    pub(crate) fn new() -> Self {
+        Self::made(|_| {})
+    }
+
+    /// One that was valid in the past.
+    pub(crate) fn expired() -> Self {
+        Self::made(|params| {
+            params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        })
+    }
+
+    /// What a server needs that offers these protocols.
+    pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
+        let mut config = self.config.clone();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Arc::new(config).into()
+    }
+
+    /// A context that may connect loopback, and trusts it.
+    pub(crate) fn trusting(&self) -> Context {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &self.pem).unwrap();
+        Context { tls: tls_config(Some(file.path())).unwrap(), ..context(&["127.0.0.0/8"]) }
+    }
+
+    fn made(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        change(&mut params);
+        let certificate = params.self_signed(&key).unwrap();
+        let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], private)
+            .unwrap();
+        Self { pem: certificate.pem(), config }
+    }
+}
+
+/// A coding as `Content-Encoding` names it, and what encodes by it.
+pub(crate) type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
+
+pub(crate) const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
+
+pub(crate) fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Raw, without the frame of zlib.
+pub(crate) fn deflate(text: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+pub(crate) fn brotli(text: &[u8]) -> Vec<u8> {
+    let mut encoder = ::brotli::CompressorWriter::new(Vec::new(), 4096, 3, 22);
+    encoder.write_all(text).unwrap();
+    encoder.into_inner()
+}
+
+pub(crate) fn zstd(text: &[u8]) -> Vec<u8> {
+    ::zstd::stream::encode_all(text, 1).unwrap()
+}
