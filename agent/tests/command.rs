@@ -1,0 +1,251 @@
+//! The real `landfall-agent`, as a person calls it: crawls that are killed and go on, what it says of mistakes and of an open guard, and
+//! that nothing in its environment leads its requests elsewhere.
+
+#![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use landfall_agent::warc::Line;
+use landfall_agent::warc::read::records;
+
+const PAGES: usize = 400;
+const KILLS: usize = 3;
+/// A crawl's file begins with less than this, in bytes; what was visited comes after it.
+const HEAD: u64 = 300;
+
+/// A site of so many pages, each of which links to three others, and how many requests it was sent; it ends with the test.
+fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, counted) = (stream.unwrap(), Arc::clone(&counted));
+            std::thread::spawn(move || {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                while let Some(line) = lines.next() {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
+                    // Who does not listen any more has gone.
+                    drop((&stream).write_all(answer(line.split(' ').nth(1).unwrap_or_default(), pages).as_bytes()));
+                }
+            });
+        }
+    });
+    (addr, asked)
+}
+
+fn answer(path: &str, pages: usize) -> String {
+    let number = if path == "/" { Some(0) } else { path[1..].parse().ok() };
+    let Some(number) = number.filter(|number| *number < pages) else {
+        return "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned();
+    };
+    let links = (1..=3).map(|link| number * 3 + link).filter(|link| *link < pages);
+    let links: String = links.map(|link| format!("<a href=/{link}>")).collect();
+    let body = format!("<p>page {number}{links}{}", "word ".repeat(500));
+    format!("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn crawl(site: &str, arguments: &[&str], environment: &[(&str, String)]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(["--log", "error", "crawl", site, "--request-interval", "1ms", "--contact-url", "https://example.org/x"])
+        .arg("--dir")
+        .arg(folder.path())
+        .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn no_proxy_of_the_environment_is_used() {
+    let ((site, asked), (proxy, proxied)) = (self::site(1), self::site(1));
+    let proxy = format!("http://{proxy}");
+    let names = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+    let environment = names.map(|name| (name, proxy.clone()));
+    let output = crawl(&format!("http://{site}"), &["--allow-net", "127.0.0.1/32"], &environment);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("complete: 1 pages"), "{output:?}");
+    assert!(asked.load(Ordering::SeqCst) > 0);
+    assert_eq!(proxied.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn an_open_guard_is_said_and_a_closed_one_connects_nothing() {
+    let (site, asked) = site(1);
+    let site = format!("http://{site}");
+    let open = "THE GUARD IS OPEN";
+    let output = crawl(&site, &[], &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("the guard refuses 127.0.0.1"), "{output:?}");
+    assert!(!said.contains(open), "{output:?}");
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let output = crawl(&site, &["--allow-net", "127.0.0.0/8"], &[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
+}
+
+#[test]
+fn an_agent_says_at_its_start_that_its_guard_is_open() {
+    let folder = tempfile::tempdir().unwrap();
+    // Nobody listens on the discard port: the agent goes on trying.
+    let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
+        dns = '127.0.0.1'\n[beacon]\nenabled = false\n";
+    std::fs::write(folder.path().join("agent.toml"), config).unwrap();
+    std::fs::write(folder.path().join("credential"), "a-credential").unwrap();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(["run", "--allow-net", "127.2.0.0/16", "--dir"])
+        .arg(folder.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warnings: Vec<String> = said.by_ref().take_while(|line| !line.contains("agent started")).collect();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    for net in ["10.0.0.0/8", "127.2.0.0/16"] {
+        let warns = |line: &String| line.contains("WARN") && line.contains("THE GUARD IS OPEN") && line.contains(net);
+        assert!(warnings.iter().any(warns), "{net}: {warnings:?}");
+    }
+}
+
+fn refused(arguments: &[&str], input: &str) -> String {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_landfall-agent"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Who refuses a flag reads nothing.
+    drop(agent.stdin.take().unwrap().write_all(input.as_bytes()));
+    let output = agent.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn relative_paths_are_meant_from_the_folder_that_is_said_and_errors_name_the_file() {
+    let (etc, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = etc.path().join("x.toml");
+    let text = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\nbeacon.enabled = false\n";
+    std::fs::write(&config, text).unwrap();
+    let (config, dir) = (config.to_str().unwrap(), state.path().to_str().unwrap());
+    let said = refused(&["run", "--config", config, "--dir", dir], "");
+    let missing = |folder: &str| format!("credential: read {folder}/credential: No such file");
+    assert!(said.contains(&missing(dir)), "{said}");
+    let said = refused(&["run", "--config", config], "");
+    assert!(said.contains(&missing(etc.path().to_str().unwrap())), "{said}");
+    let said = refused(&["run", "--dir", dir, "--allow-net", "127.0.1.0/33"], "");
+    assert!(said.contains("'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"), "{said}");
+}
+
+#[test]
+fn a_token_comes_from_one_place_and_is_one_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let enrol = |more: &[&str], input: &str| {
+        refused(&[&["enrol", "--scheduler", "http://127.0.0.1:1", "--dir", dir], more].concat(), input)
+    };
+    assert!(enrol(&[], "").contains("--token-file <FILE>|--token <TOKEN>"));
+    assert!(enrol(&["--token", "a", "--token-file", "-"], "").contains("cannot be used with"));
+    for (file, input, said) in [
+        ("-", " \n", "--token-file: standard input is empty: it must hold the token alone"),
+        ("-", "a b\n", "--token-file: standard input holds more than one word, and must hold the token alone"),
+        ("missing", "", "--token-file: read missing: No such file"),
+        // Nobody listens there: it was taken.
+        ("-", "abc\n", "connect the scheduler at http://127.0.0.1:1"),
+    ] {
+        let refusal = enrol(&["--token-file", file], input);
+        assert!(refusal.contains(said), "{refusal}");
+    }
+}
+
+/// A crawl that stores its pages.
+fn storing(site: SocketAddr, folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_landfall-agent"));
+    command.args(["--log", "warn", "crawl", &format!("http://{site}")]);
+    command.args(["--allow-net", "127.0.0.1/32", "--contact-url", "https://example.org/crawler"]);
+    command.arg("--dir").arg(folder).arg("--warc").arg(folder.join("pages"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|file| file.to_str().unwrap().ends_with(ending)).collect()
+}
+
+/// The length of the file in which the crawl under way is kept.
+fn log_length(folder: &Path) -> u64 {
+    let files = if folder.exists() { files(folder, ".crawl") } else { Vec::new() };
+    files.first().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |metadata| metadata.len())
+}
+
+#[test]
+fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
+    let (site, asked) = site(PAGES);
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.toml");
+    std::fs::write(&policy, "max_pages = 1000\nmax_depth = 20\nrequest_interval = '10ms'\n").unwrap();
+    let pages = folder.path().join("pages");
+    for _ in 0..KILLS {
+        let before = log_length(&pages);
+        let mut child = storing(site, folder.path()).arg("--policy").arg(&policy).spawn().unwrap();
+        // The very moment at which pages count as visited: what is not stored now is missing in the end.
+        while log_length(&pages) <= before.max(HEAD) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let in_vain = asked.load(Ordering::SeqCst);
+    let output =
+        storing(site, folder.path()).arg("--policy").arg(&policy).args(["--request-interval", "0s"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(&format!("complete: {PAGES} pages")), "{said}");
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked < in_vain + PAGES, "it went on: {asked} requests in all, {in_vain} before the last start");
+
+    assert_eq!((files(&pages, ".open").len(), files(&pages, ".crawl").len()), (0, 0));
+    let (mut stored, mut listed) = (BTreeSet::new(), BTreeSet::new());
+    for file in files(&pages, ".warc.gz") {
+        let all = records(&file).unwrap();
+        stored.extend(all.iter().filter_map(|record| record.field("WARC-Target-URI").map(str::to_owned)));
+    }
+    for file in files(&pages, ".jsonl") {
+        let text = std::fs::read_to_string(file).unwrap();
+        listed.extend(text.lines().map(|line| serde_json::from_str::<Line>(line).unwrap().url));
+    }
+    // And its robots.txt.
+    assert_eq!((stored.len(), listed.len()), (PAGES + 1, PAGES + 1));
+}
+
+#[test]
+fn flags_go_before_the_policy_and_mistakes_in_it_are_named() {
+    let (site, _) = site(PAGES);
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("policy.toml");
+    std::fs::write(&policy, "max_pages = 7\nrequest_interval = '0s'\n").unwrap();
+    for (flags, pages) in [(&[][..], 7), (&["--max-pages", "3"], 3)] {
+        let output = storing(site, folder.path()).arg("--policy").arg(&policy).args(flags).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(&format!("truncated by pages: {pages} pages")), "{said}");
+        assert!(said.contains("\nstored in "), "{said}");
+    }
+    std::fs::write(&policy, "max_pages = 7\nmax_page = 8\n").unwrap();
+    let output = storing(site, folder.path()).arg("--policy").arg(&policy).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && said.contains("policy.toml: line 2: max_page: there is no such field"),
+        "{said}"
+    );
+}
