@@ -15,7 +15,6 @@ use url::Url;
 use super::robots::directives;
 use super::site_path::{Fingerprints, Site, SitePath};
 
-/// The most different links taken from one page.
 const MAX_LINKS: usize = 10_000;
 /// Different links for which there is room from the start: most pages have no more, and the room is some hundred bytes.
 const FEW_LINKS: usize = 28;
@@ -23,12 +22,10 @@ const FEW_LINKS: usize = 28;
 /// which on a page that never closes its paragraphs is every one of them.
 const MAX_PARSER_BYTES: usize = 2 << 20;
 
-/// The links of one page.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Links {
     /// Inside the site, each once, in the order of the page.
     pub(super) paths: Vec<SitePath>,
-    /// Whether there were more than were taken.
     pub(super) cut: bool,
 }
 
@@ -61,7 +58,6 @@ impl LinkExtractor {
         Self { parser: Some(parser), page }
     }
 
-    /// Takes the next piece of the page.
     pub(super) fn write(&mut self, piece: &[u8]) {
         let Some(parser) = self.parser.as_mut() else { return };
         if parser.write(piece).is_err() {
@@ -71,7 +67,6 @@ impl LinkExtractor {
         }
     }
 
-    /// The links, when the page has ended.
     pub(super) fn finish(self) -> Links {
         let ended_well = self.parser.is_none_or(|parser| parser.end().is_ok());
         let mut page = lock(&self.page);
@@ -117,7 +112,7 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
 }
 
 /// Where the page's rewritten text goes: nowhere, only its links are wanted.
-pub(super) struct Discard;
+struct Discard;
 
 impl OutputSink for Discard {
     fn handle_chunk(&mut self, _chunk: &[u8]) {}
@@ -179,7 +174,6 @@ impl Page {
         self.links.paths.push(path);
     }
 
-    /// Where a link leads inside the site.
     fn path(&self, href: &str) -> Option<SitePath> {
         // A base of the page's may lie anywhere.
         let plain = if self.based { None } else { SitePath::plain(href) };

@@ -4,25 +4,25 @@
 //! only what is listed is held, and of that no more than the protocol lets one sitemap list.
 
 use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flate2::write::MultiGzDecoder;
-use lol_html::html_content::{Comment, TextChunk};
-use lol_html::send::{Element, HtmlRewriter, Settings};
-use lol_html::{DocumentContentHandlers, MemorySettings, element};
 
-use super::links::{Discard, decode_references};
+use super::links::decode_references;
 
 /// The most entries of one sitemap, as the protocol has it.
 const MAX_ENTRIES: usize = 50_000;
 /// The longest URL that is listed, in bytes; the protocol's own limit.
 const MAX_URL_BYTES: usize = 2048;
+/// And as it is written, with the blanks around it and its references.
+const MAX_WRITTEN_BYTES: usize = 4 * MAX_URL_BYTES;
 /// Bytes of URLs that are taken from one sitemap: at a hundred bytes each, as many as it may list.
 const MAX_LISTED_BYTES: usize = 5 << 20;
-/// What the parser may hold of a sitemap.
+/// What the parser may hold of a sitemap: a tag or a line.
 const MAX_PARSER_BYTES: usize = 256 << 10;
 /// Decoded bytes that are read of one sitemap: the protocol's own limit.
 const MAX_BYTES: u64 = 50 << 20;
+/// Begins a section of character data, after its `<`.
+const CDATA: &[u8] = b"![CDATA[";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The byte order mark, with which some text begins.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
@@ -32,11 +32,9 @@ const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 pub(super) struct Sitemap {
     pub(super) pages: Vec<String>,
     pub(super) sitemaps: Vec<String>,
-    /// Whether there was more than was read.
     pub(super) cut: bool,
 }
 
-/// Takes a sitemap in pieces.
 pub(super) struct SitemapReader {
     /// The first bytes, until they say how the rest is to be read.
     beginning: Vec<u8>,
@@ -65,7 +63,6 @@ impl SitemapReader {
         }
     }
 
-    /// What was listed.
     pub(super) fn finish(mut self) -> Sitemap {
         let parser = match self.form.take() {
             None => {
@@ -103,7 +100,7 @@ impl SitemapReader {
 /// Takes a decoded sitemap in pieces; writing fails when it has enough.
 #[derive(Default)]
 struct Parser {
-    found: Arc<Mutex<Found>>,
+    listed: Listed,
     syntax: Syntax,
     bytes: u64,
     cut: bool,
@@ -114,10 +111,9 @@ enum Syntax {
     Unread(Vec<u8>),
     /// Nothing but white space came yet.
     Unknown,
-    Xml(Box<HtmlRewriter<'static, Discard>>),
+    Xml(Markup),
     /// A URL a line; the last may not be whole.
     Lines(Vec<u8>),
-    /// It cannot be read any further.
     Ended,
 }
 
@@ -130,24 +126,24 @@ impl Default for Syntax {
 /// The kind of an entry: to which list it goes.
 type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
 
-/// What was listed so far. The parser's handlers share it; all run on one task, so nobody waits for the lock.
+fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
+    &mut sitemap.pages
+}
+
+fn sitemaps(sitemap: &mut Sitemap) -> &mut Vec<String> {
+    &mut sitemap.sitemaps
+}
+
 #[derive(Default)]
-struct Found {
+struct Listed {
     sitemap: Sitemap,
-    /// Bytes of the URLs in it.
     bytes: usize,
-    /// The entry that is being read.
-    entry: Option<(Kind, String)>,
 }
 
-fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
-    found.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Found {
-    fn add(&mut self, kind: Kind, url: &str) {
-        let url = decode_references(url.trim());
-        if url.is_empty() || url.len() > MAX_URL_BYTES {
+impl Listed {
+    fn add(&mut self, kind: Kind, written: &[u8]) {
+        let url = decode_references(String::from_utf8_lossy(written).trim());
+        if url.is_empty() || url.len() > MAX_URL_BYTES || written.len() > MAX_WRITTEN_BYTES {
             return;
         }
         let full = self.sitemap.pages.len() + self.sitemap.sitemaps.len() >= MAX_ENTRIES;
@@ -158,74 +154,96 @@ impl Found {
         self.bytes += url.len();
         kind(&mut self.sitemap).push(url);
     }
-
-    fn take_text(&mut self, text: &str) {
-        if let Some((_, url)) = &mut self.entry
-            && url.len() <= MAX_URL_BYTES
-        {
-            url.push_str(text);
-        }
-    }
-
-    fn end_entry(&mut self) {
-        if let Some((kind, url)) = self.entry.take() {
-            self.add(kind, &url);
-        }
-    }
 }
 
-fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
-    &mut sitemap.pages
+/// Reads XML byte by byte, as far as a sitemap uses it: what stands in a `loc` directly inside of a `url` or `sitemap`.
+#[derive(Default)]
+struct Markup {
+    /// The tag, comment or section that is being read, without its first `<`.
+    tag: Option<Vec<u8>>,
+    /// The quote that ends the attribute's value.
+    quote: Option<u8>,
+    /// The kind of the entry, and how many elements are open in it.
+    entry: Option<(Kind, usize)>,
+    url: Option<Vec<u8>>,
 }
 
-fn sitemaps(sitemap: &mut Sitemap) -> &mut Vec<String> {
-    &mut sitemap.sitemaps
-}
-
-/// The parser is one for HTML: it takes pieces, is bounded in memory, and what a sitemap uses of XML means the same to it, but for
-/// character data sections, which it takes for comments.
-fn xml(found: &Arc<Mutex<Found>>) -> Box<HtmlRewriter<'static, Discard>> {
-    let mut settings = Settings::new_send()
-        .with_memory_settings(MemorySettings::new().with_max_allowed_memory_usage(MAX_PARSER_BYTES))
-        .with_strict(false);
-    let kinds: [(&str, Kind); 2] = [("url > loc", pages), ("sitemap > loc", sitemaps)];
-    for (selector, kind) in kinds {
-        let found = Arc::clone(found);
-        settings = settings.append_element_content_handler(element!(selector, move |loc: &mut Element<'_, '_>| {
-            lock(&found).entry = Some((kind, String::new()));
-            let found = Arc::clone(&found);
-            loc.on_end_tag(Box::new(move |_| {
-                lock(&found).end_entry();
-                Ok(())
-            }))
-        }));
-    }
-    let (in_text, in_section) = (Arc::clone(found), Arc::clone(found));
-    let text = DocumentContentHandlers::default()
-        .text(move |text: &mut TextChunk<'_>| {
-            lock(&in_text).take_text(text.as_str());
-            Ok(())
-        })
-        .comments(move |comment: &mut Comment<'_>| {
-            let text = comment.text();
-            if let Some(section) = text.strip_prefix("[CDATA[").and_then(|rest| rest.strip_suffix("]]")) {
-                lock(&in_section).take_text(section);
+impl Markup {
+    /// Takes a byte; returns the entry whose `loc` it ends.
+    fn take(&mut self, byte: u8) -> Option<(Kind, Vec<u8>)> {
+        let Some(tag) = &mut self.tag else {
+            match &mut self.url {
+                _ if byte == b'<' => self.tag = Some(Vec::new()),
+                Some(url) if url.len() <= MAX_WRITTEN_BYTES => url.push(byte),
+                _ => {}
             }
-            Ok(())
-        });
-    Box::new(HtmlRewriter::new(settings.append_document_content_handler(text), Discard))
+            return None;
+        };
+        let before = tag.last().copied();
+        tag.push(byte);
+        let ends = if tag.starts_with(b"!--") {
+            tag.len() >= b"!---->".len() && tag.ends_with(b"-->")
+        } else if tag.starts_with(CDATA) {
+            tag.ends_with(b"]]>")
+        } else {
+            match self.quote {
+                Some(quote) if quote == byte => self.quote = None,
+                None if before == Some(b'=') && matches!(byte, b'"' | b'\'') => self.quote = Some(byte),
+                _ => {}
+            }
+            byte == b'>' && self.quote.is_none()
+        };
+        let tag = self.tag.take_if(|_| ends)?;
+        self.end(&tag)
+    }
+
+    fn end(&mut self, tag: &[u8]) -> Option<(Kind, Vec<u8>)> {
+        if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
+            self.url.iter_mut().for_each(|url| url.extend_from_slice(section));
+            return None;
+        }
+        let (name, closes) = tag.strip_prefix(b"/").map_or((tag, false), |name| (name, true));
+        let name = name.split(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>')).next()?;
+        let kind: Option<Kind> = match name.to_ascii_lowercase().as_slice() {
+            b"url" => Some(pages),
+            b"sitemap" => Some(sitemaps),
+            _ => None,
+        };
+        let is_loc = name.eq_ignore_ascii_case(b"loc");
+        match &mut self.entry {
+            // A comment, a declaration, or an element without content.
+            _ if name.starts_with(b"!") || name.starts_with(b"?") || tag.ends_with(b"/>") => {}
+            entry if kind.is_some() => {
+                *entry = kind.filter(|_| !closes).map(|kind| (kind, 0));
+                self.url = None;
+            }
+            Some((kind, depth)) if closes => {
+                *depth = depth.saturating_sub(1);
+                return self.url.take_if(|_| is_loc).map(|url| (*kind, url));
+            }
+            Some((_, depth)) => {
+                if is_loc && *depth == 0 {
+                    self.url = Some(Vec::new());
+                }
+                *depth += 1;
+            }
+            None => {}
+        }
+        None
+    }
+
+    /// Whether more of one tag came than may be held.
+    fn is_too_long(&self) -> bool {
+        self.tag.as_ref().is_some_and(|tag| tag.len() > MAX_PARSER_BYTES)
+    }
 }
 
 impl Parser {
     fn finish(mut self) -> Sitemap {
-        match std::mem::take(&mut self.syntax) {
-            Syntax::Xml(parser) => self.cut |= parser.end().is_err(),
-            Syntax::Lines(rest) => lock(&self.found).add(pages, &String::from_utf8_lossy(&rest)),
-            Syntax::Unread(_) | Syntax::Unknown | Syntax::Ended => {}
+        if let Syntax::Lines(rest) = &self.syntax {
+            self.listed.add(pages, rest);
         }
-        let mut sitemap = std::mem::take(&mut lock(&self.found).sitemap);
-        sitemap.cut |= self.cut;
-        sitemap
+        Sitemap { cut: self.cut || self.listed.sitemap.cut, ..self.listed.sitemap }
     }
 
     fn take(&mut self, piece: &[u8]) -> bool {
@@ -244,18 +262,21 @@ impl Parser {
                 let piece = piece.trim_ascii_start();
                 match piece.first() {
                     None => return true,
-                    Some(b'<') => self.syntax = Syntax::Xml(xml(&self.found)),
+                    Some(b'<') => self.syntax = Syntax::Xml(Markup::default()),
                     Some(_) => self.syntax = Syntax::Lines(Vec::new()),
                 }
                 self.take(piece)
             }
-            Syntax::Xml(parser) => parser.write(piece).is_ok(),
+            Syntax::Xml(markup) => {
+                let entries = piece.iter().filter_map(|byte| markup.take(*byte));
+                entries.for_each(|(kind, url)| self.listed.add(kind, &url));
+                !markup.is_too_long()
+            }
             Syntax::Lines(rest) => {
                 rest.extend_from_slice(piece);
-                let mut found = lock(&self.found);
                 while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
                     let line: Vec<u8> = rest.drain(..=end).collect();
-                    found.add(pages, &String::from_utf8_lossy(&line));
+                    self.listed.add(pages, &line);
                 }
                 rest.len() <= MAX_PARSER_BYTES
             }
@@ -267,8 +288,7 @@ impl Parser {
 impl std::io::Write for Parser {
     fn write(&mut self, piece: &[u8]) -> std::io::Result<usize> {
         self.bytes += u64::try_from(piece.len()).unwrap_or(u64::MAX);
-        let full = lock(&self.found).sitemap.cut;
-        if full || self.bytes > MAX_BYTES || !self.take(piece) {
+        if self.listed.sitemap.cut || self.bytes > MAX_BYTES || !self.take(piece) {
             self.syntax = Syntax::Ended;
             self.cut = true;
             return Err(std::io::Error::other("no more is wanted"));
