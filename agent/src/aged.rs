@@ -19,7 +19,6 @@ impl<K, T, V> Default for Aged<K, T, V> {
 }
 
 impl<K: Clone + Eq + Hash, T: Copy + Ord, V> Aged<K, T, V> {
-    /// The entry of a key, and its time.
     pub(crate) fn get(&self, key: &K) -> Option<(T, &V)> {
         self.entries.get(key).map(|(at, _, value)| (*at, value))
     }
@@ -34,18 +33,15 @@ impl<K: Clone + Eq + Hash, T: Copy + Ord, V> Aged<K, T, V> {
         Some(value)
     }
 
-    /// Takes the oldest entry out.
     pub(crate) fn pop_oldest(&mut self) -> Option<(T, V)> {
         let ((at, _), key) = self.order.pop_first()?;
         self.entries.remove(&key).map(|(_, _, value)| (at, value))
     }
 
-    /// The time of the oldest entry.
     pub(crate) fn oldest(&self) -> Option<T> {
         self.order.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

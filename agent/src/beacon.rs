@@ -22,9 +22,7 @@ use tokio_util::sync::CancellationToken;
 const MAX_CONNECTIONS: usize = 256;
 /// Where there are so many, one that was idle for this long makes room for another: a prober pauses no longer in a series.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
-/// Headers of one request.
 const MAX_HEADERS: usize = 32;
-/// Bytes held of one request's headers.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// How long a connection may wait for a request: longer than the pause between two probes.
 const IDLE: Duration = Duration::from_secs(30);
@@ -37,15 +35,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Beacon {
     listener: TcpListener,
-    /// The port it is bound to.
     pub port: u16,
 }
 
 impl Beacon {
     /// Binds the beacon; port 0 takes any.
-    ///
-    /// # Errors
-    /// When the address is taken or not ours.
     pub async fn bind(listen: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let port = listener.local_addr()?.port();

@@ -1,21 +1,24 @@
 //! The command line: `run`, `enrol`, `doctor`, `probe` and `crawl`.
 
 use std::fs::File;
-use std::io::{Read, Write as _};
-use std::net::SocketAddr;
+use std::io::{IsTerminal as _, Read, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
 
-use crate::config::{self, Config, parse_name_server};
+use crate::config::{self, Config};
 use crate::doctor::examine;
 use crate::enrol::{Enrolment, enrol};
 use crate::guard::parse_network;
-use crate::{exit, folder, telemetry};
+use crate::{exit, folder};
 
 mod crawl;
 mod policy;
@@ -23,6 +26,8 @@ mod probe;
 mod progress;
 mod request;
 
+/// Threads of the runtime: an agent waits more than it works, and thirty may share one machine.
+const WORKERS: usize = 2;
 /// Bytes that are read of a token's file: a token has 64.
 const MOST_TOKEN: u64 = 4096;
 /// Where a package puts the service's unit.
@@ -33,7 +38,7 @@ const SYSTEMD_RUNS: &str = "/run/systemd/system";
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
 #[derive(Debug, Parser)]
 #[command(name = "landfall-agent", version = crate::LONG_VERSION, propagate_version = true, after_help = exit::TABLE)]
-pub struct Cli {
+struct Cli {
     /// What is logged: a level, or a tracing filter.
     #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]
     log: String,
@@ -140,30 +145,25 @@ impl TokenArgs {
     }
 }
 
-/// How many threads a command's runtime should have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Threads {
-    /// Only one thing is under way at a time: a thread that would be woken for half of it costs more than it brings.
-    One,
-    /// Many things are.
-    Several,
+/// Does what was typed, on a runtime that fits it, and reports how it ended.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut builder = match cli.command {
+        // Only one thing is under way at a time: a thread that would be woken for half of it costs more than it brings.
+        Command::Crawl(_) => Builder::new_current_thread(),
+        Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(WORKERS).enable_all().build();
+    exit::report(runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let result = runtime.block_on(cli.run());
+        runtime.shutdown_background();
+        result
+    }))
 }
 
 impl Cli {
-    /// What the command's runtime should be like.
-    pub const fn threads(&self) -> Threads {
-        match self.command {
-            Command::Crawl(_) => Threads::One,
-            Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Threads::Several,
-        }
-    }
-
-    /// Does what was asked.
-    ///
-    /// # Errors
-    /// One sentence for people.
-    pub async fn run(self) -> anyhow::Result<()> {
-        telemetry::start(&self.log).map_err(|error| exit::usage(format!("{:#}", anyhow::Error::new(error))))?;
+    async fn run(self) -> anyhow::Result<()> {
+        start_log(&self.log)?;
         match self.command {
             Command::Run(args) => run(args).await,
             Command::Enrol(args) => enrol_agent(args).await,
@@ -172,6 +172,18 @@ impl Cli {
             Command::Crawl(args) => crawl::run(args).await,
         }
     }
+}
+
+/// Writes log lines to standard error, those that the filter lets through.
+fn start_log(filter: &str) -> anyhow::Result<()> {
+    let targets = filter.parse::<Targets>();
+    let targets = targets.map_err(|error| exit::usage(format!("read the log filter '{filter}': {error}")))?;
+    let lines = tracing_subscriber::fmt::layer()
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(targets).with(lines).init();
+    Ok(())
 }
 
 async fn run(args: RunArgs) -> anyhow::Result<()> {
@@ -258,8 +270,4 @@ fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
         }
     });
     Ok(())
-}
-
-fn name_server(text: &str) -> Result<SocketAddr, String> {
-    parse_name_server(text)
 }

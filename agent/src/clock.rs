@@ -13,13 +13,11 @@ const DEADLINE_POLL: Duration = Duration::from_millis(500);
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// This moment.
     pub fn now() -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has had this clock since 2.6.39");
         Self(Duration::from(now))
     }
 
-    /// A later moment.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration))

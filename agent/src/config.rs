@@ -13,7 +13,6 @@ use crate::guard::parse_network;
 use crate::schedulers::Schedulers;
 use crate::user_agent::UserAgent;
 
-/// The name of the configuration file in an agent's folder.
 pub const FILE: &str = "agent.toml";
 /// Where the beacon listens unless told otherwise.
 pub const DEFAULT_BEACON: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7180);
@@ -21,7 +20,6 @@ const DEFAULT_CAPACITY: u32 = 16;
 const MAX_CAPACITY: u32 = 10_000;
 const DNS_PORT: u16 = 53;
 
-/// Everything an agent may be told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -31,12 +29,10 @@ pub struct Config {
     /// The authority that signed the scheduler's certificate (PEM); needed for https.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
-    /// The file that holds the credential.
     #[serde(default = "default_credential")]
     pub credential: PathBuf,
     /// The agent's name, unique in the fleet; the one it was enrolled under.
     pub name: String,
-    /// The city the agent stands in.
     pub city: String,
     /// The carrier (ISP) the agent is connected to.
     pub carrier: String,
@@ -67,10 +63,8 @@ pub struct Config {
     pub extra_ca: Option<PathBuf>,
     #[serde(default)]
     pub beacon: BeaconConfig,
-    /// Outcomes that wait to be acknowledged.
     #[serde(default)]
     pub outbox: OutboxConfig,
-    /// Crawls that are under way.
     #[serde(default)]
     pub crawls: CrawlsConfig,
     /// Pages that are stored; without it none are.
@@ -78,7 +72,6 @@ pub struct Config {
     pub store: Option<StoreConfig>,
 }
 
-/// The beacon, which other agents measure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeaconConfig {
@@ -131,7 +124,6 @@ impl Default for CrawlsConfig {
     }
 }
 
-/// Pages that are stored, as WARC files.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
@@ -156,7 +148,6 @@ impl StoreConfig {
     }
 }
 
-/// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(
@@ -164,11 +155,7 @@ pub enum ConfigError {
     )]
     Missing(PathBuf),
     #[error("read {path}")]
-    Read {
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     /// It is no TOML, or has a key or value that is not known.
     #[error("{path}: {reason}")]
     Parse {
@@ -176,24 +163,17 @@ pub enum ConfigError {
         /// What is wrong, with the line.
         reason: String,
     },
-    /// A value is out of its range, or two contradict each other.
     #[error("{key}: {reason}")]
     Invalid { key: &'static str, reason: String },
 }
 
 impl Config {
     /// Reads and checks a file; relative paths are meant from its folder.
-    ///
-    /// # Errors
-    /// When it cannot be read, or says something that is not understood.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_from(path, path.parent().unwrap_or(Path::new(".")))
     }
 
     /// Reads and checks a file; relative paths are meant from `folder`.
-    ///
-    /// # Errors
-    /// When it cannot be read, or says something that is not understood.
     pub fn load_from(path: &Path, folder: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
@@ -214,27 +194,16 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads the text of a file.
-    ///
-    /// # Errors
-    /// When it is no TOML, or has a key or value that is not known.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         toml::from_str(text)
             .map_err(|error| ConfigError::Parse { path: path.to_owned(), reason: one_line(text, &error) })
     }
 
-    /// The resolver that is meant.
-    ///
-    /// # Errors
-    /// When no name server is given, and the system names none.
     pub fn resolver(&self) -> Result<Resolver, NoNameServers> {
         if self.dns_cache { Resolver::new(self.dns) } else { Resolver::without_cache(self.dns) }
     }
 
     /// Checks what one field alone cannot say.
-    ///
-    /// # Errors
-    /// When a value is out of its range, or two contradict each other.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |key, reason: String| Err(ConfigError::Invalid { key, reason });
         for (key, value) in [("name", &self.name), ("city", &self.city), ("carrier", &self.carrier)] {
@@ -271,18 +240,14 @@ impl Config {
     }
 }
 
-/// A scheduler's address that may be used.
 #[derive(Debug, Clone)]
 pub struct SchedulerUrl {
     pub url: url::Url,
-    /// Whether TLS is spoken.
     pub tls: bool,
 }
 
-/// A scheduler's address that may not be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSchedulerUrl {
-    /// It is no http or https URL.
     #[error("'{0}' is not an https URL, nor an http URL on loopback")]
     NotUrl(String),
     /// A credential would travel in the clear.
@@ -292,9 +257,6 @@ pub enum BadSchedulerUrl {
 
 impl SchedulerUrl {
     /// Reads a scheduler's URL; plaintext only on loopback.
-    ///
-    /// # Errors
-    /// When it is no http or https URL, or is plaintext off loopback.
     pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
         let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
         let url = url::Url::parse(text).map_err(|_| not_url())?;

@@ -13,19 +13,15 @@ use crate::dns::Resolver;
 use crate::guard::Guard;
 use crate::user_agent::{Product, UserAgent};
 
-/// What a request needs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// Decides which addresses may be connected.
     pub guard: Guard,
     pub resolver: Resolver,
-    /// Goes into every request.
     pub user_agent: UserAgent,
     /// The source address of every connection; the system's choice when absent.
     pub bind: Option<IpAddr>,
     /// Whom TLS trusts; offers no ALPN.
     pub tls: Arc<rustls::ClientConfig>,
-    /// What robots.txt of sites said lately.
     pub robots: Arc<RobotsCache>,
 }
 
@@ -37,14 +33,50 @@ impl Context {
     }
 }
 
-/// No TLS configuration could be made.
+/// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
+#[derive(Debug, Clone)]
+pub struct Means {
+    pub guard: Guard,
+    pub resolver: Resolver,
+    pub bind: Option<IpAddr>,
+    pub tls: Arc<rustls::ClientConfig>,
+    pub robots: Arc<RobotsCache>,
+    /// The configured user agent, which goes before the scheduler's.
+    pub user_agent: Option<UserAgent>,
+}
+
+impl Means {
+    pub fn context(&self, user_agent: UserAgent) -> Context {
+        Context {
+            guard: self.guard.clone(),
+            resolver: self.resolver.clone(),
+            user_agent,
+            bind: self.bind,
+            tls: Arc::clone(&self.tls),
+            robots: Arc::clone(&self.robots),
+        }
+    }
+
+    /// The context of a crawl that may have a contact and a name of its own; `usual`: that of all others.
+    pub(crate) fn context_of(
+        &self,
+        usual: Arc<Context>,
+        user_agent: Option<UserAgent>,
+        product: Option<Product>,
+    ) -> Arc<Context> {
+        let context = user_agent.map_or(usual, |user_agent| Arc::new(self.context(user_agent)));
+        match product {
+            Some(product) => Arc::new(context.named(&product)),
+            None => context,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file of the extra CA cannot be used.
     #[error("read the CA certificates in {path}")]
     ExtraCa {
         path: PathBuf,
-        /// What is wrong with it.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
@@ -56,9 +88,6 @@ pub enum TlsError {
 }
 
 /// The TLS configuration of every request: the public web's roots, and `extra_ca` (PEM) beside them.
-///
-/// # Errors
-/// When `extra_ca` cannot be read or holds no CA certificate.
 pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra_ca {

@@ -10,16 +10,15 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-pub use alone::Alone;
 pub use budget::{Budget, Policy};
 pub use frontier::seen::Seen;
 pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
 pub use outcome::{Blocker, Ended, Kind, Outcome};
 pub use paths::Paths;
-pub use place::{Ask, NotPermitted, Permits};
+pub use place::{Alone, Ask, NotPermitted, Permits};
 pub use politeness::Manners;
 pub use robots::RobotsCache;
 pub use trouble::Trouble;
@@ -37,12 +36,10 @@ use frontier::Frontier;
 use keep::Keeper;
 use place::{Place, PlaceError};
 use politeness::{Grudge, Politeness};
-use rest::rest;
-use robots::Robots;
+use robots::Denied;
 use site_path::{Site, SitePath};
 use walk::{End, Stopwatch, Walk};
 
-mod alone;
 mod budget;
 mod fetch;
 mod frontier;
@@ -55,7 +52,6 @@ mod pattern;
 mod place;
 mod politeness;
 mod recorded;
-mod rest;
 mod robots;
 mod site_path;
 mod sitemap;
@@ -65,19 +61,21 @@ mod walk;
 /// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
+/// The longest rest. Where requests are farther apart than this, one that comes sooner is nothing that a server would feel, and a slot
+/// is worth more.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
 /// The fingerprint by which [`Seen`] knows a path.
 pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
 }
 
-/// A site to be crawled.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// The site as submitted.
     pub name: String,
     /// Where it answers, when that is known; otherwise it is settled first.
     pub origin: Option<Origin>,
-    /// How far to go.
     pub policy: Policy,
     /// Pages that its last crawl found, when that is known.
     pub last_pages: Option<u32>,
@@ -208,10 +206,10 @@ impl Crawl {
             fetcher.record(recorder, context);
         }
         let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
-            Robots::Rules(rules) => rules,
-            Robots::Forbidden(reason) => return End::Blocked(fetcher.blocker(), reason),
-            Robots::NoAnswer(trouble, reason) => return End::Unreachable(trouble, reason),
-            Robots::OutOfTime => return End::Cut(Budget::Duration),
+            Ok(rules) => rules,
+            Err(Denied::Forbidden(reason)) => return End::Blocked(fetcher.blocker(), reason),
+            Err(Denied::NoAnswer(trouble, reason)) => return End::Unreachable(trouble, reason),
+            Err(Denied::OutOfTime) => return End::Cut(Budget::Duration),
         };
         self.ledger.answered = true;
         self.origin = Some(site.origin().clone());
@@ -250,7 +248,14 @@ impl Crawl {
         Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// The manners of this crawl, by what is known of the site.
+    /// Until when it rests before its lease ends, and the next crawl may send a request there: when a request of its own might come.
+    /// `None` where it has sent none, or nobody waits for its place.
+    fn rested_at(&self) -> Option<Instant> {
+        let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
+        let rest = self.job.policy.request_interval.min(LONGEST_REST);
+        last.filter(|_| self.permits.are_asked()).map(|last| last + rest)
+    }
+
     fn politeness(&self) -> Politeness {
         let Policy { request_interval, shortest_interval, .. } = self.job.policy;
         let mut politeness = Politeness::new(request_interval).down_to(shortest_interval);
@@ -266,7 +271,6 @@ impl Crawl {
         Grudge { turned_away: spent.turned_away, in_a_row: spent.failed_in_a_row, pause }
     }
 
-    /// Writes down how long it has taken.
     async fn note_time(&mut self) {
         self.frontier.spent_mut().millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let Err(error) = self.frontier.note_spent().await {
@@ -292,7 +296,7 @@ impl Crawl {
                 let now = Instant::now();
                 politeness.start(now);
                 self.settled_at = Some(now);
-                let origin = settled.map_err(unsettled)?.origin;
+                let origin = settled.map_err(unsettled)?;
                 permitted(place, &origin.host).await?;
                 origin
             }
@@ -337,6 +341,13 @@ impl Crawl {
             message,
             trouble,
         })
+    }
+}
+
+/// Rests; who is stopped does not wait.
+async fn rest(until: Option<Instant>, stop: &CancellationToken) {
+    if let Some(until) = until {
+        stop.run_until_cancelled(sleep_until(until)).await;
     }
 }
 

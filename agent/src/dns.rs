@@ -29,14 +29,12 @@ const SHORTEST_MISSED: Duration = Duration::from_secs(10);
 /// Addresses of one host that are looked at; a name may have hundreds, and each is a connection to try.
 const MAX_ADDRESSES: usize = 16;
 
-/// Why a name did not resolve.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     #[error("'{0}' is not a host name")]
     BadName(String),
     #[error("{0} has no address")]
     NotFound(String),
-    /// No answer within [`LOOKUP_TIMEOUT`].
     #[error("resolving {0} took longer than {LOOKUP_TIMEOUT:?}")]
     Timeout(String),
     /// The name servers did not answer usefully.
@@ -44,7 +42,6 @@ pub enum DnsError {
     Failed { host: String, problem: Box<NetError> },
 }
 
-/// No resolver could be made.
 #[derive(Debug, thiserror::Error)]
 #[error("read the system's name servers; set `dns` to one")]
 pub struct NoNameServers(#[source] Box<NetError>);
@@ -63,9 +60,6 @@ impl std::fmt::Debug for Resolver {
 
 impl Resolver {
     /// A resolver that asks `server`, or the system's servers, and keeps answers while they live.
-    ///
-    /// # Errors
-    /// When the system names no servers.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::keeping(
             server,
@@ -74,9 +68,6 @@ impl Resolver {
     }
 
     /// A resolver that asks for every lookup, as [`crate::config::Config::dns_cache`] may want it.
-    ///
-    /// # Errors
-    /// When the system names no servers.
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: (Duration::ZERO, Duration::ZERO) })
     }
@@ -122,7 +113,6 @@ impl Resolver {
     }
 }
 
-/// How many answers are kept, and how long.
 #[derive(Clone, Copy)]
 struct Kept {
     answers: u64,

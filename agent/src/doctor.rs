@@ -27,10 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
 /// A name that every name server knows, or knows not to exist; tests ask none.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
-/// What a beacon answers.
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 
-/// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     about: &'static str,
@@ -48,7 +46,6 @@ impl Finding {
         Self { about, said: said.into(), remedy: Some(remedy.into()) }
     }
 
-    /// Whether there is something to do.
     pub const fn is_wrong(&self) -> bool {
         self.remedy.is_some()
     }
@@ -130,7 +127,6 @@ async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) ->
     endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
 }
 
-/// Asks with the agent's credential.
 async fn ask(config: &Config, channel: Channel) -> Result<Standing, Finding> {
     let anew = format!("`landfall agents enrol` for {}, and run what it prints here with --force", config.name);
     let read = std::fs::read_to_string(&config.credential);
@@ -197,7 +193,6 @@ fn contact(config: &Config, standing: &CheckResponse) -> Finding {
     }
 }
 
-/// The beacon on this machine.
 async fn beacon(config: &Config, connected: bool) -> Finding {
     if !config.beacon.enabled {
         return Finding::ok("beacon", "none: this agent can be no landmark");
@@ -236,7 +231,6 @@ fn local(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-/// Whether a beacon answers there.
 async fn answers(address: SocketAddr) -> bool {
     let asking = async {
         let mut stream = TcpStream::connect(address).await?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
 use landfall_proto::v1::{EnrolRequest, EnrolResponse};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -43,22 +44,18 @@ pub struct Enrolment {
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
     pub ca_fingerprint: Option<String>,
     pub dir: PathBuf,
-    /// Goes into every user agent.
     pub contact_url: Option<String>,
     /// Whether the folder's enrolment may be replaced; what else its `agent.toml` says is kept.
     pub force: bool,
 }
 
-/// Why an agent was not enrolled.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolError {
-    /// The scheduler's address may not be used.
     #[error(transparent)]
     Scheduler(#[from] BadSchedulerUrl),
     /// An https scheduler's authority must be known.
     #[error("an https scheduler needs --ca-fingerprint")]
     NoFingerprint,
-    /// It is no SHA-256.
     #[error("--ca-fingerprint must be 64 hexadecimal digits")]
     BadFingerprint,
     #[error(
@@ -72,20 +69,12 @@ pub enum EnrolError {
     #[error("{0} holds an enrolled agent; --force replaces its credential and keeps the other settings")]
     Enrolled(PathBuf),
     #[error("write {path}")]
-    Write {
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Write { path: PathBuf, source: std::io::Error },
     /// What was asked for is no configuration.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
 }
 
-/// Enrols an agent, and returns its configuration file.
-///
-/// # Errors
-/// When the scheduler cannot be trusted or reached, refuses the token, or the folder cannot be written.
 pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolError> {
     let file = enrolment.dir.join(FILE);
     if file.exists() && !enrolment.force {
@@ -174,7 +163,7 @@ async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, 
 async fn pinned_authority(scheduler: &SchedulerUrl, fingerprint: &str) -> Result<String, EnrolError> {
     let wanted = normalise(fingerprint).ok_or(EnrolError::BadFingerprint)?;
     let presented = presented_chain(scheduler).await?;
-    let authority = presented.iter().find(|der| hex(&Sha256::digest(der)) == wanted);
+    let authority = presented.iter().find(|der| HEXLOWER.encode(&Sha256::digest(der)) == wanted);
     let authority = authority.ok_or_else(|| EnrolError::WrongFingerprint(scheduler.url.to_string()))?;
     Ok(pem::encode(&pem::Pem::new("CERTIFICATE", authority.to_vec())))
 }
@@ -183,10 +172,6 @@ fn normalise(fingerprint: &str) -> Option<String> {
     let text = fingerprint.trim().to_ascii_lowercase();
     let text = text.strip_prefix("sha256:").unwrap_or(&text).replace(':', "");
     (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Shakes hands only to see which certificates are presented; nothing is sent on the connection.

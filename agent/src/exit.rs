@@ -6,7 +6,6 @@ use std::process::ExitCode;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// It could not be done.
     NotDone = 1,
     /// It makes no sense as asked (also clap's code).
     Usage = 2,
@@ -28,7 +27,6 @@ Exit codes:
     5  another machine was enrolled in this agent's place (run)
   130  Ctrl-C came before";
 
-/// A sentence, and the code that goes with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
@@ -41,12 +39,10 @@ pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Ended { code, message: message.into() })
 }
 
-/// What was asked makes no sense as asked.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
-/// Reports how the command ended.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));

@@ -46,14 +46,48 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
-/// Takes a folder for as long as the file is kept; `None` when another process has it.
-pub fn take(folder: &Path) -> io::Result<Option<File>> {
-    let lock = File::create(folder.join(LOCK))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
+/// What a folder is for that one process alone may use, in the words of the sentences about it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Purpose {
+    pub(crate) what: &'static str,
+    /// What an agent does with it.
+    pub(crate) does: &'static str,
+    /// What to do where another agent has it.
+    pub(crate) otherwise: &'static str,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("use {folder} for {what}")]
+    Unusable { folder: PathBuf, what: &'static str, source: io::Error },
+    #[error("another agent {does} {folder}: stop it first, or {otherwise}")]
+    Taken { folder: PathBuf, does: &'static str, otherwise: &'static str },
+}
+
+impl Purpose {
+    /// Takes a folder, which is made if need be, for as long as the file is kept.
+    pub(crate) fn take(self, folder: &Path) -> Result<File, OpenError> {
+        let unusable = |source| self.unusable(folder, source);
+        std::fs::create_dir_all(folder).map_err(unusable)?;
+        let lock = File::create(folder.join(LOCK)).map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(TryLockError::WouldBlock) => {
+                let Self { does, otherwise, .. } = self;
+                Err(OpenError::Taken { folder: folder.to_owned(), does, otherwise })
+            }
+            Err(TryLockError::Error(error)) => Err(unusable(error)),
+        }
     }
+
+    pub(crate) fn unusable(self, folder: &Path, source: io::Error) -> OpenError {
+        OpenError::Unusable { folder: folder.to_owned(), what: self.what, source }
+    }
+}
+
+/// Does what waits for the disk where nobody else has to wait for it.
+pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
 /// Renames a file that is on the disk, to a name in the same folder: no crash takes the new name away.

@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::clock;
+use crate::folder::{OpenError, Purpose, blocking};
 use crate::outbox::LeaseKey;
-use crate::{clock, folder};
 
-/// What a crawl's file ends in.
+/// Two agents would go on with each other's crawls.
+const FOLDER: Purpose = Purpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
+
 const KEPT: &str = "crawl";
 /// How long a crawl's file is kept that nobody comes back for: a task that returns after a week is as well begun anew.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
-/// How often it is looked for such files.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
 /// The folder of crawls. Cheap to clone.
@@ -30,40 +32,20 @@ pub struct KeptCrawls {
     _lock: Arc<File>,
 }
 
-/// What is in the folder.
 #[derive(Debug)]
 struct Known {
     /// The tokens of each task's files, and of those that its crawls may have made.
     tokens: HashMap<i64, BTreeSet<i64>>,
-    /// When old files were removed last.
     looked: Instant,
-}
-
-/// A folder that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("use {folder} for crawls")]
-    Folder {
-        folder: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Two agents would go on with each other's crawls.
-    #[error("another agent keeps its crawls in {0}: stop it first, or set crawls.folder")]
-    Taken(PathBuf),
 }
 
 impl KeptCrawls {
     /// Opens the folder, which is made if need be, and removes what is old.
-    ///
-    /// # Errors
-    /// When the folder cannot be used, or another process uses it.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        let refused = |source| OpenError::Folder { folder: folder.to_owned(), source };
-        std::fs::create_dir_all(folder).map_err(refused)?;
-        let lock = folder::take(folder).map_err(refused)?.ok_or_else(|| OpenError::Taken(folder.to_owned()))?;
-        remove_old(folder).map_err(refused)?;
-        let tokens = tokens_in(folder).map_err(refused)?;
+        let unusable = |source| FOLDER.unusable(folder, source);
+        let lock = FOLDER.take(folder)?;
+        remove_old(folder).map_err(unusable)?;
+        let tokens = tokens_in(folder).map_err(unusable)?;
         let known = Known { tokens, looked: Instant::now() };
         Ok(Self { folder: folder.into(), known: Arc::new(Mutex::new(known)), _lock: Arc::new(lock) })
     }
@@ -137,10 +119,6 @@ impl KeptCrawls {
     }
 }
 
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
-}
-
 /// Removes what is old; returns whose it was.
 fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
     let mut removed = Vec::new();
@@ -190,7 +168,6 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     files.filter(|path| path.as_ref().map_or(true, ends)).collect()
 }
 
-/// The tokens of the files of each task.
 fn tokens_in(folder: &Path) -> io::Result<HashMap<i64, BTreeSet<i64>>> {
     let mut tokens: HashMap<i64, BTreeSet<i64>> = HashMap::new();
     for key in files(folder)?.iter().filter_map(|file| key_of(file)) {

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
 use crate::config::Config;
+use crate::context::Means;
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::schedulers::Schedulers;
-use crate::session::means::Means;
 use crate::session::work::Work;
 
 mod aged;
@@ -27,7 +27,7 @@ pub mod crawl;
 pub mod dns;
 mod doctor;
 mod enrol;
-pub mod exit;
+mod exit;
 mod folder;
 pub mod guard;
 mod kept_crawls;
@@ -37,7 +37,6 @@ pub mod probe;
 mod room;
 mod schedulers;
 mod session;
-mod telemetry;
 #[cfg(test)]
 mod test_scheduler;
 #[cfg(test)]
@@ -59,9 +58,7 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 };
 
 /// Runs an agent until it is stopped; then it hands back what it holds.
-///
-/// # Errors
-/// When it cannot begin: a file is missing, or the beacon's port is taken. What goes wrong later is tried again.
+/// It fails only where it cannot begin; what goes wrong later is tried again.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let means = means(&config)?;
     let beacon = bind_beacon(&config).await?;

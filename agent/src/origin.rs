@@ -9,17 +9,13 @@ use std::str::FromStr;
 
 use url::Url;
 
-/// The two schemes a site may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// Plain.
     Http,
-    /// Over TLS.
     Https,
 }
 
 impl Scheme {
-    /// As in a URL.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -44,16 +40,11 @@ pub struct Origin {
     pub port: u16,
 }
 
-/// A text that is no origin and no host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is neither a host nor an http or https URL")]
 pub struct BadOrigin(String);
 
 impl Origin {
-    /// The origin of a URL.
-    ///
-    /// # Errors
-    /// When it is not http or https.
     pub fn of(url: &Url) -> Result<Self, BadOrigin> {
         let bad = || BadOrigin(url.as_str().to_owned());
         let scheme = match url.scheme() {
@@ -67,9 +58,6 @@ impl Origin {
     }
 
     /// What to try for a submitted name, in order: one origin, or https and http for a bare host.
-    ///
-    /// # Errors
-    /// When the name is neither a host nor an http or https URL.
     pub fn candidates(name: &str) -> Result<Vec<Self>, BadOrigin> {
         if name.contains("://") {
             return Ok(vec![name.parse()?]);

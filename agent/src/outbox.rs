@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
+use crate::folder::{OpenError, blocking};
 use crate::room::{Look, Room};
 
 mod folder;
 
 use folder::Folder;
-pub use folder::OpenError;
 
 /// How long after a failure to write the next attempt is made.
 const RETRY: Duration = Duration::from_secs(1);
@@ -44,14 +44,12 @@ impl From<&OutcomeReport> for LeaseKey {
     }
 }
 
-/// The outcomes still to be acknowledged.
 #[derive(Debug)]
 pub struct Outbox {
     disk: Disk,
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
     room: Room,
     look: Look,
-    /// Files that are being removed.
     removals: JoinSet<()>,
 }
 
@@ -65,9 +63,6 @@ pub struct Disk {
 
 impl Outbox {
     /// Opens the outbox in its folder, which is made if need be, with what a former process left there.
-    ///
-    /// # Errors
-    /// When the folder cannot be used, or another process uses it.
     pub fn open(config: &OutboxConfig) -> Result<Self, OpenError> {
         let (folder, left) = Folder::open(&config.folder)?;
         if !left.is_empty() {
@@ -109,7 +104,6 @@ impl Outbox {
         while self.removals.join_next().await.is_some() {}
     }
 
-    /// Begins to look how much room there is.
     pub fn look(&mut self) {
         self.look.begin();
     }
@@ -131,27 +125,22 @@ impl Outbox {
         reason.map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// The outcome of a lease, if it waits here.
     pub fn get(&self, key: LeaseKey) -> Option<&OutcomeReport> {
         self.outcomes.get(&key)
     }
 
-    /// The leases whose outcomes wait here.
     pub fn keys(&self) -> impl Iterator<Item = LeaseKey> {
         self.outcomes.keys().copied()
     }
 
-    /// Every outcome that waits here.
     pub fn offers(&self) -> impl Iterator<Item = &OutcomeReport> {
         self.outcomes.values()
     }
 
-    /// How many outcomes wait here.
     pub fn len(&self) -> usize {
         self.outcomes.len()
     }
 
-    /// Whether everything was acknowledged.
     pub fn is_empty(&self) -> bool {
         self.outcomes.is_empty()
     }
@@ -174,8 +163,7 @@ impl Disk {
 
     async fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
         let (folder, outcome) = (Arc::clone(&self.folder), outcome.clone());
-        // It waits for the disk, not for the processor.
-        tokio::task::spawn_blocking(move || folder.write(&outcome)).await.map_err(io::Error::other)??;
+        blocking(move || folder.write(&outcome)).await?;
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }

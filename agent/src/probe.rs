@@ -23,28 +23,22 @@ pub mod sharing;
 pub mod stopping;
 pub mod weighted_mean;
 
-/// What is taken for distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// From sending a request on a warm connection to the first byte of the answer.
     Ttfb,
-    /// The TCP handshake.
     Connect,
-    /// ICMP echo.
     Icmp,
 }
 
-/// How a host is to be measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Order {
     pub metric: Metric,
-    /// How many samples at most.
     pub samples: u32,
     /// After how many answered ones [`stopping`] may end it early; `None` takes them all.
     pub least_samples: Option<u32>,
     /// How old a measurement of another site at its address may be to answer instead; `None`: there is none.
     pub share_max_age: Option<Duration>,
-    /// The pause before every request.
     pub interval: Duration,
     /// How long a connection, and a request on it, may take.
     pub timeout: Duration,
@@ -83,18 +77,15 @@ impl Turn {
 }
 
 impl Order {
-    /// Whether these samples are enough.
     pub(crate) fn is_enough(&self, samples: &[Duration]) -> bool {
         self.least_samples.is_some_and(|least| stopping::is_stable(samples, least))
     }
 }
 
-/// What is to be measured.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// Where it may answer; the first that does is it.
     candidates: Vec<Origin>,
-    /// The path to ask for.
     path: String,
     /// Whether a redirect inside the registrable domain moves it.
     may_move: bool,
@@ -106,9 +97,6 @@ pub struct Target {
 
 impl Target {
     /// A site as submitted, still to be settled.
-    ///
-    /// # Errors
-    /// When the name is neither a host nor an http or https URL.
     pub fn site(name: &str) -> Result<Self, BadOrigin> {
         Ok(Self { may_move: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
     }
@@ -120,9 +108,6 @@ impl Target {
 
     /// Another agent's beacon. Only its origin counts: its address may be private where this agent's operator allows it, so that a
     /// path would let one agent make the others ask a machine beside them for anything.
-    ///
-    /// # Errors
-    /// When its URL is not http or https.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }
@@ -137,20 +122,15 @@ impl Target {
         Self { first, ..self }
     }
 
-    /// Its origin, when that is known.
     fn settled_origin(&self) -> Option<&Origin> {
         self.candidates.first().filter(|_| self.candidates.len() == 1 && !self.may_move)
     }
 
-    /// Whether it is another agent's beacon.
     pub const fn is_beacon(&self) -> bool {
         self.enrolled
     }
 
     /// Exactly this URL, path and query included.
-    ///
-    /// # Errors
-    /// When it is not http or https.
     pub fn url(url: &str) -> Result<Self, BadOrigin> {
         let origin: Origin = url.parse()?;
         let path = url::Url::parse(url).map(|url| url[url::Position::BeforePath..url::Position::AfterQuery].to_owned());
@@ -172,40 +152,34 @@ pub struct Phases {
 pub struct Probed {
     /// Where it answered; absent when only its address was asked (ICMP).
     pub origin: Option<Origin>,
-    /// The address that was connected.
     pub address: IpAddr,
-    /// The phases of the first connection.
     pub phases: Phases,
     /// The samples that were answered, in order; never empty.
     pub samples: Vec<Duration>,
-    /// How many were not.
     pub lost: u32,
 }
 
 /// What happens while a host is measured, for whoever watches.
 #[derive(Debug, Clone)]
 pub enum Observation {
-    /// A connection was opened.
-    Connected { origin: Origin, address: IpAddr, phases: Phases },
+    Connected {
+        origin: Origin,
+        address: IpAddr,
+        phases: Phases,
+    },
     /// A connection's first request was answered, and thrown away.
     WarmUp(Duration),
-    /// A sample was answered.
     Sample(Duration),
-    /// A sample was lost.
     Lost(String),
 }
 
-/// Who watches.
 pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
 
-/// Why no connection came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoConnection {
-    /// Nothing listens there.
     Refused,
     /// Nothing came back in time.
     TimedOut,
-    /// Something else.
     Failed,
 }
 
@@ -219,7 +193,6 @@ impl From<std::io::ErrorKind> for NoConnection {
     }
 }
 
-/// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error(transparent)]
@@ -227,14 +200,7 @@ pub enum ProbeError {
     #[error(transparent)]
     Guard(Refused),
     #[error("connect {origin} at {address}: {reason}")]
-    Connect {
-        origin: String,
-        /// The last address that was tried.
-        address: IpAddr,
-        /// What the system said.
-        reason: String,
-        cause: NoConnection,
-    },
+    Connect { origin: String, address: IpAddr, reason: String, cause: NoConnection },
     #[error("TLS with {origin}: {reason}")]
     Tls { origin: String, reason: String },
     #[error("{0} did not answer in time")]
@@ -258,9 +224,7 @@ impl From<ResolveError> for ProbeError {
 }
 
 /// Measures one host.
-///
-/// # Errors
-/// When not one sample was answered.
+/// It fails when not one sample was answered.
 pub async fn measure(
     context: &Context,
     target: &Target,
@@ -345,7 +309,6 @@ impl Pace {
         self.sent += 1;
     }
 
-    /// Requests sent and connections tried so far.
     pub(crate) const fn sent(&self) -> u32 {
         self.sent
     }

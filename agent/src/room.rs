@@ -17,13 +17,11 @@ const HANGS: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Look {
     folder: PathBuf,
-    /// What was seen last.
     free: io::Result<u64>,
     under_way: Option<(Instant, JoinHandle<io::Result<u64>>)>,
 }
 
 impl Look {
-    /// Looks at once, and waits for it.
     pub(crate) fn at(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), free: free_bytes(folder), under_way: None }
     }
@@ -56,7 +54,6 @@ impl Look {
 /// The room on one disk.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// Free bytes below which it is full.
     least: u64,
     full: bool,
 }
@@ -77,9 +74,6 @@ impl Room {
 }
 
 /// Bytes that an ordinary user may still write to the file system of a folder.
-///
-/// # Errors
-/// When the folder cannot be looked at.
 pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
     let system = nix::sys::statvfs::statvfs(folder)?;
     Ok(system.blocks_available().saturating_mul(system.fragment_size()))

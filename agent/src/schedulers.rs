@@ -20,10 +20,6 @@ pub struct Schedulers {
 }
 
 impl Schedulers {
-    /// These, in this order.
-    ///
-    /// # Errors
-    /// When there is none, or one may not be used.
     pub fn try_new(texts: &[String]) -> Result<Self, BadSchedulerUrl> {
         let known = texts.iter().map(|text| SchedulerUrl::parse(text)).collect::<Result<Vec<_>, _>>()?;
         if known.is_empty() {
@@ -32,7 +28,6 @@ impl Schedulers {
         Ok(Self { configured: known.len(), known, now: 0 })
     }
 
-    /// The one to try.
     pub fn current(&self) -> &SchedulerUrl {
         &self.known[self.now]
     }
@@ -77,7 +72,6 @@ pub(crate) fn serialize<S: Serializer>(addresses: &[String], serializer: S) -> R
     }
 }
 
-/// Reads one address or a list.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     let read = OneOrMore::deserialize(deserializer);
     match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {

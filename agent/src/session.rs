@@ -33,8 +33,6 @@ mod claims;
 mod crawling;
 mod deadline;
 mod finished;
-pub mod means;
-mod measured;
 mod opening;
 mod outgoing;
 pub mod wire;
@@ -67,15 +65,10 @@ pub struct Terms {
     pub register: Register,
 }
 
-/// A credential that cannot be sent.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} holds no credential: enrol the agent again")]
 pub struct BadCredential(pub PathBuf);
 
-/// The metadata value that carries a credential.
-///
-/// # Errors
-/// When it holds what a header may not.
 pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<Ascii>, BadCredential> {
     let text = credential.trim();
     let mut value = MetadataValue::try_from(format!("Bearer {text}")).map_err(|_| BadCredential(file.to_owned()))?;
@@ -87,11 +80,9 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
 }
 
 /// Keeps a session until the agent is stopped.
-///
-/// # Errors
-/// When another machine was enrolled in this agent's place: to go on trying would be in vain.
+/// It fails when another machine was enrolled in this agent's place: to go on trying would be in vain.
 pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) -> Result<(), Replaced> {
-    let mut backoff = Backoff::try_new(RECONNECT_FLOOR, RECONNECT_CEILING).expect("the floor is below the ceiling");
+    let mut backoff = Backoff::new(RECONNECT_FLOOR, RECONNECT_CEILING);
     let mut failures: u32 = 0;
     let mut yields = false;
     let mut schedulers = terms.schedulers.clone();
@@ -177,7 +168,6 @@ async fn one_session(
     }
 }
 
-/// An open session.
 struct Serving {
     outbound: mpsc::Sender<SessionRequest>,
     /// What waits for the transport: reading must go on while writing waits, or two full pipes wait for each other.
@@ -201,8 +191,8 @@ impl Serving {
         tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "connected to the scheduler");
         work.welcome(welcome, registered.after(life));
         let mut pending = Outgoing::default();
-        pending.extend(work.offers().map(Up::Outcome));
-        pending.extend(work.claims().unanswered().map(|(key, address)| wire::claim(key, address)));
+        pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
+        pending.extend(work.claims.unanswered().map(|(key, address)| wire::claim(key, address)));
         let next_beat = Instant::now() + jittered(interval, rng);
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
@@ -267,9 +257,9 @@ impl Serving {
             Some(Down::Outcome(ack)) => {
                 let (answer, reason) = (ack.answer(), &ack.reason);
                 tracing::debug!(task.id = ack.task_id, token = ack.token, ?answer, reason, "outcome answered");
-                work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
+                work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
             }
-            Some(Down::Address(answer)) => work.claims().answered(answer),
+            Some(Down::Address(answer)) => work.claims.answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             Some(Down::Recall(order)) => {
                 work.recall(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
@@ -336,13 +326,13 @@ impl Serving {
         let outbound = self.outbound.clone();
         let drained = async {
             loop {
-                if work.active_crawls() == 0 && work.nothing_to_offer() && self.pending.is_empty() {
-                    return work.tidied().await;
+                if work.active_crawls() == 0 && work.outbox.is_empty() && self.pending.is_empty() {
+                    return work.outbox.removed().await;
                 }
                 tokio::select! {
                     received = inbound.message() => match received {
                         Ok(Some(SessionResponse { message: Some(Down::Outcome(ack)) })) => {
-                            work.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
+                            work.outbox.acknowledge(LeaseKey { task_id: ack.task_id, token: ack.token });
                         }
                         Ok(Some(SessionResponse { message: Some(Down::Crawl(order)) })) => {
                             let key = LeaseKey { task_id: order.task_id, token: order.token };

@@ -90,7 +90,6 @@ impl TestSession {
         self.send(Down::Address(AddressAnswer { task_id, token, address, granted, reason })).await;
     }
 
-    /// The next message, whatever it is.
     pub(crate) async fn next_or_claim(&mut self) -> Option<session_request::Message> {
         let message = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("the agent said nothing");
         message.ok().flatten().and_then(|request| request.message)

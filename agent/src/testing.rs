@@ -74,13 +74,11 @@ pub(crate) enum Act {
     Endless(Vec<u8>),
     /// Says this again and again, with pauses.
     Drip(Duration, Vec<u8>),
-    /// Says nothing for so long.
     Pause(Duration),
     /// Waits until nobody is there any more.
     Wait,
     /// Ends the connection by a reset.
     Reset,
-    /// Ends the connection.
     Close,
 }
 
@@ -210,12 +208,10 @@ impl TestServer {
         self.log.seen.lock().unwrap().iter().map(|seen| seen.path().to_owned()).collect()
     }
 
-    /// Connections that were accepted.
     pub(crate) fn connections(&self) -> usize {
         self.log.connections.load(Ordering::SeqCst)
     }
 
-    /// Bytes that were said.
     pub(crate) fn said(&self) -> usize {
         self.log.said.load(Ordering::SeqCst)
     }
@@ -293,13 +289,11 @@ pub(crate) struct TestNames {
     questions: Arc<AtomicUsize>,
 }
 
-/// What a name server says of a name.
 pub(crate) enum Named {
     /// It has these addresses, for so many seconds.
     At(Vec<IpAddr>, u32),
     /// It does not exist, for so many seconds.
     Gone(u32),
-    /// Nothing.
     Silent,
 }
 

@@ -26,7 +26,11 @@ fn in_its_place(stranger: peer::Stranger) -> String {
     format!("what answers there is no scheduler of this fleet: {stranger}")
 }
 
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&cause| cause.source())
+}
+
 /// The innermost cause: the layers above it say "transport error".
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
-    successors(Some(error), |&cause| cause.source()).last().map(ToString::to_string).unwrap_or_default()
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

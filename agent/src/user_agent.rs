@@ -18,7 +18,6 @@ const MAX_VERSION_BYTES: usize = 20;
 #[error("contact URL '{0}' is not an http, https or mailto URL")]
 pub struct BadContactUrl(String);
 
-/// A text that is no product.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is no user agent: give NAME or NAME/VERSION, the name of letters, '-' and '_' and at most {MAX_TOKEN_BYTES} of them, the version of \
@@ -53,7 +52,6 @@ impl FromStr for Product {
     }
 }
 
-/// A user agent with a contact URL in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserAgent {
     contact: String,
@@ -65,10 +63,6 @@ impl UserAgent {
     /// What robots.txt knows the agent by when nobody gave it another name.
     pub const PRODUCT: &'static str = "landfall-agent";
 
-    /// The user agent that names `contact_url`.
-    ///
-    /// # Errors
-    /// When it is not an http, https or mailto URL.
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {
         let bad = || BadContactUrl(contact_url.to_owned());
         let url = url::Url::parse(contact_url.trim()).map_err(|_| bad())?;
@@ -105,7 +99,6 @@ impl UserAgent {
         &self.value
     }
 
-    /// The header's value as text.
     pub fn as_str(&self) -> &str {
         self.value.to_str().expect("made from a printable string")
     }
@@ -150,20 +143,8 @@ mod tests {
         }
         let (long, longer) = ("x".repeat(MAX_TOKEN_BYTES), "x".repeat(MAX_TOKEN_BYTES + 1));
         assert!(long.parse::<Product>().is_ok());
-        for text in [
-            "",
-            "/1",
-            "Bot/",
-            "Bot 2",
-            "Bot2",
-            "Bot/1 2",
-            "Bot/1/2",
-            "Bot\r\nX: y",
-            "例",
-            "*",
-            "Bot (+me)",
-            longer.as_str(),
-        ] {
+        let bad = ["", "Bot 2", "Bot/1 2", "Bot\r\nX: y", "Bot (+me)", &longer];
+        for text in bad.into_iter().chain("/1 Bot/ Bot2 Bot/1/2 例 *".split(' ')) {
             assert!(text.parse::<Product>().is_err(), "{text}");
         }
     }

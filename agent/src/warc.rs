@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
+use crate::folder::OpenError;
 use crate::room::{Room, free_bytes};
 use body::Body;
 pub use exchange::{Answered, Recording, Truncated};
 use exchange::{Crawled, Ended};
-pub use folder::OpenError;
 pub use volume::Line;
 use writer::{Message, Shelf, Writer};
 
@@ -45,7 +45,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is said once the writer has ended.
 const GONE: &str = "pages are not stored any more";
 
-/// Where pages are stored. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store {
     folder: Arc<Path>,
@@ -57,15 +56,12 @@ pub struct Store {
 
 impl Store {
     /// Opens the folder, which is made if need be, and closes what a former process left open there. `name` goes into files' names.
-    ///
-    /// # Errors
-    /// When the folder cannot be used, or another process uses it.
     pub fn open(config: &StoreConfig, name: &str) -> Result<Self, OpenError> {
         let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
         let lock = folder::take(folder)?;
         let shelf = Shelf::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
         let mut room = Room::new(*min_free_bytes);
-        let free = free_bytes(folder).map_err(|source| OpenError::Folder { folder: folder.clone(), source })?;
+        let free = free_bytes(folder).map_err(|source| folder::FOLDER.unusable(folder, source))?;
         let full = room.full(free).map(|full| format!("disk full: {} has {full}", folder.display()));
         let (sender, messages) = mpsc::channel(QUEUE);
         let (pause, paused) = watch::channel(full);
@@ -100,7 +96,6 @@ impl Store {
     }
 }
 
-/// Takes what one crawl fetches.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     store: Store,
@@ -128,17 +123,11 @@ impl Recorder {
     }
 
     /// Returns when everything that ended before is in the system's hands: no end of this process loses it.
-    ///
-    /// # Errors
-    /// When nothing is stored any more.
     pub async fn stored(&self) -> io::Result<()> {
         self.ask(Message::Stored).await
     }
 
     /// Returns when everything that ended before is on the disk: no end of the machine loses it.
-    ///
-    /// # Errors
-    /// When nothing is stored any more.
     pub async fn synced(&self) -> io::Result<()> {
         self.ask(Message::Synced).await
     }

@@ -28,9 +28,6 @@ pub(super) struct Asked {
 }
 
 /// Puts what the file says in place of what `asked` says. The ranges are those of the scheduler.
-///
-/// # Errors
-/// One sentence that names the file, the line and the field.
 pub(super) fn read(path: &Path, asked: &mut Asked) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =

@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use ipnet::IpNet;
 
-use super::{config_file, name_server};
-use crate::config::Config;
+use super::config_file;
+use crate::config::{Config, parse_name_server};
 use crate::context::{Context, tls_config};
 use crate::dns::Resolver;
 use crate::exit::usage;
@@ -25,7 +25,7 @@ pub(super) struct RequestArgs {
     #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
     /// The name server to ask.
-    #[arg(long, value_name = "ADDR", value_parser = name_server)]
+    #[arg(long, value_name = "ADDR", value_parser = parse_name_server)]
     dns: Option<SocketAddr>,
     /// Certificates (PEM) to trust beside the public web's.
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,6 @@ use super::trouble::Trouble;
 /// How far a crawl may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Pages fetched at most.
     pub max_pages: u32,
     /// Body bytes received at most; the body in which they pass is cut.
     pub max_bytes: u64,
@@ -26,20 +25,15 @@ pub struct Policy {
     pub shortest_interval: Duration,
     /// Whether the sitemaps that robots.txt names are read.
     pub sitemaps: bool,
-    /// Which links are followed.
     pub paths: Paths,
 }
 
-/// The budget that cut a crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// [`Policy::max_pages`].
     Pages,
     /// [`Policy::max_bytes`], or the cap of a single page.
     Bytes,
-    /// [`Policy::max_depth`].
     Depth,
-    /// [`Policy::max_duration`].
     Duration,
 }
 
@@ -56,7 +50,6 @@ pub(super) struct Ledger {
     pub(super) errors: u32,
     /// The first of them, as a sentence.
     pub(super) first_error: Option<(Trouble, String)>,
-    /// The newest.
     pub(super) last_error: Option<String>,
     /// Whether a page was larger than one page may be.
     pub(super) page_cut: bool,
@@ -76,7 +69,6 @@ impl Ledger {
         }
     }
 
-    /// Writes down what was spent.
     pub(super) const fn write_to(&self, spent: &mut Spent) {
         spent.pages = self.pages;
         spent.bytes = self.bytes;
@@ -104,7 +96,6 @@ impl Ledger {
         self.last_error = Some(sentence);
     }
 
-    /// The budget that forbids another request.
     pub(super) const fn exhausted(&self, policy: &Policy) -> Option<Budget> {
         if self.pages >= policy.max_pages {
             return Some(Budget::Pages);

@@ -25,6 +25,7 @@ use super::{Blocker, Trouble};
 use crate::clock;
 use crate::context::Context;
 use crate::guard::{Refused, ResolveError};
+use crate::unreached::{causes, innermost};
 use crate::warc::Recorder;
 #[cfg(test)]
 pub(super) use answer::WINDOWS;
@@ -49,7 +50,6 @@ const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 /// What was waited for when there was none.
 const CONNECTION: &str = "connection";
 
-/// How long the parts of a request may take.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
     /// Resolving, connecting and the TLS handshake.
@@ -79,14 +79,9 @@ pub(super) enum FetchError {
     Connect(Trouble, String),
     /// No answer, or not all of it, in time.
     #[error("no {what} within {limit:?}")]
-    Timeout {
-        /// What was waited for.
-        what: &'static str,
-        limit: Duration,
-    },
+    Timeout { what: &'static str, limit: Duration },
     #[error("the body comes slower than {MIN_RATE} bytes a second")]
     TooSlow,
-    /// The answer's header is larger than one may be.
     #[error("a header of more than {} KiB, or of more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
     HeaderTooLarge,
     #[error(transparent)]
@@ -105,12 +100,10 @@ pub(super) enum FetchError {
     OutOfTime,
 }
 
-/// No client could be made.
 #[derive(Debug, thiserror::Error)]
 #[error("make an HTTP client")]
 pub(super) struct NoClient(#[source] reqwest::Error);
 
-/// Sends the requests of one crawl.
 pub(super) struct Fetcher {
     client: reqwest::Client,
     context: Context,
@@ -131,9 +124,6 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     /// A fetcher that sends nothing that could not start before `deadline`, and to the site only at its place.
-    ///
-    /// # Errors
-    /// When the library refuses its settings.
     pub(super) fn new(
         context: &Context,
         timeouts: Timeouts,
@@ -233,22 +223,18 @@ impl Fetcher {
         self.politeness.grudge(Instant::now())
     }
 
-    /// When the newest request started; `None` before the first.
     pub(super) const fn last_start(&self) -> Option<Instant> {
         self.politeness.last_start()
     }
 
-    /// How the site answers, for people.
     pub(super) fn manners(&self) -> Manners {
         self.politeness.manners(Instant::now())
     }
 
-    /// Whether the site is left alone for a while.
     pub(super) fn is_paused(&self) -> bool {
         self.politeness.is_paused(Instant::now())
     }
 
-    /// Whether the site is not to be asked any more.
     pub(super) const fn is_broken_off(&self) -> bool {
         self.politeness.is_broken()
     }
@@ -258,7 +244,6 @@ impl Fetcher {
         if self.is_broken_off() { Blocker::Breaker } else { Blocker::Robots }
     }
 
-    /// When it may be asked: for what is learnt of the site.
     pub(super) const fn politeness(&mut self) -> &mut Politeness {
         &mut self.politeness
     }
@@ -332,7 +317,6 @@ fn answered(response: &reqwest::Response) -> Answered {
     }
 }
 
-/// What goes into every request, beside its host.
 fn request_headers(context: &Context) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
@@ -376,15 +360,4 @@ fn client(
         .http1_max_headers(MAX_HEADER_FIELDS)
         .build()
         .map_err(NoClient)
-}
-
-fn causes<'a>(
-    error: &'a (dyn std::error::Error + 'static),
-) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
-}
-
-/// The cause of all causes: what the layers above it say is who called whom.
-fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
-    causes(error).last().map_or_else(String::new, ToString::to_string)
 }

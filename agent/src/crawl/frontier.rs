@@ -15,13 +15,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::site_path::SitePath;
+use crate::folder::blocking;
 use crate::warc::Recorder;
 use checkpoint::{Checkpoint, State};
 use known::{Known, Offered, note};
 use log::{Frame, Log, Queued};
 pub(super) use log::{OpenError, Spent};
 use moments::{Moments, bytes};
-use queue::{Queue, blocking};
+use queue::Queue;
 
 pub(super) mod checkpoint;
 mod known;
@@ -54,24 +55,17 @@ pub(super) struct Frontier {
     /// What the step under way found.
     found: Frame,
     written: Instant,
-    /// What stores the pages that are visited.
     recorder: Option<Recorder>,
 }
 
 impl Frontier {
     /// An empty frontier, for a crawl of `max_pages`, that is gone with the process.
-    ///
-    /// # Errors
-    /// When there is no room for a temporary file.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
         let moments = Moments::new(log::first(""));
         Ok(Self::over(Log::temporary()?, "", Known::new(max_depth, max_pages), moments))
     }
 
     /// The frontier at `path`, with what a former crawl of the same `owner` left there. It blocks.
-    ///
-    /// # Errors
-    /// When the file cannot be used, or another crawl uses it.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, OpenError> {
         let (mut known, mut moments) = (Known::new(max_depth, max_pages), Moments::new(log::first(owner)));
         // The lengths of paths that wait: which is visited by a frame is not written in it.
@@ -108,7 +102,6 @@ impl Frontier {
         self.moments.note(frame, &lies, visited.unwrap_or_default());
     }
 
-    /// Whether nothing was ever queued.
     pub(super) const fn is_new(&self) -> bool {
         self.known.visited() == 0 && self.known.waiting() == 0
     }
@@ -209,22 +202,11 @@ impl Frontier {
         Ok(checkpoint)
     }
 
-    /// Notes that links were lost before they came here.
-    pub(super) const fn note_dropped(&mut self) {
-        self.known.spent_mut().dropped = true;
-    }
-
-    /// Whether links were lost for want of room.
-    pub(super) const fn has_dropped(&self) -> bool {
-        self.known.spent().dropped
-    }
-
     /// Whether there are paths beyond the depth that were not reached another way.
     pub(super) fn has_beyond(&self) -> bool {
         self.known.has_beyond()
     }
 
-    /// Paths that wait.
     pub(super) const fn waiting(&self) -> u64 {
         self.known.waiting()
     }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::frontier::checkpoint::{self, State};
 use super::frontier::{Frontier, OpenError, Spent};
 use super::politeness::Manners;
+use crate::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
@@ -23,9 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What the scheduler is told of a crawl that is not over.
 #[derive(Debug, Clone)]
 pub struct Standing {
-    /// From where another agent may go on.
     pub checkpoint: Checkpoint,
-    /// How the crawl and its site get along.
     pub manners: Manners,
     /// The newest error; empty when there was none.
     pub last_error: String,
@@ -41,7 +40,6 @@ pub struct Keep {
     pub file: Option<PathBuf>,
     /// Where another agent stopped; empty when none did.
     pub checkpoint: Vec<u8>,
-    /// Who is told how the crawl stands.
     pub offer: Option<Offer>,
     /// What stores its pages. Without it none are.
     pub recorder: Option<Recorder>,
@@ -54,7 +52,6 @@ pub struct Keep {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
-    /// Bytes of pages, decoded.
     pub bytes: u64,
     pub queued: u64,
     pub errors: u32,
@@ -62,25 +59,14 @@ pub struct Progress {
     pub paused_until: Option<SystemTime>,
 }
 
-/// Keeps a crawl that is under way.
 pub(super) struct Keeper {
     offer: Option<Offer>,
     /// When a checkpoint was offered last, or the crawl began.
     offered: Instant,
-    /// Whether writing fails at the moment.
     failing: bool,
     /// Whether the site is left alone, as was told last.
     paused: bool,
     watched: Option<watch::Sender<Progress>>,
-}
-
-impl std::fmt::Debug for Keep {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keep")
-            .field("file", &self.file)
-            .field("checkpoint", &self.checkpoint.len())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Keep {
@@ -89,7 +75,7 @@ impl Keep {
         let Self { file, checkpoint, offer, recorder, watched, .. } = self;
         let owner = owner.to_owned();
         let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
-        let mut frontier = tokio::task::spawn_blocking(open).await.map_err(io::Error::other)??;
+        let mut frontier = blocking(open).await?;
         frontier.store_first(recorder);
         Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false, paused: false, watched }))
     }
@@ -97,7 +83,7 @@ impl Keep {
 
 impl Keeper {
     /// After every step: writes it when that is due. While the disk refuses, the crawl waits.
-    pub(super) async fn step(&mut self, frontier: &mut Frontier) -> io::Result<()> {
+    pub(super) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {
                 Ok(()) => self.failing = false,
@@ -110,10 +96,8 @@ impl Keeper {
                 }
             }
         }
-        Ok(())
     }
 
-    /// Shows how far the crawl is.
     pub(super) fn show(&self, spent: &Spent, queued: u64) {
         if let Some(watched) = &self.watched {
             let Spent { pages, bytes, errors, paused_until_unix_ms, .. } = *spent;

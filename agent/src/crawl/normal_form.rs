@@ -66,7 +66,6 @@ pub(super) fn normal_escapes(text: &str) -> String {
     normal
 }
 
-/// A path without `;jsessionid=...` in its segments.
 fn without_session(path: &str) -> String {
     let segments = path.split('/').map(|segment| {
         let mut parts = segment.split(';');

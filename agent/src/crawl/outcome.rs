@@ -4,14 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use super::{Budget, Standing, Trouble};
 
-/// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Everything within reach was fetched, though some of it may have answered with an error.
     Complete,
-    /// A budget cut it.
     Truncated(Budget),
-    /// The site is forbidden.
     Blocked(Blocker),
     /// The site gave not a single page.
     Unreachable,
@@ -27,7 +24,6 @@ pub enum Blocker {
     Breaker,
 }
 
-/// What a finished crawl reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: Kind,
@@ -44,7 +40,6 @@ pub struct Outcome {
     /// Links left out because they lead into a trap: paths that repeat themselves, calendars without end.
     pub trapped: u32,
     pub started_at: SystemTime,
-    /// How long it took.
     pub duration: Duration,
     /// The median time to first byte on warm connections; absent when there was none.
     pub rtt: Option<Duration>,

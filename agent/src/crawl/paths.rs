@@ -7,7 +7,6 @@ use super::site_path::SitePath;
 
 /// The most patterns of a list: each is held against each link.
 const MAX_PATTERNS: usize = 50;
-/// The longest pattern, in bytes.
 const MAX_PATTERN_BYTES: usize = 200;
 
 /// The links that are followed: those that a pattern of `include` matches, or all where there is none, but for those that one of
@@ -18,18 +17,13 @@ pub struct Paths {
     exclude: Vec<Pattern>,
 }
 
-/// One pattern, in its spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern(String);
 
 impl Paths {
-    /// All links.
     pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
 
     /// Follows only links that one of these matches; all when there is none.
-    ///
-    /// # Errors
-    /// When they are too many, or one is no pattern; the sentence says which.
     pub fn include<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.include = all(patterns)?;
         Ok(())
@@ -41,7 +35,6 @@ impl Paths {
         Ok(())
     }
 
-    /// Whether a link is followed.
     pub(super) fn allow(&self, path: &SitePath) -> bool {
         let path = path_spelling(path.as_str());
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| matches(&pattern.0, &path));

@@ -13,7 +13,7 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
-use super::alone::Alone;
+use crate::clock::BootTime;
 use crate::context::Context;
 use crate::dns::{DnsError, Resolver};
 use crate::guard::{Guard, ResolveError};
@@ -21,10 +21,26 @@ use crate::guard::{Guard, ResolveError};
 /// Asks whether requests may be sent to an address; the answer may take as long as the scheduler is away.
 pub type Ask = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
 
-/// The address bears no further crawl.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
+
+/// From when on an agent's crawls are on their own: nothing is heard of the scheduler, so crawls go slower, and stop at the deadline.
+/// Clones are the same one; of a crawl without a scheduler it is never so.
+#[derive(Debug, Clone, Default)]
+pub struct Alone(Arc<Mutex<Option<BootTime>>>);
+
+impl Alone {
+    /// It is so from this moment on, unless another is named before.
+    pub fn begins_at(&self, moment: BootTime) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
+    }
+
+    pub fn is_so(&self) -> bool {
+        let from = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        from.is_some_and(|from| from.remaining(BootTime::now()).is_zero())
+    }
+}
 
 /// Who is asked, and whether they are still heard of.
 #[derive(Clone, Default)]
@@ -58,7 +74,6 @@ impl fmt::Debug for Permits {
     }
 }
 
-/// Why a host has no address to connect to.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PlaceError {
     #[error(transparent)]
@@ -99,7 +114,6 @@ impl Place {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
 
-    /// Whether the crawl is on its own.
     pub(super) fn is_alone(&self) -> bool {
         self.permits.alone.is_so()
     }
@@ -123,7 +137,6 @@ impl Place {
         }
     }
 
-    /// Which of a host's addresses is next.
     fn next(&self, host: &str, found: &[IpAddr]) -> Option<IpAddr> {
         let mut at = self.at();
         host.clone_into(&mut at.host);

@@ -36,7 +36,6 @@ const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
 /// What is counted as one in the window, which is so much too long or too short.
 const SECOND: Duration = Duration::from_secs(1);
-/// The pause after a window with too many errors.
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
 /// Errors in a row that open the breaker.
 pub(super) const BREAKER: u32 = 50;
@@ -73,9 +72,7 @@ pub(super) enum Answered {
 pub(super) struct Grudge {
     /// Times it has turned the crawl away since it was forgiven last.
     pub(super) turned_away: u32,
-    /// Errors in a row.
     pub(super) in_a_row: u32,
-    /// What is left of the pause.
     pub(super) pause: Duration,
 }
 
@@ -88,15 +85,12 @@ pub struct Manners {
     pub pause: Duration,
     /// Times it has turned the crawl away since it was forgiven last.
     pub turned_away: u32,
-    /// Requests that failed in a row.
     pub failed_in_a_row: u32,
-    /// Requests of the last minute.
     pub recent_requests: u32,
     /// How many of them failed.
     pub recent_errors: u32,
 }
 
-/// The manners of one crawl towards its site.
 #[derive(Debug)]
 pub(super) struct Politeness {
     /// The interval of a small site, and of a large one.
@@ -104,7 +98,6 @@ pub(super) struct Politeness {
     fast: Duration,
     /// Pages of the site, as far as anybody has said.
     pages: Option<u64>,
-    /// What the site asks for in its robots.txt.
     crawl_delay: Duration,
     /// Whether nobody who could slow it down is heard of.
     alone: bool,
@@ -195,7 +188,6 @@ impl Politeness {
         }
     }
 
-    /// How it is at the moment.
     pub(super) fn manners(&self, now: Instant) -> Manners {
         let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
         let (recent_requests, recent_errors) = self.recent(now);
@@ -203,7 +195,6 @@ impl Politeness {
         Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
     }
 
-    /// Whether the site is left alone for a while.
     pub(super) fn is_paused(&self, now: Instant) -> bool {
         self.paused_until.is_some_and(|until| until > now)
     }
@@ -224,12 +215,10 @@ impl Politeness {
         self.in_a_row >= BREAKER
     }
 
-    /// When the newest request started; `None` before the first.
     pub(super) const fn last_start(&self) -> Option<Instant> {
         self.last_start
     }
 
-    /// Notes that a request starts.
     pub(super) const fn start(&mut self, now: Instant) {
         self.last_start = Some(now);
     }
@@ -346,7 +335,6 @@ mod tests {
         ChaCha8Rng::seed_from_u64(5)
     }
 
-    /// How long the next request has to wait.
     fn wait(politeness: &Politeness, now: Instant) -> Duration {
         politeness.next_start(now) - now
     }

@@ -26,12 +26,10 @@ mod published;
 
 /// What is read of a robots.txt, in bytes; the rest is as if it were not there (RFC 9309, 2.5).
 const MAX_BYTES: usize = 500 * 1024;
-/// Redirects followed from robots.txt to robots.txt.
 const MAX_REDIRECTS: usize = 5;
 
-/// What robots.txt says.
-pub(super) enum Robots {
-    Rules(Rules),
+/// Why there are no rules.
+pub(super) enum Denied {
     /// Nothing may be fetched: why.
     Forbidden(String),
     /// Not even a connection: why.
@@ -67,7 +65,6 @@ impl Rules {
         Self::of(Arc::new(RobotsFile::parse(text)), token, Instant::now(), None)
     }
 
-    /// Whether they are too old to be relied upon.
     pub(super) fn are_stale(&self) -> bool {
         Instant::now() >= self.stale_at
     }
@@ -76,12 +73,10 @@ impl Rules {
         self.file.allow(&self.groups, path)
     }
 
-    /// The sitemaps it names, as they are written.
     pub(super) fn sitemaps(&self) -> impl Iterator<Item = &str> {
         self.file.sitemaps()
     }
 
-    /// The pause between requests that the site asks for.
     pub(super) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.file.delay(&self.groups)?;
         // Infinity and what no clock can hold is as long as anything can be.
@@ -90,31 +85,19 @@ impl Rules {
 }
 
 /// The rules of a site, as its robots.txt says them now, or said within the last day.
-pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsCache) -> Robots {
+pub(super) async fn rules_of(fetcher: &mut Fetcher, site: &Site, cache: &RobotsCache) -> Result<Rules, Denied> {
     let (at, file) = match cache.get(site.origin(), Instant::now()) {
         Some(known) => known,
-        None => match fetch(fetcher, site).await {
-            Ok(text) => {
-                let at = Instant::now();
-                let file = text.map(|text| Arc::new(RobotsFile::parse(&text)));
-                cache.put(site.origin().clone(), at, file.clone());
-                (at, file)
-            }
-            Err(Denied::Forbidden(reason)) => return Robots::Forbidden(reason),
-            Err(Denied::NoAnswer(trouble, reason)) => return Robots::NoAnswer(trouble, reason),
-            Err(Denied::OutOfTime) => return Robots::OutOfTime,
-        },
+        None => {
+            let text = fetch(fetcher, site).await?;
+            let (at, file) = (Instant::now(), text.map(|text| Arc::new(RobotsFile::parse(&text))));
+            cache.put(site.origin().clone(), at, file.clone());
+            (at, file)
+        }
     };
     let file = file.unwrap_or_default();
     let room = cache.room_for(&file).await;
-    Robots::Rules(Rules::of(file, fetcher.token(), at, room))
-}
-
-/// Why there are no rules.
-enum Denied {
-    Forbidden(String),
-    NoAnswer(Trouble, String),
-    OutOfTime,
+    Ok(Rules::of(file, fetcher.token(), at, room))
 }
 
 /// Fetches a site's robots.txt; `None` when there is none.

@@ -17,7 +17,6 @@ use crate::origin::Origin;
 /// The longest path and query followed, in bytes; longer ones are traps, not pages.
 pub(super) const MAX_PATH_BYTES: usize = 2048;
 
-/// A path and query inside the site, in normal form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SitePath {
     text: Box<str>,
@@ -51,7 +50,6 @@ impl Hasher for Own {
 }
 
 impl SitePath {
-    /// The start page.
     pub(super) fn root() -> Self {
         Self::new("/")
     }
@@ -116,7 +114,6 @@ impl Site {
         &self.origin
     }
 
-    /// The URL of the start page.
     pub(super) const fn root(&self) -> &Url {
         &self.root
     }

@@ -1,5 +1,7 @@
 //! Crawls of a real server on loopback.
 
+use tokio::task::JoinHandle;
+
 use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
 use super::*;
 use crate::testing::{
@@ -75,6 +77,11 @@ impl TestCrawl {
 
     fn context(self, context: Context) -> Self {
         Self { context: Arc::new(context), ..self }
+    }
+
+    /// Runs it as a task of its own, until it ends or is stopped by what comes first.
+    fn spawn(self) -> (CancellationToken, JoinHandle<Ended>) {
+        (self.stop.clone(), tokio::spawn(self.run()))
     }
 
     async fn run(self) -> Ended {
@@ -447,10 +454,8 @@ async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
 #[tokio::test]
 async fn a_stopped_crawl_has_no_outcome() {
     let site = TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![Act::Wait] }).await;
-    let crawl = TestCrawl::of(&site);
-    let stop = crawl.stop.clone();
     // Spawned, as the session does it: the crawl must be able to move between threads.
-    let crawl = tokio::spawn(crawl.run());
+    let (stop, crawl) = TestCrawl::of(&site).spawn();
     site.wait_for("/").await;
     let asked = Instant::now();
     stop.cancel();

@@ -6,33 +6,25 @@ use super::fetch::FetchError;
 use crate::dns::DnsError;
 use crate::probe::{NoConnection, ProbeError};
 
-/// What kept a site from giving a single page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// Its name leads to no address.
     NameNotFound,
     /// Its address refused the connection.
     Refused,
     /// No connection came about for another cause.
     NoConnection,
-    /// It did not answer in time.
     TimedOut,
-    /// TLS failed.
     Tls,
     /// Its start page leads out of the site, or in a circle.
     Redirect,
-    /// It answered with a status from 400 to 499.
     ClientError,
-    /// It answered with a status from 500 on.
     ServerError,
     /// Its answer was no HTTP, or broke off.
     BrokenAnswer,
-    /// Anything else.
     Other,
 }
 
 impl Trouble {
-    /// That of an answer with this status.
     pub(super) fn of_status(status: reqwest::StatusCode) -> Self {
         if status.is_server_error() {
             Self::ServerError

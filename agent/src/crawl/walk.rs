@@ -13,7 +13,7 @@ use super::frontier::{Entry, Frontier};
 use super::keep::{Keeper, Standing};
 use super::links::LinkExtractor;
 use super::robots::directives::header_forbids_following;
-use super::robots::{self, Robots, RobotsCache, Rules};
+use super::robots::{self, Denied, RobotsCache, Rules};
 use super::site_path::{Fingerprint, Site, SitePath};
 use super::{Blocker, Trouble};
 
@@ -29,13 +29,11 @@ use unread::Page;
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
 /// Requests for one page that the site turns away (429, 503), the first among them.
 const ATTEMPTS: u32 = 3;
-/// Redirects followed from one page.
 pub(super) const MAX_REDIRECTS: usize = 5;
 /// How long links are looked at before other tasks get their turn: robots.txt may hold thousands of rules.
 const TURN: Duration = Duration::from_millis(5);
 
 pub(super) enum End {
-    /// Nothing is left to fetch.
     Exhausted,
     /// A budget forbids to go on.
     Cut(Budget),
@@ -57,7 +55,6 @@ impl From<std::io::Error> for End {
     }
 }
 
-/// What came of a body.
 enum Body {
     Whole,
     TooLarge,
@@ -84,7 +81,6 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks until nothing is left, or a budget forbids to go on.
     pub(super) async fn run(mut self) -> End {
         let root = SitePath::root();
         if !self.rules.allow(&root) {
@@ -109,7 +105,7 @@ impl Walk<'_> {
         while let Some(entry) = self.next().await? {
             // Whatever may end the crawl, or hold it up, finds the last step over.
             if self.reads_long || self.may_end() {
-                self.catch_up().await?;
+                self.catch_up().await;
             }
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
                 return Err(End::Cut(budget));
@@ -120,10 +116,10 @@ impl Walk<'_> {
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {
-                self.catch_up().await?;
+                self.catch_up().await;
             }
             if self.unread.is_none() {
-                self.end_visit().await?;
+                self.end_visit().await;
             }
             self.tell().await?;
         }
@@ -139,7 +135,7 @@ impl Walk<'_> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
         }
-        self.catch_up().await?;
+        self.catch_up().await;
         Ok(self.frontier.next().await?)
     }
 
@@ -151,11 +147,11 @@ impl Walk<'_> {
         // Before more room is asked for, theirs is given back.
         self.rules = Rules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
-            Robots::Rules(rules) => rules,
-            Robots::Forbidden(reason) | Robots::NoAnswer(_, reason) => {
+            Ok(rules) => rules,
+            Err(Denied::Forbidden(reason) | Denied::NoAnswer(_, reason)) => {
                 return Err(End::Blocked(self.fetcher.blocker(), reason));
             }
-            Robots::OutOfTime => return Err(End::Cut(Budget::Duration)),
+            Err(Denied::OutOfTime) => return Err(End::Cut(Budget::Duration)),
         };
         if let Some(delay) = self.rules.crawl_delay() {
             self.fetcher.politeness().slow_down(delay);
@@ -178,7 +174,7 @@ impl Walk<'_> {
     fn end_of_frontier(&self) -> End {
         if self.ledger.page_cut {
             End::Cut(Budget::Bytes)
-        } else if self.frontier.has_dropped() {
+        } else if self.frontier.spent().dropped {
             End::Cut(Budget::Pages)
         } else if self.frontier.has_beyond() {
             End::Cut(Budget::Depth)
@@ -218,13 +214,13 @@ impl Walk<'_> {
     /// `None` when it failed.
     async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
         let Some(url) = self.url(path) else {
-            self.catch_up().await?;
+            self.catch_up().await;
             self.fail(path, Trouble::Other, "is no URL");
             return Ok(None);
         };
         let mut turned_away = None;
         for attempt in 1.. {
-            match self.get(&url).await?.map(|answer| answer.found_at(depth)) {
+            match self.get(&url).await.map(|answer| answer.found_at(depth)) {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
@@ -258,7 +254,6 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Tells how the crawl stands, when that is due.
     async fn tell(&mut self) -> Result<(), End> {
         if self.keeper.is_due(self.fetcher.is_paused()) {
             let (manners, last_error) = (self.fetcher.manners(), self.ledger.last_error.clone().unwrap_or_default());

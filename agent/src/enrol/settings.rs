@@ -21,7 +21,6 @@ pub(super) struct Existing {
 }
 
 impl Existing {
-    /// Reads the file, if it is there.
     pub(super) fn read(file: &Path) -> Result<Self, EnrolError> {
         let failed = |source| EnrolError::Config(ConfigError::Read { path: file.to_owned(), source });
         let found = match std::fs::read_to_string(file) {
@@ -32,7 +31,6 @@ impl Existing {
         Ok(Self { file: file.to_owned(), found })
     }
 
-    /// The mode of the file.
     pub(super) fn mode(&self) -> u32 {
         self.found.as_ref().map_or(MODE, |(_, mode)| *mode)
     }

@@ -15,7 +15,7 @@ async fn tls_scheduler() -> (TestScheduler, String) {
     let leaf = CertificateParams::new(vec![DOMAIN.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
     let chain = format!("{}{}", leaf.pem(), authority.pem());
     let scheduler = TestScheduler::start(Some(Identity::from_pem(chain, key.serialize_pem()))).await;
-    (scheduler, hex(&Sha256::digest(authority.der())))
+    (scheduler, HEXLOWER.encode(&Sha256::digest(authority.der())))
 }
 
 fn enrolment(scheduler: String, fingerprint: Option<String>, dir: &Path) -> Enrolment {

@@ -8,28 +8,16 @@ use landfall_proto::v1::OutcomeReport;
 use prost::Message as _;
 
 use super::LeaseKey;
-use crate::folder;
+use crate::folder::{self, OpenError, Purpose};
 
-/// What a file with an outcome ends in.
+/// Two agents would offer each other's outcomes.
+const FOLDER: Purpose = Purpose { what: "outcomes", does: "runs with", otherwise: "set outbox.folder" };
+
 const KEPT: &str = "outcome";
 /// What one ends in that is being written; what a crash left of it was never promised to anybody.
 const UNFINISHED: &str = "new";
 /// What one ends in that says nothing that could be understood.
 const UNREADABLE: &str = "unreadable";
-
-/// Why an outbox cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("use {folder} for outcomes")]
-    Folder {
-        folder: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Two agents would offer each other's outcomes.
-    #[error("another agent runs with {0}: stop it first, or set outbox.folder")]
-    Taken(PathBuf),
-}
 
 /// The folder. Whoever has it is the only process that has.
 #[derive(Debug)]
@@ -41,10 +29,8 @@ pub(super) struct Folder {
 impl Folder {
     /// Opens a folder, and reads the outcomes in it. A file that holds none is renamed and warned of, never deleted.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), OpenError> {
-        let refused = |source| OpenError::Folder { folder: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(refused)?;
-        let lock = folder::take(path).map_err(refused)?.ok_or_else(|| OpenError::Taken(path.to_owned()))?;
-        let left = read_all(path).map_err(refused)?;
+        let lock = FOLDER.take(path)?;
+        let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
         Ok((Self { path: path.to_owned(), _lock: lock }, left))
     }
 

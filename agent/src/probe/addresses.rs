@@ -27,7 +27,6 @@ const SWEPT_BEYOND: usize = 4096;
 /// The addresses one agent measures. Outlives sessions.
 #[derive(Debug)]
 pub struct Addresses {
-    /// How long an order waits for its address.
     wait: Duration,
     /// What was measured; never held across an await.
     sharing: Mutex<Sharing>,
@@ -35,7 +34,6 @@ pub struct Addresses {
     turns: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// What an order came to.
 #[derive(Debug)]
 pub struct Visit {
     pub result: Result<Finding, ProbeError>,
@@ -43,17 +41,14 @@ pub struct Visit {
     pub requests: u32,
 }
 
-/// What was found.
 #[derive(Debug)]
 pub enum Finding {
     /// It was measured; where a shared measurement would have answered, whether the two agree.
     Measured(Probed, Option<bool>),
-    /// A measurement of another site answers.
     Shared {
         /// With this site's origin, and the other's samples.
         probed: Probed,
         from: Origin,
-        /// How long ago it was measured.
         age: Duration,
     },
     /// It is not this order's turn at the address.
@@ -71,7 +66,6 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Carries an order out.
     pub async fn visit(&self, context: &Context, target: &Target, order: &Order, number: i64) -> Visit {
         let mut pace = Pace::new(order.interval);
         let result = if target.is_beacon() {

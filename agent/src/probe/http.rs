@@ -24,11 +24,9 @@ use crate::context::Context;
 use crate::guard::Guard;
 use crate::origin::{Origin, Scheme};
 
-/// How many addresses of one name are tried.
 const ADDRESSES_TRIED: usize = 3;
 /// Headers of one answer; more is an attack or an error.
 const MAX_HEADERS: usize = 128;
-/// Bytes held of one answer's headers.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// Of an aborted GET's body so much is read to keep the connection; beyond it a new connection is cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
@@ -49,7 +47,6 @@ pub(crate) struct Endpoint<'a> {
     method: Method,
 }
 
-/// An open connection.
 pub(crate) struct Connection {
     sender: http1::SendRequest<Empty<Bytes>>,
     driver: JoinHandle<()>,
@@ -61,7 +58,6 @@ impl Drop for Connection {
     }
 }
 
-/// The answer to one request.
 pub(crate) struct Answer {
     pub(crate) rtt: Duration,
     status: StatusCode,
@@ -70,7 +66,6 @@ pub(crate) struct Answer {
     pub(crate) reusable: bool,
 }
 
-/// Why a request was not answered.
 pub(crate) enum Unanswered {
     Timeout,
     Closed,
@@ -85,7 +80,6 @@ pub(crate) struct Connected {
 }
 
 impl<'a> Endpoint<'a> {
-    /// Resolves and vets an origin of a target.
     pub(crate) async fn resolve(
         context: &'a Context,
         guard: &Guard,
@@ -116,7 +110,6 @@ impl<'a> Endpoint<'a> {
         self.addresses[0]
     }
 
-    /// The source address.
     pub(crate) const fn bind(&self) -> Option<IpAddr> {
         self.context.bind
     }
@@ -206,7 +199,6 @@ impl<'a> Endpoint<'a> {
         self.method == Method::GET
     }
 
-    /// Sends one GET that is no sample.
     pub(crate) async fn get(&self, connection: &mut Connection, pace: &mut Pace) -> Result<Answer, ProbeError> {
         pace.pause().await;
         pace.spend();
@@ -214,7 +206,6 @@ impl<'a> Endpoint<'a> {
         answer.map_err(|unanswered| why_lost(&self.origin, &unanswered))
     }
 
-    /// Sends the request that is sampled.
     pub(crate) async fn sample(&self, connection: &mut Connection) -> Result<Result<Answer, Unanswered>, ProbeError> {
         self.send(connection, &self.method, DRAINED_OF_SAMPLE).await
     }
@@ -260,7 +251,6 @@ impl<'a> Endpoint<'a> {
 }
 
 impl Connection {
-    /// Whether the server has closed it.
     pub(crate) fn is_closed(&self) -> bool {
         self.sender.is_closed()
     }

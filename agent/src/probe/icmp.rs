@@ -9,7 +9,6 @@ use super::{NoConnection, Observation, Observer, Order, Pace, Phases, ProbeError
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 
-/// Takes echoes for samples.
 pub(crate) async fn sample(
     endpoint: Endpoint<'_>,
     order: &Order,

@@ -84,7 +84,6 @@ async fn one_sample(
     Ok(answer)
 }
 
-/// Takes TCP handshakes for samples.
 pub(crate) async fn handshakes(
     mut endpoint: Endpoint<'_>,
     order: &Order,

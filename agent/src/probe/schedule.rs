@@ -10,20 +10,16 @@ const CLOSURES_A_SAMPLE: u32 = 2;
 /// After so many lost samples without one answered there is no hope.
 const HOPELESS: u32 = 3;
 
-/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Open a connection and throw its first request away.
     WarmUp,
-    /// Take a sample on the warm connection.
     Sample,
     /// Open a connection and take its first request for a sample, since no connection is kept.
     ColdSample,
-    /// Stop.
     Done,
 }
 
-/// What came of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The first request was answered, and the connection can be used on.
@@ -36,11 +32,9 @@ pub enum Event {
     Answered,
     /// A sample was answered, and the connection is gone.
     AnsweredAndClosed,
-    /// A sample was not answered in time.
     Lost,
 }
 
-/// The state of one measurement.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     wanted: u32,
@@ -58,7 +52,6 @@ impl Schedule {
         Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0, cold: false }
     }
 
-    /// What to do next.
     pub const fn next(&self) -> Step {
         let hopeless = self.answered == 0 && self.lost >= HOPELESS;
         if hopeless || self.answered + self.lost >= self.wanted {
@@ -72,7 +65,6 @@ impl Schedule {
         }
     }
 
-    /// Takes note of what came of it.
     pub const fn record(&mut self, event: Event) {
         self.warm = matches!(event, Event::Warmed | Event::Answered);
         match event {
@@ -101,7 +93,6 @@ impl Schedule {
         }
     }
 
-    /// Samples that were lost.
     pub const fn lost(&self) -> u32 {
         self.lost
     }
@@ -111,89 +102,49 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Plays a prober against an answer per step; returns the steps taken.
-    fn play(samples: u32, mut answer: impl FnMut(Step) -> Event) -> (Vec<Step>, Schedule) {
-        let mut schedule = Schedule::warm(samples);
-        let mut steps = Vec::new();
+    /// Plays a prober whose connections can be warmed: what comes of its samples, one after another and the last again and again, and
+    /// of cold ones. Returns the steps taken, and how many samples were lost.
+    fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
+        let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {
             steps.push(schedule.next());
-            schedule.record(answer(schedule.next()));
+            schedule.record(match schedule.next() {
+                Step::WarmUp => Event::Warmed,
+                Step::ColdSample => cold,
+                _ if warm.len() > 1 => warm.remove(0),
+                _ => warm[0],
+            });
             assert!(steps.len() < 1000, "it never ends");
         }
-        (steps, schedule)
+        (steps, schedule.lost())
     }
 
     #[test]
-    fn a_kept_connection_is_sampled_and_never_warmed_again() {
-        let (steps, schedule) = play(4, |_| Event::Answered);
-        assert_eq!(steps, [Step::Sample; 4]);
-        assert_eq!(schedule.lost(), 0);
+    fn a_connection_is_warmed_again_only_when_it_is_gone() {
+        use Event::{Answered, AnsweredAndClosed, Closed, Lost};
+        use Step::{Sample, WarmUp};
+        for (samples, events, steps, lost) in [
+            (4, &[Answered][..], &[Sample; 4][..], 0),
+            (2, &[AnsweredAndClosed], &[Sample, WarmUp, Sample], 0),
+            (2, &[Lost, Answered], &[Sample, WarmUp, Sample], 1),
+            (3, &[Closed, Answered], &[Sample, WarmUp, Sample, Sample, Sample], 0),
+        ] {
+            assert_eq!(play(samples, events, Lost), (steps.to_vec(), lost), "{events:?}");
+        }
     }
 
     #[test]
-    fn a_connection_that_goes_with_each_answer_is_warmed_before_each_sample() {
-        let (steps, schedule) = play(2, |step| match step {
-            Step::WarmUp => Event::Warmed,
-            _ => Event::AnsweredAndClosed,
-        });
-        assert_eq!(steps, [Step::Sample, Step::WarmUp, Step::Sample]);
-        assert_eq!(schedule.lost(), 0);
-    }
-
-    #[test]
-    fn a_lost_sample_makes_the_connection_cold() {
-        let mut first = true;
-        let (steps, schedule) = play(2, |step| match step {
-            Step::WarmUp => Event::Warmed,
-            _ if std::mem::take(&mut first) => Event::Lost,
-            _ => Event::Answered,
-        });
-        assert_eq!(steps, [Step::Sample, Step::WarmUp, Step::Sample]);
-        assert_eq!(schedule.lost(), 1);
-    }
-
-    #[test]
-    fn a_server_that_always_closes_is_sampled_cold() {
-        let (steps, schedule) = play(3, |step| match step {
-            Step::WarmUp => Event::Warmed,
-            Step::ColdSample => Event::AnsweredAndClosed,
-            _ => Event::Closed,
-        });
+    fn a_server_that_always_closes_is_sampled_cold_and_given_up_where_it_is_silent_then() {
+        let (steps, lost) = play(3, &[Event::Closed], Event::AnsweredAndClosed);
         assert_eq!(steps[..3], [Step::Sample, Step::WarmUp, Step::Sample]);
-        assert_eq!(steps[3..], [Step::ColdSample; 3]);
-        assert_eq!(schedule.lost(), 0);
-    }
-
-    #[test]
-    fn a_server_that_closes_and_then_is_silent_is_given_up() {
-        let (steps, schedule) = play(100, |step| match step {
-            Step::ColdSample => Event::Lost,
-            _ => Event::Closed,
-        });
-        assert_eq!(steps.len(), 5);
-        assert_eq!(schedule.lost(), HOPELESS);
-    }
-
-    #[test]
-    fn one_closure_loses_nothing() {
-        let mut first = true;
-        let (_, schedule) = play(3, |step| match step {
-            Step::WarmUp => Event::Warmed,
-            _ if std::mem::take(&mut first) => Event::Closed,
-            _ => Event::Answered,
-        });
-        assert_eq!(schedule.lost(), 0);
+        assert_eq!((&steps[3..], lost), (&[Step::ColdSample; 3][..], 0));
+        let (steps, lost) = play(100, &[Event::Closed], Event::Lost);
+        assert_eq!((steps.len(), lost), (6, HOPELESS));
     }
 
     #[test]
     fn a_host_that_answered_once_is_asked_to_the_end() {
-        let mut first = true;
-        let (steps, schedule) = play(10, |step| match step {
-            Step::WarmUp => Event::Warmed,
-            _ if std::mem::take(&mut first) => Event::Answered,
-            _ => Event::Lost,
-        });
-        assert_eq!(schedule.lost(), 9);
-        assert_eq!(steps.iter().filter(|step| **step == Step::Sample).count(), 10);
+        let (steps, lost) = play(10, &[Event::Answered, Event::Lost], Event::Lost);
+        assert_eq!((lost, steps.iter().filter(|step| **step == Step::Sample).count()), (9, 10));
     }
 }

@@ -2,7 +2,6 @@
 //! registrable domain followed to where it ends. Each hop is resolved and vetted anew; a redirect that leaves the domain
 //! is not followed.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use super::http::{Connection, Endpoint};
@@ -13,14 +12,6 @@ use crate::origin::Origin;
 
 /// Hops from the submitted name to the final origin; more is a loop.
 const MAX_HOPS: usize = 5;
-
-/// Where a site answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
-    pub origin: Origin,
-    /// The vetted address that answered.
-    pub address: IpAddr,
-}
 
 /// A connection whose first request was answered.
 pub(crate) struct Found<'a> {
@@ -37,10 +28,9 @@ pub async fn settle(
     name: &str,
     interval: Duration,
     timeout: Duration,
-) -> Result<Settled, ProbeError> {
+) -> Result<Origin, ProbeError> {
     let target = Target::site(name).map_err(|error| ProbeError::BadOrder(error.to_string()))?;
-    let found = find(context, &target, timeout, &mut Pace::new(interval), &mut |_| {}).await?;
-    Ok(Settled { address: found.endpoint.address(), origin: found.endpoint.origin })
+    Ok(find(context, &target, timeout, &mut Pace::new(interval), &mut |_| {}).await?.endpoint.origin)
 }
 
 /// Finds where a target answers, and keeps the connection.
@@ -107,7 +97,6 @@ async fn answer_of<'a>(
     Ok((Found { endpoint, connection, phases, reusable: answer.reusable }, answer.location))
 }
 
-/// The guard for one target.
 pub(crate) fn guard_for(context: &Context, target: &Target) -> Guard {
     if target.enrolled { context.guard.for_beacon() } else { context.guard.clone() }
 }

@@ -35,7 +35,6 @@ pub struct Place {
     pub address: IpAddr,
     pub port: u16,
     pub scheme: Scheme,
-    /// What was taken for distance.
     pub metric: Metric,
 }
 
@@ -73,7 +72,6 @@ impl Sharing {
         }
     }
 
-    /// Takes note of a measurement.
     pub fn learn(&mut self, place: Place, probed: Probed, now: Instant) {
         self.known.insert(place, now, probed);
         while self.known.len() > REMEMBERED {

@@ -163,7 +163,7 @@ async fn a_bare_host_falls_back_to_http() {
     let server = TestServer::start(|_| ok_after(0)).await;
     let context = context(&["127.0.0.0/8"]);
     let settled = settle(&context, &server.addr.to_string(), Duration::ZERO, Duration::from_secs(1)).await.unwrap();
-    assert_eq!(settled.origin.to_string(), format!("http://{}", server.addr));
+    assert_eq!(settled.to_string(), format!("http://{}", server.addr));
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn a_bare_host_that_speaks_tls_settles_at_https() {
     let settled = settle(&certificate.trusting(), &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5))
         .await
         .unwrap();
-    assert_eq!(settled.origin.to_string(), format!("https://{}", server.addr));
+    assert_eq!(settled.to_string(), format!("https://{}", server.addr));
 }
 
 #[tokio::test]
@@ -184,12 +184,12 @@ async fn a_redirect_inside_the_domain_moves_the_site_and_one_out_of_it_does_not(
     let context = context(&["127.0.0.0/8"]);
     let name = format!("http://{}", first.addr);
     let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
-    assert_eq!(settled.origin.to_string(), format!("http://{}", last.addr));
+    assert_eq!(settled.to_string(), format!("http://{}", last.addr));
 
     let away = TestServer::start(|_| redirect("http://127.0.0.2:1/")).await;
     let name = format!("http://{}", away.addr);
     let settled = settle(&context, &name, Duration::ZERO, Duration::from_secs(5)).await.unwrap();
-    assert_eq!(settled.origin.to_string(), name);
+    assert_eq!(settled.to_string(), name);
 }
 
 #[tokio::test]

@@ -23,14 +23,11 @@ const MAD_SCALE: u128 = 14_826;
 /// How many of the most frequent quotients are averaged.
 const KEPT_QUOTIENTS: usize = 3;
 
-/// One host's samples, summed up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// The statistical weighted mean.
     pub rtt: Duration,
     pub min: Duration,
     pub median: Duration,
-    /// The scaled MAD of the samples.
     pub spread: Duration,
     /// How many samples lie within three of those of the median.
     pub kept: u32,
@@ -63,7 +60,6 @@ pub fn median(samples: &[Duration]) -> Option<Duration> {
     median_of(&sorted_nanos(samples)).map(nanos)
 }
 
-/// The arithmetic mean.
 pub fn mean(samples: &[Duration]) -> Option<Duration> {
     mean_of(&sorted_nanos(samples)).map(nanos)
 }

@@ -22,7 +22,6 @@ pub(super) struct Claim {
     answer: oneshot::Sender<Result<(), NotPermitted>>,
 }
 
-/// The claims of an agent's crawls.
 #[derive(Debug)]
 pub(super) struct Claims {
     sender: mpsc::Sender<Claim>,
@@ -39,7 +38,6 @@ impl Default for Claims {
 }
 
 impl Claims {
-    /// Where crawls put theirs.
     pub(super) fn sender(&self) -> mpsc::Sender<Claim> {
         self.sender.clone()
     }
@@ -52,7 +50,6 @@ impl Claims {
         (key, address)
     }
 
-    /// Those without an answer.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = (LeaseKey, IpAddr)> {
         self.asked.values().map(|claim| (claim.key, claim.address))
     }
@@ -68,7 +65,6 @@ impl Claims {
         }
     }
 
-    /// A crawl has ended.
     pub(super) fn forget(&mut self, key: LeaseKey) {
         self.asked.remove(&key);
     }

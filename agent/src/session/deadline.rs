@@ -15,18 +15,15 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Whether crawls are on their own.
     pub(super) const fn alone(&self) -> &Alone {
         &self.alone
     }
 
-    /// A new session began.
     pub(super) fn begin(&mut self, at: BootTime) {
         self.at = Some(at);
         self.heard();
     }
 
-    /// A heartbeat was acknowledged.
     pub(super) fn renew(&mut self, at: BootTime) {
         self.at = self.at.max(Some(at));
         self.heard();
@@ -43,12 +40,10 @@ impl Deadline {
         self.alone.begins_at(BootTime::now());
     }
 
-    /// There is none any more.
     pub(super) const fn clear(&mut self) {
         self.at = None;
     }
 
-    /// Returns when it has passed.
     pub(super) async fn passed(&self) {
         passed(self.at).await;
     }

@@ -16,7 +16,6 @@ use crate::{enrol, unreached};
 
 /// Messages on their way to the transport, checkpoints of up to a megabyte among them; more wait with the session.
 const OUTBOUND_MESSAGES: usize = 16;
-/// How long the scheduler may take to welcome an agent.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 /// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -27,7 +26,6 @@ pub(super) enum Ended {
     Stopped,
     #[error("connect the scheduler at {scheduler}: {reason}")]
     Connect { scheduler: String, reason: String },
-    /// The scheduler does not take this agent.
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
     /// Another machine was enrolled in this agent's place: its credential is void for good.
@@ -50,7 +48,6 @@ pub struct Replaced(String);
 
 pub(super) type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
 
-/// Connects, registers, and waits for the welcome.
 pub(super) async fn connect(
     terms: &Terms,
     scheduler: &SchedulerUrl,

@@ -16,11 +16,9 @@ const MOST_BYTES: usize = 8 << 20;
 /// And with those of crawls that ended: what they lose, another agent does again.
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
-/// Messages that wait.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     messages: VecDeque<Up>,
-    /// Bytes of the checkpoints among them.
     checkpoint_bytes: usize,
 }
 
@@ -30,7 +28,6 @@ impl Outgoing {
         self.messages.push_back(message);
     }
 
-    /// Adds a message before all others.
     pub(super) fn push_first(&mut self, message: Up) {
         self.messages.push_front(message);
     }
@@ -65,7 +62,6 @@ impl Outgoing {
         self.messages.push_back(Up::Checkpoint(checkpoint));
     }
 
-    /// Takes the message that comes first.
     pub(super) fn pop(&mut self) -> Option<SessionRequest> {
         let message = self.messages.pop_front()?;
         if let Up::Checkpoint(checkpoint) = &message {
@@ -78,7 +74,6 @@ impl Outgoing {
         self.messages.is_empty()
     }
 
-    /// Whether more waits than may.
     pub(super) fn is_too_long(&self) -> bool {
         self.messages.len() > MOST_MESSAGES
     }

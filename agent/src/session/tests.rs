@@ -8,10 +8,9 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinHandle;
 
-use super::means::Means;
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
-use crate::context::Context;
+use crate::context::{Context, Means};
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::Outbox;
 use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};

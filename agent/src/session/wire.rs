@@ -20,7 +20,6 @@ use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, NoConnection, Order, ProbeError, Probed, Target, Turn};
 use crate::user_agent::{Product, UserAgent};
 
-/// Samples of one order at most.
 const MAX_SAMPLES: u32 = 1000;
 /// How long one sample may take when the order does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,7 +33,6 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
 /// No lease lives longer, whatever the scheduler says: this long at most an agent crawls without hearing of it.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 
-/// An order that is not understood.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) String);
 
@@ -47,7 +45,6 @@ pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
     (interval, life)
 }
 
-/// Reads an order to measure.
 pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failure> {
     let metric = match order.metric() {
         DistanceMetric::Ttfb => Metric::Ttfb,
@@ -99,7 +96,6 @@ fn to_wire(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 
-/// Reports what came of an order.
 pub(super) fn measured(order_id: i64, target: &Target, visit: Visit) -> MeasurementReport {
     let report = match visit.result {
         Ok(Finding::Measured(probed, agreed)) => {
@@ -149,7 +145,6 @@ fn probed_report(order_id: i64, target: &Target, probed: Probed) -> MeasurementR
     }
 }
 
-/// Reports that nothing could be measured.
 pub(super) fn failed(order_id: i64, reason: Reason, message: &str) -> MeasurementReport {
     let failure = MeasurementFailure { reason: reason.into(), message: sentence(message) };
     MeasurementReport { order_id, result: Some(Reported::Failure(failure)), ..MeasurementReport::default() }
@@ -183,12 +178,10 @@ const fn reason(error: &ProbeError) -> Reason {
     }
 }
 
-/// Hands a lease back.
 pub(super) fn release(key: LeaseKey) -> Up {
     crashed(key, "")
 }
 
-/// Hands a lease back whose crawl crashed.
 pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
 }
@@ -199,7 +192,6 @@ pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
 }
 
-/// Asks for an address.
 pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
     Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
@@ -249,7 +241,6 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     Some(Granted { job, store: policy.store.unwrap_or(true), product, user_agent })
 }
 
-/// Tells how a crawl stands.
 pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheckpoint {
     let crawl::Standing { checkpoint, manners, last_error } = standing;
     let crawl::Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors } = manners;
@@ -270,7 +261,6 @@ pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheck
     }
 }
 
-/// Reports the end of a crawl.
 pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
     let (kind, budget) = match outcome.kind {
         crawl::Kind::Complete => (OutcomeKind::Complete, Budget::Unspecified),

@@ -7,20 +7,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use landfall_proto::v1::session_request::Message as Up;
-use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, OutcomeReport, Welcome};
+use landfall_proto::v1::{CrawlCheckpoint, CrawlOrder, Heartbeat, HeldLease, Welcome};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::claims::Claims;
-use super::crawling::{CrawlEnd, Crawling, panic_message};
+use super::crawling::{Crawling, panic_message};
 use super::deadline::Deadline;
 use super::finished::Finished;
-use super::means::Means;
-use super::measured::Measured;
 use super::wire;
 use crate::clock::BootTime;
-use crate::context::Context;
+use crate::context::{Context, Means};
 use crate::kept_crawls::KeptCrawls;
 use crate::outbox::{LeaseKey, Outbox};
 use crate::probe::addresses::Addresses;
@@ -28,6 +26,8 @@ use crate::user_agent::UserAgent;
 use crate::warc::Store;
 
 mod measuring;
+
+use measuring::Measured;
 
 /// Site orders carried out at once: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
@@ -38,36 +38,36 @@ const SPARE_OUTCOMES: usize = 64;
 /// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
 const CHECKPOINTS: usize = 4;
 
-/// The agent's work.
+#[derive(Debug)]
+struct Running {
+    task: task::Id,
+    stop: CancellationToken,
+    /// By which the scheduler asks for its lease.
+    recall: CancellationToken,
+}
+
 #[derive(Debug)]
 pub struct Work {
     means: Means,
     capacity: usize,
     context: Option<Arc<Context>>,
-    running: HashMap<LeaseKey, CancellationToken>,
-    /// By which the scheduler asks for their leases.
-    recalls: HashMap<LeaseKey, CancellationToken>,
-    crawls: JoinSet<CrawlEnd>,
-    /// Which lease a crawl's task is for: a task that panics returns nothing that would say so.
-    keys: HashMap<tokio::task::Id, LeaseKey>,
+    running: HashMap<LeaseKey, Running>,
+    crawls: JoinSet<Option<Finished>>,
     measures: JoinSet<Measured>,
-    /// Which order a measurement's task is for, as with crawls.
-    orders: HashMap<tokio::task::Id, i64>,
+    /// Which order a measurement's task is for: a task that panics returns nothing that would say so.
+    orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
     /// Kinds of addresses of refused beacons that were warned of.
     warned: HashSet<&'static str>,
     /// What was measured where; the next session's orders are answered from it too.
     addresses: Arc<Addresses>,
-    outbox: Outbox,
+    pub(super) outbox: Outbox,
     /// Crawls on the disk, from where they go on.
     kept: KeptCrawls,
-    /// Where pages are stored.
     store: Option<Store>,
-    /// Checkpoints of crawls that go on.
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
-    /// Addresses that crawls ask for.
-    claims: Claims,
+    pub(super) claims: Claims,
     /// Why no lease is taken, as it was seen last.
     paused: Option<String>,
     /// The agent stops: nothing is waited for any more.
@@ -83,9 +83,7 @@ impl Work {
             means,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             running: HashMap::new(),
-            recalls: HashMap::new(),
             crawls: JoinSet::new(),
-            keys: HashMap::new(),
             measures: JoinSet::new(),
             orders: HashMap::new(),
             site_places: Arc::new(Semaphore::new(SITE_ORDERS)),
@@ -114,11 +112,7 @@ impl Work {
         loop {
             tokio::select! {
                 Some(joined) = self.crawls.join_next_with_id() => {
-                    let finished = match joined {
-                        Ok((id, report)) => self.crawl_ended(id, report),
-                        Err(error) => self.crawl_broke(error),
-                    };
-                    if let Some(finished) = finished {
+                    if let Some(finished) = self.crawl_ended(joined) {
                         return finished;
                     }
                 }
@@ -143,43 +137,30 @@ impl Work {
         }
     }
 
-    fn crawl_ended(&mut self, id: tokio::task::Id, end: CrawlEnd) -> Option<Finished> {
-        let key = self.end_of(id)?;
-        Some(match end {
-            CrawlEnd::Outcome(report) => {
-                self.outbox.put(report.clone());
-                Finished::Outcome(report)
-            }
-            CrawlEnd::Stopped(checkpoint) => Finished::Unfinished(key, checkpoint),
-            CrawlEnd::Paused(checkpoint, pause) => Finished::Paused(key, checkpoint, pause),
-            CrawlEnd::NotPermitted => return None,
-            // Not for a reason of the task's: another agent may have no trouble with it.
-            CrawlEnd::Broken(reason) => {
-                tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot go on here");
-                Finished::Unfinished(key, None)
-            }
-        })
-    }
-
-    fn end_of(&mut self, crawl: tokio::task::Id) -> Option<LeaseKey> {
-        let key = self.keys.remove(&crawl)?;
+    fn crawl_ended(&mut self, joined: Result<(task::Id, Option<Finished>), task::JoinError>) -> Option<Finished> {
+        let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
+        let key = self.running.iter().find(|(_, crawl)| crawl.task == id).map(|(key, _)| *key)?;
         self.running.remove(&key);
-        self.recalls.remove(&key);
         self.claims.forget(key);
-        Some(key)
-    }
-
-    fn crawl_broke(&mut self, error: tokio::task::JoinError) -> Option<Finished> {
-        let key = self.end_of(error.id())?;
-        // It was not aborted: crawls are stopped by their tokens alone.
-        let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
-        tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
-        Some(Finished::Crashed(key, crash))
+        match joined {
+            Ok((_, finished)) => {
+                if let Some(Finished::Outcome(report)) = &finished {
+                    self.outbox.put(report.clone());
+                }
+                finished
+            }
+            Err(error) => {
+                // It was not aborted: crawls are stopped by their tokens alone.
+                let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
+                tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
+                Some(Finished::Crashed(key, crash))
+            }
+        }
     }
 
     /// The leases this agent still claims: crawls that go on, and outcomes not acknowledged.
     pub(super) fn held(&self) -> Vec<HeldLease> {
-        let going_on = self.running.iter().filter(|(_, stop)| !stop.is_cancelled()).map(|(key, _)| *key);
+        let going_on = self.running.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key);
         going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
     }
 
@@ -188,9 +169,9 @@ impl Work {
         self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
-        for (key, stop) in &self.running {
+        for (key, crawl) in &self.running {
             if !kept.contains(key) {
-                stop.cancel();
+                crawl.stop.cancel();
             }
         }
         if self.means.user_agent.is_none() {
@@ -202,31 +183,6 @@ impl Work {
             }
             self.context = user_agent.ok().map(|user_agent| Arc::new(self.means.context(user_agent)));
         }
-    }
-
-    /// Outcomes that every new session is offered.
-    pub(super) fn offers(&self) -> impl Iterator<Item = OutcomeReport> {
-        self.outbox.offers().cloned()
-    }
-
-    /// Claims of addresses: each new session is asked again, and answers them.
-    pub(super) const fn claims(&mut self) -> &mut Claims {
-        &mut self.claims
-    }
-
-    /// Whether every outcome was acknowledged.
-    pub(super) fn nothing_to_offer(&self) -> bool {
-        self.outbox.is_empty()
-    }
-
-    /// Returns when the files of answered outcomes are removed.
-    pub(super) async fn tidied(&mut self) {
-        self.outbox.removed().await;
-    }
-
-    /// An outcome was answered, whatever the answer.
-    pub(super) fn acknowledge(&mut self, key: LeaseKey) {
-        self.outbox.acknowledge(key);
     }
 
     /// Sites being crawled, those whose crawl is being stopped among them.
@@ -253,7 +209,6 @@ impl Work {
         changed
     }
 
-    /// What a heartbeat says of the work.
     pub(super) fn heartbeat(&self, sequence: u64) -> Heartbeat {
         let paused = self.paused.clone().unwrap_or_default();
         Heartbeat {
@@ -267,7 +222,7 @@ impl Work {
 
     /// In how many slots a crawl may begin. One that is being stopped holds no slot: it ends without another request.
     fn free_slots(&self) -> usize {
-        let going_on = self.running.values().filter(|stop| !stop.is_cancelled()).count();
+        let going_on = self.running.values().filter(|crawl| !crawl.stop.is_cancelled()).count();
         let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
         if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
@@ -278,31 +233,29 @@ impl Work {
         if same_task().any(|(other, _)| other.token > key.token) {
             return false;
         }
-        same_task().for_each(|(_, stop)| stop.cancel());
+        same_task().for_each(|(_, crawl)| crawl.stop.cancel());
         true
     }
 
     /// Stops the crawl of a lease that was taken back.
     pub(super) fn cancel(&self, key: LeaseKey) {
-        if let Some(stop) = self.running.get(&key) {
+        if let Some(crawl) = self.running.get(&key) {
             tracing::info!(task.id = key.task_id, token = key.token, "a crawl is stopped: its task was cancelled");
-            stop.cancel();
+            crawl.stop.cancel();
         }
     }
 
     /// Ends the crawl of a lease that is asked for; until it is handed back it is this agent's, and holds its slot.
     pub(super) fn recall(&self, key: LeaseKey, reason: &str) {
-        if let Some(recall) = self.recalls.get(&key) {
+        if let Some(crawl) = self.running.get(&key) {
             tracing::info!(task.id = key.task_id, token = key.token, reason, "a crawl is handed back unfinished");
-            recall.cancel();
+            crawl.recall.cancel();
         }
     }
 
     /// Stops every crawl; each still ends by itself.
     fn stop_crawls(&self) {
-        for stop in self.running.values() {
-            stop.cancel();
-        }
+        self.running.values().for_each(|crawl| crawl.stop.cancel());
     }
 
     /// Stops everything, because the agent stops: outcomes that cannot be written are not waited for any more.
@@ -338,7 +291,6 @@ impl Work {
             return Some(wire::release(key));
         }
         let (stop, recall) = (CancellationToken::new(), CancellationToken::new());
-        let (stopped, recalled) = (stop.clone(), recall.clone());
         let crawling = Crawling {
             key,
             job,
@@ -350,12 +302,10 @@ impl Work {
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
             alone: self.deadline.alone().clone(),
-            recalled,
+            recalled: recall.clone(),
         };
-        let crawling = self.crawls.spawn(crawling.run(stopped, self.closing.clone()));
-        self.keys.insert(crawling.id(), key);
-        self.running.insert(key, stop);
-        self.recalls.insert(key, recall);
+        let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
+        self.running.insert(key, Running { task, stop, recall });
         None
     }
 }
@@ -364,7 +314,7 @@ impl Work {
 mod tests {
     use landfall_proto::v1::measurement_failure::Reason;
     use landfall_proto::v1::measurement_report::Result as Reported;
-    use landfall_proto::v1::{BeaconTarget, MeasureOrder, measure_order};
+    use landfall_proto::v1::{BeaconTarget, MeasureOrder, OutcomeReport, measure_order};
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
@@ -388,8 +338,8 @@ mod tests {
             let crawling = work
                 .crawls
                 .spawn(async move { if page == 0 { panic!("on purpose") } else { panic!("at page {page}") } });
-            work.keys.insert(crawling.id(), key);
-            work.running.insert(key, CancellationToken::new());
+            let (task, stop, recall) = (crawling.id(), CancellationToken::new(), CancellationToken::new());
+            work.running.insert(key, Running { task, stop, recall });
             let Finished::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };
             assert_eq!((crashed, crash.as_str()), (key, said));
             assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
@@ -405,10 +355,9 @@ mod tests {
             let stopped = stop.clone();
             let crawling = work.crawls.spawn(async move {
                 stopped.cancelled().await;
-                CrawlEnd::Stopped(None)
+                Some(Finished::Unfinished(key, None))
             });
-            work.keys.insert(crawling.id(), key);
-            work.running.insert(key, stop);
+            work.running.insert(key, Running { task: crawling.id(), stop, recall: CancellationToken::new() });
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);

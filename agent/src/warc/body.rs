@@ -6,12 +6,13 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::folder::blocking;
+
 /// Bytes of one body that are held in memory; every time there are more they go to the file. Fifty crawls hold 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
 /// Bytes that are read back at once.
 const READ: usize = 64 << 10;
 
-/// A body that grows.
 #[derive(Debug)]
 pub(super) struct Body {
     folder: Arc<Path>,
@@ -54,7 +55,7 @@ impl Body {
             file.write_all_at(&moving, at)?;
             io::Result::Ok(file)
         };
-        let written = tokio::task::spawn_blocking(write).await.map_err(io::Error::other).flatten();
+        let written = blocking(write).await;
         let Some(moved) = self.moving.take() else { return };
         match written {
             Ok(file) => {
@@ -71,7 +72,6 @@ impl Body {
         }
     }
 
-    /// Whether there is no file.
     pub(super) const fn is_in_memory(&self) -> bool {
         self.file.is_none()
     }

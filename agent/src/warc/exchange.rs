@@ -44,7 +44,6 @@ pub(super) struct Crawled {
 /// A request that was answered, and the head of the answer.
 #[derive(Debug)]
 pub struct Answered {
-    /// What was asked for.
     pub url: String,
     /// When the answer's head was there.
     pub at: SystemTime,
@@ -55,11 +54,9 @@ pub struct Answered {
     /// The answer's head, as HTTP/1.1 writes it, with the empty line that ends it.
     pub head: Vec<u8>,
     pub status: u16,
-    /// Its media type, where it has one.
     pub content_type: Option<String>,
 }
 
-/// What is stored of one request.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) of: Arc<Crawled>,
@@ -68,7 +65,6 @@ pub(super) struct Exchange {
     pub(super) body: Body,
     pub(super) block: Digest,
     pub(super) payload: Digest,
-    /// Bytes of the body, decoded.
     pub(super) decoded: u64,
     pub(super) truncated: Option<Truncated>,
 }
@@ -126,7 +122,6 @@ impl Recording {
         self.stand = Stand::Idle;
     }
 
-    /// Counts bytes of the body, decoded.
     pub fn count(&mut self, bytes: usize) {
         if let Some(exchange) = &mut self.exchange {
             exchange.decoded += u64::try_from(bytes).unwrap_or(u64::MAX);

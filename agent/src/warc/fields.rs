@@ -9,11 +9,6 @@ use rand::Rng;
 /// Room for a head: most need half of it.
 const ROOM: usize = 1 << 10;
 
-/// The length of an identifier.
-const ID: usize = 47;
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
-/// A head that is being written.
 #[derive(Debug)]
 pub(super) struct Fields(String);
 
@@ -65,20 +60,7 @@ pub(super) fn stamp(at: SystemTime) -> String {
 pub(super) fn new_id(rng: &mut impl Rng) -> String {
     let mut bytes = [0; 16];
     rng.fill_bytes(&mut bytes);
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let mut id = String::with_capacity(ID);
-    id.push_str("<urn:uuid:");
-    for (index, byte) in bytes.into_iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            id.push('-');
-        }
-        for digit in [byte >> 4, byte & 15] {
-            id.push(char::from(HEX[usize::from(digit)]));
-        }
-    }
-    id.push('>');
-    id
+    format!("<{}>", uuid::Builder::from_random_bytes(bytes).into_uuid().urn())
 }
 
 #[cfg(test)]
@@ -90,16 +72,9 @@ mod tests {
 
     #[test]
     fn an_identifier_is_a_random_uuid_in_lower_case() {
-        let mut rng = ChaCha8Rng::seed_from_u64(7);
-        let mut bytes = [0; 16];
-        rng.clone().fill_bytes(&mut bytes);
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let id = new_id(&mut rng);
-        assert_eq!(id.len(), ID);
-        let groups: Vec<&str> = id["<urn:uuid:".len()..].trim_end_matches('>').split('-').collect();
-        assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
-        let said = groups.concat();
-        assert_eq!((&said[..12], &said[13..16], &said[17..]), (&hex[..12], &hex[13..16], &hex[17..]));
-        assert!(said[12..].starts_with('4') && said[16..].starts_with(['8', '9', 'a', 'b']));
+        let id = new_id(&mut ChaCha8Rng::seed_from_u64(7));
+        let uuid = id.strip_prefix("<urn:uuid:").and_then(|rest| rest.strip_suffix('>')).unwrap();
+        let groups: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert!(groups == [8, 4, 4, 4, 12] && uuid[14..].starts_with('4') && uuid == uuid.to_lowercase(), "{id}");
     }
 }

@@ -3,39 +3,28 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 
 use super::names;
 use super::volume::Line;
+use crate::folder::{OpenError, Purpose};
 
 /// How far back the last line is looked for, in bytes; lines have some hundred.
 const TAIL: u64 = 1 << 20;
 
-/// Why a folder cannot be stored to.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("use {folder} for WARC files")]
-    Folder {
-        folder: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Two agents would write to each other's files.
-    #[error("another agent stores to {0}: stop it first, or store elsewhere")]
-    Taken(PathBuf),
-}
+/// Two agents would write to each other's files.
+pub(super) const FOLDER: Purpose = Purpose { what: "WARC files", does: "stores to", otherwise: "store elsewhere" };
 
 /// Takes the folder for this process, as long as it holds the file, and closes what a former one left open.
 pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
-    let refused = |source| OpenError::Folder { folder: folder.to_owned(), source };
-    fs::create_dir_all(folder).map_err(refused)?;
-    let lock = crate::folder::take(folder).map_err(refused)?.ok_or_else(|| OpenError::Taken(folder.to_owned()))?;
-    for entry in fs::read_dir(folder).map_err(refused)? {
-        let name = entry.map_err(refused)?.file_name();
+    let unusable = |source| FOLDER.unusable(folder, source);
+    let lock = FOLDER.take(folder)?;
+    for entry in fs::read_dir(folder).map_err(unusable)? {
+        let name = entry.map_err(unusable)?.file_name();
         if let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(names::OPEN)) {
-            mend(folder, stem).map_err(refused)?;
+            mend(folder, stem).map_err(unusable)?;
         }
     }
     Ok(lock)

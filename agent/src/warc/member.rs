@@ -36,7 +36,6 @@ impl Gzip {
         Self { compress, crc: Crc::new(), waiting, room, out: Vec::new() }
     }
 
-    /// Forgets whatever is half made.
     pub(super) fn clear(&mut self) {
         self.out.clear();
     }
@@ -48,7 +47,6 @@ impl Gzip {
         self.out.extend(HEADER);
     }
 
-    /// Adds bytes to it.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.waiting.len() + bytes.len() > TOGETHER {
             self.compress_waiting(FlushCompress::None)?;

@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use super::fields::stamp;
 
-/// What a WARC file ends in that is being written.
 pub(super) const OPEN: &str = ".warc.gz.open";
 const CLOSED: &str = ".warc.gz";
 const LINES: &str = ".jsonl";

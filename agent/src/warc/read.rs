@@ -10,17 +10,13 @@ use super::digest;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Where it begins in the file.
     pub offset: u64,
-    /// Its length in the file.
     pub length: u64,
-    /// Its fields, in order.
     pub fields: Vec<(String, String)>,
     pub block: Vec<u8>,
 }
 
 impl Record {
-    /// The value of a field.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -33,9 +29,6 @@ impl Record {
 }
 
 /// Reads a file whole, into memory.
-///
-/// # Errors
-/// When it cannot be read, or a record is not as it says.
 pub fn records(path: &Path) -> io::Result<Vec<Record>> {
     let mut reader = BufReader::new(File::open(path)?);
     let mut records = Vec::new();

@@ -277,7 +277,7 @@ async fn a_folder_has_one_store_and_the_next_goes_on_beside_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let taken = Store::open(&config(folder.path()), "b").unwrap_err();
-    assert!(matches!(taken, OpenError::Taken(_)), "{taken}");
+    assert!(matches!(taken, OpenError::Taken { .. }), "{taken}");
     record(&store.recorder("a.cn", None), answered("http://a.cn/1"), b"x").await;
     drop(taken);
     store.close().await;

@@ -26,13 +26,11 @@ const MAX_TYPE: usize = 200;
 /// What the file of lines says of an answer. Every line has every field, so that programs read one kind of line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// What was asked for.
     pub url: String,
     pub status: u16,
     /// When the answer's head was there.
     pub fetched_at: String,
     pub ip: Option<String>,
-    /// The media type, as the answer says it.
     pub content_type: Option<String>,
     /// Bytes of the body, decoded.
     pub bytes: u64,
@@ -47,7 +45,6 @@ pub struct Line {
     pub offset: u64,
     /// The length of that record in the file; its request follows.
     pub length: u64,
-    /// The site that was crawled.
     pub site: String,
     /// The task; null where no scheduler gave one.
     pub task: Option<i64>,
@@ -55,7 +52,6 @@ pub struct Line {
     pub depth: Option<u32>,
 }
 
-/// A file that is being written.
 #[derive(Debug)]
 pub(super) struct Volume {
     folder: PathBuf,
@@ -78,9 +74,7 @@ pub(super) struct Volume {
 
 impl Volume {
     /// Begins a file, with the record that says what it is.
-    ///
-    /// # Errors
-    /// `AlreadyExists` where the name is taken; otherwise when the disk refuses, and then there is no file.
+    /// `AlreadyExists` where the name is taken; else the disk refused, and there is no file.
     pub(super) fn begin(
         folder: &Path,
         stem: &str,
@@ -147,7 +141,6 @@ impl Volume {
         self.write(gzip)
     }
 
-    /// Writes what is made.
     fn write(&mut self, gzip: &mut Gzip) -> io::Result<()> {
         let made = gzip.made();
         self.warc.write_all_at(made, self.at)?;
@@ -252,7 +245,6 @@ impl Volume {
         }
     }
 
-    /// Waits until the disk has everything.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if self.unsynced {
             self.warc.sync_data()?;

@@ -19,6 +19,7 @@ use super::member::Gzip;
 use super::names;
 use super::volume::Volume;
 use crate::clock;
+use crate::folder::blocking;
 use crate::room::{Room, free_bytes};
 
 /// What is taken over at once at most.
@@ -32,10 +33,8 @@ const RETRY: Duration = if cfg!(test) { Duration::from_millis(20) } else { Durat
 /// Attempts to write what is left once the agent stops. What cannot be written is fetched again.
 const LAST_ATTEMPTS: u32 = 3;
 
-/// What crawls hand over.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// To be stored.
     Exchange(Box<Exchange>),
     /// To be answered when everything before it is in the system's hands.
     Stored(oneshot::Sender<()>),
@@ -146,7 +145,6 @@ pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) shelf: Shelf,
     pub(super) room: Room,
-    /// Why crawls are to pause.
     pub(super) paused: watch::Sender<Option<String>>,
     pub(super) closing: CancellationToken,
 }
@@ -207,8 +205,7 @@ impl Writer {
             }
             sleep(RETRY).await;
         }
-        let close = tokio::task::spawn_blocking(move || shelf.close());
-        if let Err(error) = close.await.map_err(io::Error::other).flatten() {
+        if let Err(error) = blocking(move || shelf.close()).await {
             tracing::error!(%error, "a WARC file stays open; the next start closes it");
         }
     }

@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
-use super::{FetchError, Timeouts, innermost};
+use super::{FetchError, Timeouts};
+use crate::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
 /// The most bytes of an answer's header, names and values with four more for each field: what servers and browsers agree on is
@@ -34,7 +35,6 @@ pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// A permit's bytes.
 const UNIT: usize = 1 << 20;
 
-/// An answer whose body is still to come.
 pub(in crate::crawl) struct Answer {
     response: reqwest::Response,
     timeouts: Timeouts,
@@ -50,7 +50,6 @@ pub(in crate::crawl) struct Answer {
     crawl_deadline: Instant,
 }
 
-/// How a body is to be read.
 enum Body {
     /// Nobody asked for it yet.
     Unread,
@@ -63,9 +62,6 @@ enum Body {
 impl Answer {
     /// The answer to what was asked at `asked_at`, whose header has just come; it is recorded, until the crawl's time is over, if it is
     /// to be stored.
-    ///
-    /// # Errors
-    /// When the header is too large.
     pub(super) fn vet(
         response: reqwest::Response,
         timeouts: Timeouts,
@@ -93,7 +89,6 @@ impl Answer {
         self.response.status()
     }
 
-    /// Whether the site asks to come back later.
     pub(in crate::crawl) fn turns_away(&self) -> bool {
         matches!(self.status().as_u16(), 429 | 503)
     }
@@ -104,17 +99,14 @@ impl Answer {
         redirects.then(|| self.header(&LOCATION)).flatten()
     }
 
-    /// Whether the body is HTML.
     pub(in crate::crawl) fn is_html(&self) -> bool {
         self.header(&CONTENT_TYPE).is_some_and(is_html)
     }
 
-    /// What the server says of robots.
     pub(in crate::crawl) fn robots_tags(&self) -> impl Iterator<Item = &str> {
         self.response.headers().get_all("x-robots-tag").iter().filter_map(|value| value.to_str().ok())
     }
 
-    /// The encoding that the server says the body has.
     pub(in crate::crawl) fn charset(&self) -> Option<&str> {
         charset(self.header(&CONTENT_TYPE)?)
     }
@@ -128,9 +120,6 @@ impl Answer {
     }
 
     /// The next piece of the body, decoded; `None` at its end.
-    ///
-    /// # Errors
-    /// When the body breaks off, takes too long, or is not encoded as it says.
     pub(in crate::crawl) async fn piece(&mut self) -> Result<Option<Bytes>, FetchError> {
         let piece = self.next_piece().await;
         match (&piece, &mut self.recording) {
@@ -191,7 +180,6 @@ impl Answer {
         }
     }
 
-    /// Waits for the room that the decoder's window needs.
     async fn take_window(&mut self) -> Result<(), FetchError> {
         let (Body::Encoded(decoder), None) = (&self.body, &self.window) else { return Ok(()) };
         let Some(bytes) = decoder.window() else { return Ok(()) };
@@ -257,13 +245,11 @@ fn is_too_large(headers: &HeaderMap) -> bool {
     headers.len() > MAX_HEADER_FIELDS || bytes > MAX_HEADER_BYTES
 }
 
-/// Whether a `Content-Type` is HTML's.
 fn is_html(content_type: &str) -> bool {
     let media_type = content_type.split(';').next().unwrap_or_default();
     media_type.trim().eq_ignore_ascii_case("text/html")
 }
 
-/// The charset in a `Content-Type`.
 fn charset(content_type: &str) -> Option<&str> {
     let parameters = content_type.split(';').skip(1);
     let mut pairs = parameters.filter_map(|parameter| parameter.split_once('='));

@@ -9,13 +9,10 @@ pub(super) const ACCEPTED: &str = "gzip, br, zstd";
 /// How many times as large as it was sent a body may become: text becomes 20 times, a bomb 1000 times.
 pub(super) const MAX_EXPANSION: u64 = 100;
 
-/// A body that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::crawl) enum DecodeError {
-    /// It has a coding that was not asked for.
     #[error("the body is encoded as '{0}', which was not asked for")]
     Unknown(String),
-    /// It has several codings, one above the other.
     #[error("the body is encoded more than once: {0}")]
     Layers(String),
     #[error("the body is broken {0}")]
@@ -32,7 +29,6 @@ pub(in crate::crawl) enum DecodeError {
     Hollow(Coding),
 }
 
-/// How a body is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::crawl) enum Coding {
     Gzip,
@@ -54,9 +50,6 @@ impl fmt::Display for Coding {
 
 impl Coding {
     /// What the values of `Content-Encoding` say; `None` when the body is sent as it is.
-    ///
-    /// # Errors
-    /// When it is a coding nobody asked for, or several.
     pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, DecodeError> {
         let words: Vec<String> = values
             .flat_map(|value| value.split(|byte| *byte == b','))

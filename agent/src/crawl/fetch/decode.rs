@@ -71,7 +71,6 @@ fn is_zlib(beginning: &[u8]) -> bool {
     matches!(beginning, [method, flags, ..] if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
 }
 
-/// Decodes one body.
 pub(super) struct Decoder {
     coding: Coding,
     state: State,
@@ -109,7 +108,6 @@ impl Decoder {
         }
     }
 
-    /// Nothing more will be sent.
     pub(super) fn end(&mut self) {
         if let Some(feed) = self.state.feed() {
             feed.ended = true;
@@ -126,9 +124,7 @@ impl Decoder {
     }
 
     /// The next decoded piece; `None` when more has to be fed, or everything was.
-    ///
-    /// # Errors
-    /// When the body is not what it says, or a bomb. Nothing can be decoded after that.
+    /// After an error nothing can be decoded.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, DecodeError> {
         match self.try_next() {
             Ok(piece) => Ok(piece),
@@ -222,7 +218,6 @@ impl Decoder {
     }
 }
 
-/// Whether zeros followed a stream's end.
 struct Padded(bool);
 
 enum Step {

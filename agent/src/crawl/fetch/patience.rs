@@ -32,7 +32,6 @@ impl<S> Layer<S> for Patience {
     }
 }
 
-/// A connector that waits.
 #[derive(Debug, Clone)]
 pub(super) struct Patient<S> {
     connector: S,

@@ -20,7 +20,6 @@ use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{Frame, Reader};
 use super::moments::{Mark, Moment, Moments, SIZES};
 
-/// The most bytes of a checkpoint.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// What of them the queue may take; the rest is for fingerprints, which nothing compresses.
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
@@ -41,15 +40,12 @@ const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte: the format.
 const VERSION: u8 = 1;
 
-/// A crawl's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     pub bytes: Vec<u8>,
-    /// Pages fetched so far.
     pub pages: u32,
 }
 
-/// Bytes that are no checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
@@ -77,7 +73,6 @@ pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoi
     }
 }
 
-/// What a checkpoint holds.
 #[derive(Debug)]
 pub(in crate::crawl) struct State(pub(super) Frame);
 
@@ -111,7 +106,6 @@ impl State {
         Ok(Self(frame))
     }
 
-    /// Pages fetched before it.
     pub(in crate::crawl) const fn pages(&self) -> u32 {
         self.0.spent.pages
     }
@@ -178,6 +172,7 @@ fn state_at(reader: &Reader, from: Mark, moment: Moment) -> io::Result<(Frame, V
 #[cfg(test)]
 mod tests {
     use super::super::Spent;
+    use super::super::log::tests::write;
     use super::super::log::{Log, Queued, first};
     use super::*;
 
@@ -220,8 +215,7 @@ mod tests {
         let mut pages_and_paths_after = |step: Frame| {
             let lies = log.push(&step);
             moments.note(&step, &lies, 1);
-            let written = log.to_write().run().unwrap();
-            log.wrote(written);
+            write(&mut log);
             let (checkpoint, _) = encode(&log.reader(), &moments).unwrap();
             (checkpoint.pages, State::read(&checkpoint.bytes).unwrap().0.queued.len())
         };

@@ -16,7 +16,6 @@ pub(super) const MAX_BEYOND: usize = 10_000;
 /// Links into traps that are remembered, so that each counts once. A site may have no end of them; those beyond count each time they
 /// are met, and take no memory.
 const MAX_TRAPS: u32 = 100_000;
-/// The bytes of a fingerprint.
 pub(super) const FINGERPRINT: usize = 16;
 
 /// What was seen, and how much of it was visited.
@@ -35,13 +34,11 @@ pub(super) struct Known {
 /// What became of a path that was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
-    /// It is to be queued.
     New,
     /// It is to be remembered as lying beyond the depth.
     Beyond,
     /// It leads into a trap: it is to be known, so that it counts once.
     Trap,
-    /// Nothing is to be done.
     LeftOut,
 }
 
@@ -62,7 +59,6 @@ impl Known {
         }
     }
 
-    /// Repeats a step.
     pub(super) fn apply(&mut self, frame: &Frame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
@@ -124,7 +120,6 @@ impl Known {
         self.visited
     }
 
-    /// Paths that are queued and not visited.
     pub(super) const fn waiting(&self) -> u64 {
         self.queued.saturating_sub(self.visited)
     }
@@ -162,7 +157,6 @@ impl Known {
     }
 }
 
-/// Fingerprints as frames hold them.
 pub(super) fn fingerprints(bytes: &[u8]) -> impl Iterator<Item = Fingerprint> {
     let (whole, _) = bytes.as_chunks::<FINGERPRINT>();
     whole.iter().map(|bytes| Fingerprint::from_u128(u128::from_le_bytes(*bytes)))

@@ -25,7 +25,6 @@ const MAX_FRAME: usize = 64 << 20;
 /// What is read of a file at once, in bytes: some hundred steps, for each of which a thread would have to be woken otherwise.
 const READ_AHEAD: usize = 64 << 10;
 
-/// A path that waits.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Queued {
     #[prost(string, tag = "1")]
@@ -42,12 +41,10 @@ pub(in crate::crawl) struct Spent {
     /// Their bytes.
     #[prost(uint64, tag = "2")]
     pub(in crate::crawl) bytes: u64,
-    /// Bytes of answers that are no pages.
     #[prost(uint64, tag = "3")]
     pub(in crate::crawl) unwanted_bytes: u64,
     #[prost(uint32, tag = "4")]
     pub(in crate::crawl) errors: u32,
-    /// Time, in milliseconds.
     #[prost(uint64, tag = "5")]
     pub(in crate::crawl) millis: u64,
     /// Pages fetched though an agent had fetched them before.
@@ -65,13 +62,11 @@ pub(in crate::crawl) struct Spent {
     /// Whether more paths beyond the depth were found than are remembered one by one.
     #[prost(bool, tag = "10")]
     pub(in crate::crawl) beyond: bool,
-    /// Whether the site's sitemaps were read.
     #[prost(bool, tag = "11")]
     pub(in crate::crawl) sitemaps_read: bool,
     /// Times the site turned the crawl away since it was forgiven last.
     #[prost(uint32, tag = "12")]
     pub(in crate::crawl) turned_away: u32,
-    /// Requests that failed in a row.
     #[prost(uint32, tag = "13")]
     pub(in crate::crawl) failed_in_a_row: u32,
     /// Until when the site is left alone, by the wall clock; 0 when it is not.
@@ -82,13 +77,11 @@ pub(in crate::crawl) struct Spent {
     pub(in crate::crawl) listed: u64,
 }
 
-/// One step of a crawl.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Frame {
     /// Whether the path at the head of the queue was visited by it. Otherwise it only adds to the queue, as a sitemap does.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
-    /// Paths that were queued.
     #[prost(message, repeated, tag = "2")]
     pub(super) queued: Vec<Queued>,
     /// Paths to be known without being queued, by fingerprint, 16 bytes each: where redirects led, and what another agent visited.
@@ -103,11 +96,9 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// The tag of what is queued.
     pub(super) const QUEUED: usize = 2;
 }
 
-/// The frames of one crawl.
 #[derive(Debug)]
 pub(super) struct Log {
     file: Arc<File>,
@@ -119,7 +110,6 @@ pub(super) struct Log {
     unwritten: Vec<u8>,
 }
 
-/// Why a file cannot be gone on with.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::crawl) enum OpenError {
     #[error("use {0}")]
@@ -130,7 +120,6 @@ pub(in crate::crawl) enum OpenError {
 
 /// A place between two frames, in bytes.
 pub(super) type Place = u64;
-/// Where a frame lies.
 pub(super) type Span = std::ops::Range<Place>;
 
 impl Log {
@@ -189,14 +178,13 @@ impl Log {
         self.written + u64::try_from(self.unwritten.len()).expect("a length")
     }
 
-    /// Bytes that are not on the disk yet.
     pub(super) const fn unwritten(&self) -> usize {
         self.unwritten.len()
     }
 
     /// What is to be written, and where. [`Log::wrote`] says that it was; before, it may be asked for again.
-    pub(super) fn to_write(&self) -> Write {
-        Write { file: Arc::clone(&self.file), at: self.written, bytes: self.unwritten.clone() }
+    pub(super) fn to_write(&self) -> (Arc<File>, Place, Vec<u8>) {
+        (Arc::clone(&self.file), self.written, self.unwritten.clone())
     }
 
     /// Notes that so many bytes are in the file.
@@ -216,7 +204,6 @@ impl Log {
         self.synced = self.synced.max(to);
     }
 
-    /// Reads what is in the file.
     pub(super) fn reader(&self) -> Reader {
         Reader { file: Arc::clone(&self.file), end: self.written }
     }
@@ -228,29 +215,11 @@ impl Log {
         Some((frame, at + length))
     }
 
-    /// Whether a place is in the file.
     pub(super) const fn is_written(&self, at: Place) -> bool {
         at < self.written
     }
 }
 
-/// Bytes for the file.
-#[derive(Debug)]
-pub(super) struct Write {
-    file: Arc<File>,
-    at: u64,
-    bytes: Vec<u8>,
-}
-
-impl Write {
-    /// Writes them; returns how many there were.
-    pub(super) fn run(&self) -> io::Result<usize> {
-        self.file.write_all_at(&self.bytes, self.at)?;
-        Ok(self.bytes.len())
-    }
-}
-
-/// Reads frames from the file.
 #[derive(Debug)]
 pub(super) struct Reader {
     file: Arc<File>,
@@ -298,7 +267,6 @@ impl Reader {
     }
 }
 
-/// The place of the first frame.
 pub(super) fn first(owner: &str) -> Place {
     u64::try_from(head(owner).len()).expect("a length")
 }
@@ -333,7 +301,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -343,9 +311,10 @@ mod tests {
         Frame { visited: true, queued, spent: Spent { pages: number, ..Spent::default() }, ..Frame::default() }
     }
 
-    fn write(log: &mut Log) {
-        let wrote = log.to_write().run().unwrap();
-        log.wrote(wrote);
+    pub(crate) fn write(log: &mut Log) {
+        let (file, at, bytes) = log.to_write();
+        file.write_all_at(&bytes, at).unwrap();
+        log.wrote(bytes.len());
     }
 
     fn replayed(path: &Path, owner: &str) -> Vec<Frame> {

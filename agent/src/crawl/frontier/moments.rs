@@ -32,7 +32,6 @@ pub(super) struct Mark {
     pub(super) number: u64,
 }
 
-/// The moments of a crawl that matter.
 #[derive(Debug, Clone)]
 pub(super) struct Moments {
     newest: [Moment; SIZES],
@@ -91,13 +90,11 @@ impl Moments {
         }
     }
 
-    /// Bytes of the paths that wait.
     #[cfg(test)]
     pub(super) const fn waiting(&self) -> u64 {
         self.bytes
     }
 
-    /// Paths visited in all.
     pub(super) const fn visited(&self) -> u64 {
         self.visited
     }
@@ -118,7 +115,6 @@ const fn most(size: usize) -> u64 {
     RAW_QUEUE_BYTES >> size
 }
 
-/// What a path counts.
 pub(super) fn bytes(path: &str) -> u64 {
     u64::try_from(path.len()).unwrap_or(u64::MAX)
 }

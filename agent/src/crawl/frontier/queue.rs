@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 
 use super::log::{Frame, Log, Place, Queued, Reader, Span};
+use crate::folder::blocking;
 
 /// Bytes of frames that wait in memory at most before they are written.
 const MAX_UNWRITTEN: usize = 256 << 10;
@@ -25,7 +27,6 @@ impl Queue {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
 
-    /// The path that waits longest.
     pub(super) async fn next(&mut self) -> io::Result<Option<Queued>> {
         loop {
             if let Some(queued) = self.front.pop_front() {
@@ -60,9 +61,10 @@ impl Queue {
         if self.log.unwritten() == 0 {
             return Ok(());
         }
-        let write = self.log.to_write();
-        let wrote = blocking(move || write.run()).await?;
-        self.log.wrote(wrote);
+        let (file, at, bytes) = self.log.to_write();
+        let length = bytes.len();
+        blocking(move || file.write_all_at(&bytes, at)).await?;
+        self.log.wrote(length);
         Ok(())
     }
 
@@ -74,19 +76,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether nothing is left to sync.
     #[cfg(test)]
     pub(super) fn is_synced(&self) -> bool {
         self.log.unwritten() == 0 && self.log.to_sync().is_none()
     }
 
-    /// Reads the frames that are written.
     pub(super) fn reader(&self) -> Reader {
         self.log.reader()
     }
-}
-
-/// Does what waits for the disk where nobody else has to wait for it.
-pub(super) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }

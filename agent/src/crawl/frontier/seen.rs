@@ -14,7 +14,6 @@ const LEAST_SLOTS: usize = 4;
 /// Slots of a piece: 4 KiB.
 const PIECE: usize = 256;
 
-/// A set of fingerprints.
 #[derive(Debug)]
 pub struct Seen {
     parts: Vec<Part>,
@@ -50,7 +49,6 @@ impl Slots {
         self.pieces[at / PIECE][at % PIECE] = key;
     }
 
-    /// The bytes they take in memory.
     fn bytes(&self) -> usize {
         self.len * size_of::<u128>() + self.pieces.capacity() * size_of::<Box<[u128]>>()
     }
@@ -69,7 +67,6 @@ impl Seen {
         self.parts[part(key)].insert(key)
     }
 
-    /// Whether a fingerprint is in it.
     pub fn contains(&self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
         self.parts[part(key)].find(key).is_ok()
@@ -81,12 +78,10 @@ impl Seen {
         self.parts[part(key)].remove(key)
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.taken).sum()
     }
 
-    /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| part.taken == 0)
     }

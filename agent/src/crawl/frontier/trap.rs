@@ -18,7 +18,6 @@ const MAX_DATES: u32 = 1000;
 /// Calendars told apart; those beyond share one count.
 const MAX_CALENDARS: usize = 256;
 
-/// The traps of one site.
 #[derive(Debug, Default)]
 pub(in crate::crawl) struct Traps {
     calendars: HashMap<Box<str>, u32>,
@@ -122,7 +121,6 @@ fn is_year(text: &str) -> bool {
     text.len() == 4 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A month or a day.
 fn is_part(text: &str) -> bool {
     matches!(text.len(), 1 | 2) && text.parse::<u8>().is_ok_and(|number| (1..=31).contains(&number))
 }

@@ -31,7 +31,6 @@ const KEYS: [(&str, Key); 16] = [
 /// Whom a group of rules is for that is for nobody by name.
 const ANYBODY: &str = "*";
 
-/// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Key {
     Agent,
@@ -41,7 +40,6 @@ enum Key {
     Sitemap,
 }
 
-/// A line that says something.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     key: Key,
@@ -52,7 +50,6 @@ struct Line {
 /// Lines of a file, by their numbers.
 pub(super) type Lines = Range<usize>;
 
-/// A robots.txt.
 #[derive(Debug, Default)]
 pub(in crate::crawl) struct RobotsFile {
     text: String,
@@ -76,7 +73,6 @@ impl RobotsFile {
         file
     }
 
-    /// What it takes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
@@ -145,7 +141,6 @@ impl RobotsFile {
         delays.filter(|(_, key, _)| *key == Key::Delay).find_map(|(_, _, value)| value.parse().ok())
     }
 
-    /// The sitemaps it names, as they are written.
     pub(super) fn sitemaps(&self) -> impl Iterator<Item = &str> {
         self.values(0..self.lines.len()).filter(|(_, key, _)| *key == Key::Sitemap).map(|(_, _, value)| value)
     }

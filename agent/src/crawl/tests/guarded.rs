@@ -5,33 +5,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::*;
 
 /// `127.0.0.1` as a URL may spell it.
-const LOOPBACK: [&str; 12] = [
-    "127.0.0.1",
-    "127.1",
-    "127.0.1",
-    "2130706433",
-    "0x7f000001",
-    "0x7F.0.0.0x1",
-    "0177.0.0.1",
-    "017700000001",
-    "127.0.0.1.",
-    "127.0.0.01",
-    "\u{ff11}27.0.0.1",
-    "%31%32%37.0.0.1",
-];
+const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0x1 0177.0.0.1 017700000001 127.0.0.1. 127.0.0.01 \
+    \u{ff11}27.0.0.1 %31%32%37.0.0.1";
 /// Where an IPv6 address stands for it, or leads to this machine.
-const DISGUISED: [&str; 10] = [
-    "[::ffff:127.0.0.1]",
-    "[::ffff:7f00:1]",
-    "[0:0:0:0:0:ffff:127.0.0.1]",
-    "[::127.0.0.1]",
-    "[::ffff:0:127.0.0.1]",
-    "[64:ff9b::127.0.0.1]",
-    "[2002:7f00:1::]",
-    "[2001:0:7f00:1::80ff:fffe]",
-    "[::]",
-    "0.0.0.0",
-];
+const DISGUISED: &str = "[::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::127.0.0.1] [::ffff:0:127.0.0.1] \
+    [64:ff9b::127.0.0.1] [2002:7f00:1::] [2001:0:7f00:1::80ff:fffe] [::] 0.0.0.0";
 
 /// Servers at one port of the loopback addresses of both families, where this machine has them.
 async fn secrets() -> (TestServer, Option<TestServer>) {
@@ -53,7 +31,7 @@ async fn crawl_name(name: &str, allow_net: &str) -> Outcome {
 async fn no_spelling_of_a_private_address_is_connected() {
     let secrets = secrets().await;
     let port = secrets.0.port();
-    for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "[0::0:1]"]) {
+    for host in LOOPBACK.split(' ').chain(DISGUISED.split(' ')).chain(["[::1]", "[0::0:1]"]) {
         let name = format!("http://{host}:{port}");
         let outcome = crawl_name(&name, "127.0.0.2/32").await;
         assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
@@ -70,7 +48,7 @@ async fn no_spelling_of_a_private_address_is_connected() {
 #[tokio::test]
 async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
     let secrets = secrets().await;
-    for host in &LOOPBACK {
+    for host in LOOPBACK.split(' ') {
         let before = connections(&secrets);
         let name = format!("http://{host}:{}", secrets.0.port());
         let outcome = crawl_name(&name, "127.0.0.1/32").await;
@@ -78,7 +56,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         assert!(connections(&secrets) > before, "{name}");
     }
     // What stands for it in IPv6 is another address, which nobody allowed.
-    for host in &DISGUISED {
+    for host in DISGUISED.split(' ') {
         let before = connections(&secrets);
         crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;
         assert_eq!(connections(&secrets), before, "{host}");
@@ -89,7 +67,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
 async fn no_redirect_leads_to_a_private_address() {
     let secrets = secrets().await;
     let port = secrets.0.port();
-    for host in LOOPBACK.iter().chain(&DISGUISED).chain(&["[::1]", "localhost", "LOCALHOST."]) {
+    for host in LOOPBACK.split(' ').chain(DISGUISED.split(' ')).chain(["[::1]", "localhost", "LOCALHOST."]) {
         let target = format!("http://{host}:{port}/robots.txt");
         let page = format!("<a href=http://{host}:{port}/><a href=/away><a href=/chain>");
         let site = TestServer::start_at(([127, 0, 0, 2], 0), move |path| match path {
@@ -182,7 +160,7 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
 async fn sitemaps_elsewhere_are_not_asked_for() {
     let secrets = secrets().await;
     let port = secrets.0.port();
-    let spelled = LOOPBACK.iter().chain(&DISGUISED).map(|host| format!("http://{host}:{port}/s.xml"));
+    let spelled = LOOPBACK.split(' ').chain(DISGUISED.split(' ')).map(|host| format!("http://{host}:{port}/s.xml"));
     let spelled: Vec<String> = spelled.collect();
     let robots: String = spelled.iter().map(|url| format!("Sitemap: {url}\n")).collect();
     let listed: String = spelled.iter().map(|url| format!("<url><loc>{url}</loc></url>")).collect();

@@ -50,9 +50,7 @@ async fn a_restart_does_not_cut_a_pause_short() {
     let site = TestServer::start(busy(429, Some("2"), 1)).await;
     let folder = tempfile::tempdir().unwrap();
     let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
-    let crawl = TestCrawl { keep: keep(), ..TestCrawl::of(&site) };
-    let stop = crawl.stop.clone();
-    let crawl = tokio::spawn(crawl.run());
+    let (stop, crawl) = TestCrawl { keep: keep(), ..TestCrawl::of(&site) }.spawn();
     site.wait_for("/busy").await;
     // Once the answer is there the pause is written down before anything else, and the crawl then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {

@@ -69,9 +69,7 @@ async fn what_the_sitemaps_listed_is_known_after_a_restart() {
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let keep = Keep { file: Some(folder.path().join("crawl")), ..Keep::default() };
-        let crawl = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy.clone()) };
-        let stop = crawl.stop.clone();
-        let crawl = tokio::spawn(crawl.run());
+        let (stop, crawl) = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy.clone()) }.spawn();
         site.until(|seen| seen.len() >= least).await;
         stop.cancel();
         assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));

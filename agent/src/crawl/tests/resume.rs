@@ -27,9 +27,8 @@ fn asked(site: &TestServer) -> HashMap<String, usize> {
 
 /// Crawls until so many pages were asked for in all, then stops the crawl.
 async fn crawl_until(site: &TestServer, keep: Keep, pages: usize) -> Option<Checkpoint> {
-    let crawl = TestCrawl { keep, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) };
-    let stop = crawl.stop.clone();
-    let crawl = tokio::spawn(crawl.run());
+    let (stop, crawl) =
+        TestCrawl { keep, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
     site.until(|seen| seen.len() >= pages).await;
     stop.cancel();
     match crawl.await.unwrap() {
@@ -74,9 +73,7 @@ async fn a_page_is_visited_though_the_next_is_never_answered() {
     .await;
     let (watched, mut progress) = tokio::sync::watch::channel(Progress::default());
     let keep = Keep { watched: Some(watched), ..Keep::default() };
-    let crawl = TestCrawl { keep, ..TestCrawl::of(&site) };
-    let stop = crawl.stop.clone();
-    let crawl = tokio::spawn(crawl.run());
+    let (stop, crawl) = TestCrawl { keep, ..TestCrawl::of(&site) }.spawn();
     // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;

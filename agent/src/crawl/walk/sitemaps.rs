@@ -26,7 +26,7 @@ impl Walk<'_> {
                 continue;
             }
             if known.len() >= MAX_SITEMAPS || self.frontier.waiting() > u64::from(self.policy.max_pages) {
-                self.frontier.note_dropped();
+                self.frontier.spent_mut().dropped = true;
                 break;
             }
             known.insert(path.fingerprint());
@@ -35,7 +35,7 @@ impl Walk<'_> {
             }
             let Some(Sitemap { pages, sitemaps, cut }) = self.read_sitemap(path).await? else { continue };
             if cut {
-                self.frontier.note_dropped();
+                self.frontier.spent_mut().dropped = true;
             }
             waiting.extend(sitemaps.iter().filter_map(|text| url.join(text).ok()).take(MAX_SITEMAPS + 1));
             let pages: Vec<SitePath> = pages.iter().filter_map(|text| self.site.path(&url.join(text).ok()?)).collect();
@@ -44,7 +44,7 @@ impl Walk<'_> {
             self.fetcher.politeness().learn_size(spent.listed);
             self.notes().offer_all(pages, 1).await;
             self.end_step();
-            self.keeper.step(self.frontier).await?;
+            self.keeper.step(self.frontier).await;
         }
         Ok(())
     }

@@ -18,7 +18,6 @@ fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::crawl) struct Stopwatch {
     pub(in crate::crawl) began: Instant,
-    /// What former parts took.
     pub(in crate::crawl) before: Duration,
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{End, Stopwatch, TURN, Walk, unix_ms};
+use super::{Stopwatch, TURN, Walk, unix_ms};
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::fetch::{Answer, FetchError};
 use crate::crawl::frontier::Frontier;
@@ -35,7 +35,6 @@ impl Page {
         Self { links, held: Vec::new(), received: 0, depth }
     }
 
-    /// Takes a piece of it.
     pub(super) fn add(&mut self, piece: &[u8]) {
         self.received = self.received.saturating_add(piece.len());
         if self.received <= MOST_UNREAD {
@@ -87,21 +86,19 @@ impl Notes<'_> {
         }
     }
 
-    /// Reads a page, and queues its links.
     async fn read(&mut self, mut page: Page) {
         page.read();
         let links = page.links.finish();
         if links.cut {
-            self.frontier.note_dropped();
+            self.frontier.spent_mut().dropped = true;
         }
         self.offer_all(links.paths, page.depth).await;
     }
 
-    /// Ends the step of the path that came last.
-    async fn end_visit(&mut self, grudge: Grudge) -> Result<(), End> {
+    async fn end_visit(&mut self, grudge: Grudge) {
         self.note_spent(grudge);
         self.frontier.visited();
-        Ok(self.keeper.step(self.frontier).await?)
+        self.keeper.step(self.frontier).await;
     }
 }
 
@@ -112,24 +109,24 @@ impl Walk<'_> {
     }
 
     /// Ends the step of the path that came last, its page read. The same again does nothing.
-    pub(super) async fn catch_up(&mut self) -> Result<(), End> {
-        let Some(page) = self.unread.take() else { return Ok(()) };
+    pub(super) async fn catch_up(&mut self) {
+        let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
         let mut notes = self.notes();
         notes.read(page).await;
         self.reads_long = began.elapsed() > LONG;
-        self.end_visit().await
+        self.end_visit().await;
     }
 
     /// Ends the step of a path of which nothing is left to read.
-    pub(super) async fn end_visit(&mut self) -> Result<(), End> {
+    pub(super) async fn end_visit(&mut self) {
         let grudge = self.fetcher.grudge();
-        self.notes().end_visit(grudge).await
+        self.notes().end_visit(grudge).await;
     }
 
     /// Asks for a URL, and reads the page before it meanwhile.
-    pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<Result<Answer, FetchError>, End> {
-        let Some(page) = self.unread.take() else { return Ok(self.fetcher.get(url).await) };
+    pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<Answer, FetchError> {
+        let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
         let grudge = self.fetcher.grudge();
         let Self { rules, policy, frontier, keeper, ledger, watch, fetcher, .. } = self;
         let mut notes = Notes { rules, policy, frontier, keeper, ledger, watch: *watch };
@@ -139,12 +136,12 @@ impl Walk<'_> {
             let began = Instant::now();
             notes.read(page).await;
             let took = began.elapsed();
-            notes.end_visit(grudge).await.map(|()| took)
+            notes.end_visit(grudge).await;
+            took
         };
         // Together: a request that waits for its turn with the writer may have got it, and must not keep it while this one's page is stored.
-        let (answered, read) = futures::join!(fetcher.get(url), reading);
-        let took = read?;
+        let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
-        Ok(answered)
+        answered
     }
 }

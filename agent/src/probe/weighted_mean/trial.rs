@@ -26,14 +26,12 @@ pub struct TrialTable {
     pub trials: u32,
     /// The statistical weighted mean as Landfall computes it.
     pub ours: f64,
-    /// The rule as published.
     pub literal: f64,
     pub median: f64,
     pub minimum: f64,
     pub mean: f64,
 }
 
-/// Runs `n` trials.
 pub fn trials(seed: u64, n: u32) -> TrialTable {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut good = [0_u32; 5];
@@ -59,11 +57,9 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
 /// What stopping early saves and costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stopped {
-    /// Samples taken at most.
     pub most: usize,
     /// Whether a trial stopped once its samples were stable.
     pub early: bool,
-    /// Samples taken in the mean.
     pub samples: f64,
     /// The share within [`TOLERANCE`], 0 to 1.
     pub good: f64,

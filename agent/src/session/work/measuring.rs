@@ -6,12 +6,15 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::{MeasureOrder, MeasurementReport};
 use tokio::task::JoinSet;
 
-use super::super::measured::Measured;
 use super::super::wire::{self, Failure};
 use super::Work;
+use crate::guard::Refused;
+use crate::probe::ProbeError;
 
-/// Orders held at all.
 const MAX_ORDERS: usize = 2048;
+
+/// What came of an order: the report, and where another agent's beacon is, if the guard refused it.
+pub(super) type Measured = (MeasurementReport, Option<Refused>);
 
 impl Work {
     /// Carries an order to measure out; what cannot be is answered at once.
@@ -35,7 +38,11 @@ impl Work {
         let measuring = self.measures.spawn(async move {
             let _place = places.acquire().await.expect("the semaphore is never closed");
             let visit = addresses.visit(&context, &target, &order, order_id).await;
-            Measured::new(order_id, &target, visit)
+            let refused_beacon = match &visit.result {
+                Err(ProbeError::Guard(refused)) if target.is_beacon() => Some(*refused),
+                _ => None,
+            };
+            (wire::measured(order_id, &target, visit), refused_beacon)
         });
         self.orders.insert(measuring.id(), order_id);
         None
@@ -47,9 +54,13 @@ impl Work {
         joined: Result<(tokio::task::Id, Measured), tokio::task::JoinError>,
     ) -> Option<MeasurementReport> {
         match joined {
-            Ok((id, measured)) => {
+            Ok((id, (report, refused_beacon))) => {
                 self.orders.remove(&id);
-                Some(measured.report(&mut self.warned))
+                // Once for each kind of address.
+                if let Some(refused) = refused_beacon.filter(|refused| self.warned.insert(refused.why)) {
+                    tracing::warn!("another agent's beacon is not measured: {}", refused.with_way_in());
+                }
+                Some(report)
             }
             Err(error) => {
                 let order_id = self.orders.remove(&error.id())?;
