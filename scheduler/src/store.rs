@@ -2,6 +2,9 @@
 //!
 //! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
 //! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
+//!
+//! States move faster than Postgres' statistics. A statement that finds tasks by their key, or by their site, looks at a state as
+//! `state::text`, or in a step before: by an index over states, of which the statistics say that nothing is in one, it would read all that is.
 
 pub mod addresses;
 pub mod agents;
@@ -13,8 +16,6 @@ pub(crate) mod checkpoints;
 pub(crate) mod confirmations;
 pub(crate) mod constraints;
 pub(crate) mod contradictions;
-pub(crate) mod disagreements;
-mod disk;
 pub(crate) mod drains;
 pub(crate) mod embeddings;
 pub mod enrolments;
@@ -22,7 +23,6 @@ pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod facts;
 pub(crate) mod failures;
-pub(crate) mod fit_requests;
 pub(crate) mod holds;
 pub(crate) mod landmarks;
 pub(crate) mod leases;
@@ -32,7 +32,6 @@ pub(crate) mod measurements;
 pub(crate) mod notices;
 pub(crate) mod outcomes;
 pub(crate) mod placements;
-pub(crate) mod planner;
 pub(crate) mod positions;
 pub(crate) mod quarantines;
 pub(crate) mod reach;
@@ -48,12 +47,10 @@ pub(crate) mod schedulers;
 pub(crate) mod schema;
 pub(crate) mod sessions;
 pub mod settings;
-pub(crate) mod sightings;
-mod site_measurements;
+pub(crate) mod site_measurements;
 pub mod sites;
 pub(crate) mod sites_origin;
 pub(crate) mod snapshots;
-pub(crate) mod spending;
 pub(crate) mod submissions;
 pub(crate) mod tasks;
 pub(crate) mod terms;
@@ -70,14 +67,17 @@ pub(crate) mod fixtures;
 mod interleavings;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgPool, Postgres, Transaction};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transaction};
 
 use crate::gnp::Position;
+
+use rows::Rows;
 
 /// The schema, embedded; forward-only.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
@@ -98,7 +98,7 @@ pub enum Error {
     #[error("query the database")]
     Database(#[source] sqlx::Error),
     /// The database has no room for more.
-    #[error("the database's disk is full: make room {}", disk::place())]
+    #[error("the database's disk is full: make room {}", place_of_disk())]
     DiskFull(#[source] sqlx::Error),
     #[error("inconsistent row: {table}.{column} is {value}")]
     Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
@@ -117,7 +117,7 @@ pub enum Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match error {
-            full if disk::is_full(&full) => Self::DiskFull(full),
+            full if is_disk_full(&full) => Self::DiskFull(full),
             sqlx::Error::ColumnDecode { index, source } => Self::inconsistent("a statement", index, &source),
             other => Self::Database(other),
         }
@@ -135,17 +135,50 @@ impl Error {
     }
 }
 
+/// Postgres' code for a full disk, whichever file it could not make, extend or write.
+const DISK_FULL: &str = "53100";
+
+/// Where the database's disk is, as a sentence goes on behind "make room". A process has one database, and errors know of none.
+static PLACE: OnceLock<String> = OnceLock::new();
+
+/// Whether an error says that the database's disk is full.
+fn is_disk_full(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == DISK_FULL)
+}
+
+/// Where an operator makes room.
+fn place_of_disk() -> &'static str {
+    PLACE.get().map_or("there", String::as_str)
+}
+
+/// Asks once where the disk is, as far as this user may know.
+async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
+    let directory = sqlx::query_scalar!(
+        r#"
+        select case when pg_has_role(current_user, 'pg_read_all_settings', 'usage') then current_setting('data_directory') end
+        "#,
+    )
+    .one(conn)
+    .await?;
+    let place = match (directory, options.get_socket()) {
+        (Some(directory), Some(_)) => format!("at {directory}"),
+        (Some(directory), None) => format!("at {directory} on {}", options.get_host()),
+        (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
+        (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
+    };
+    // Another start in the same process found it already.
+    drop(PLACE.set(place));
+    Ok(())
+}
+
 /// Connects, and brings the schema up to date. Safe when two schedulers start at once: the migrator holds a lock.
-///
-/// # Errors
-/// When the database cannot be reached, its schema is newer than this program, or something stands in the schema's way.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
     let mut conn = options.connect().await?;
     if restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
     }
-    disk::find_place(&mut conn, &options).await?;
+    find_place_of_disk(&mut conn, &options).await?;
     schema::migrate(&mut conn).await?;
     conn.close().await?;
     let pool = PgPoolOptions::new()

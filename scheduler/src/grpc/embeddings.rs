@@ -9,8 +9,7 @@ use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
 use crate::gnp::{Embedding, Mesh, Quality};
-use crate::store::embeddings::{self, Epoch};
-use crate::store::fit_requests::{self, FitRequest};
+use crate::store::embeddings::{self, Epoch, FitRequest};
 use crate::store::{self, agents, landmarks, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
@@ -97,14 +96,14 @@ impl EmbeddingDesk {
     async fn ask(&self) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
-        fit_requests::ask(&mut conn).await?;
+        embeddings::ask_for_fit(&mut conn).await?;
         Ok(former)
     }
 
     /// The epoch that answers the request; `None` while there is none.
     async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        match fit_requests::state(&mut conn).await? {
+        match embeddings::fit_request(&mut conn).await? {
             FitRequest::Open => Ok(None),
             FitRequest::Refused(why) => Err(Status::failed_precondition(why)),
             FitRequest::None => {

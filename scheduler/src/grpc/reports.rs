@@ -74,7 +74,7 @@ impl ReportService for ReportDesk {
             named::former_agent(&mut conn, &agent).await?;
         }
         let agents = reports::agents(&mut conn, batch).await?;
-        let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent == agent);
+        let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent.name == agent);
         let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
         Ok(Response::new(v1::AgentsReportResponse { agents, more }))
     }

@@ -22,7 +22,7 @@ use crate::store::positions::Source;
 use crate::store::sites::Site;
 use crate::store::submissions::{self, Submission, SubmitError};
 use crate::store::{
-    self, alarms, batch_changes, constraints, explain, measurement_orders, planner, positions, removal, sightings,
+    self, alarms, batch_changes, constraints, explain, measurement_orders, positions, removal, site_measurements,
     sites, throughput, verdicts,
 };
 use crate::throughput::Estimate;
@@ -71,7 +71,7 @@ impl SiteService for SiteDesk {
             // The transaction takes everything back.
             return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
         }
-        planner::has_grown(&mut tx, submitted.added).await?;
+        submissions::has_grown(&mut tx, submitted.added).await?;
         store::commit(tx).await?;
         tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
         self.scheduler.wakes.measure.notify_one();
@@ -209,7 +209,7 @@ impl SiteService for SiteDesk {
         let placement = sites::placement(&mut conn, &site).await?;
         let tasks = sites::tasks(&mut conn, &site).await?;
         let verdict = verdicts::of_site(&mut conn, &site).await?;
-        let sightings = sightings::of_site(&mut conn, &site).await?;
+        let sightings = site_measurements::sightings(&mut conn, &site).await?;
         let broken_off = alarms::of_site(&mut conn, site.id).await?;
         let position = position_of(&mut conn, &site).await?;
         let awaited = measurement_orders::awaited(&mut conn, &site).await?;

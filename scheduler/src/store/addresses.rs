@@ -43,7 +43,6 @@ pub struct Claim {
     pub agent: AgentId,
     pub session: SessionId,
     pub task: TaskId,
-    /// The token of the grant.
     pub token: LeaseToken,
     /// What the site's name led to.
     pub address: IpAddr,

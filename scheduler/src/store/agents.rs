@@ -32,9 +32,7 @@ pub struct Agent {
     pub waiting: u32,
     /// What it said of its load in its last heartbeat; `None` before it has, and while it is away.
     pub said: Option<Said>,
-    /// Whether a session is active.
     pub connected: bool,
-    /// Whether it is a landmark.
     pub landmark: bool,
     /// How many other agents have measured its beacon.
     pub reached_by: u32,
@@ -52,7 +50,6 @@ pub struct Agent {
     pub quarantined: Option<String>,
     /// Since when it takes no more work; `None` while it does.
     pub draining_since: Option<DateTime<Utc>>,
-    /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,
     /// Why it takes no lease at this moment: as it said, or because its stream has ended; `None` while it does.
     pub paused: Option<String>,
@@ -194,7 +191,6 @@ impl Agent {
 pub struct Located {
     pub agent: AgentId,
     pub name: String,
-    /// Where it stands; `None` where that is not known.
     pub position: Option<Position>,
 }
 
@@ -224,7 +220,6 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Agent
 pub struct Holder {
     pub agent: AgentId,
     pub name: String,
-    /// When the operator removed it.
     pub removed_at: Option<DateTime<Utc>>,
     /// When another machine was enrolled in its place; `None` for the one whose credential is in force.
     pub replaced_at: Option<DateTime<Utc>>,
@@ -232,19 +227,14 @@ pub struct Holder {
 
 /// The agent a credential was issued to, be it removed or replaced since.
 pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
-    let row = sqlx::query!(
+    sqlx::query_as!(
+        Holder,
         r#"
-        select id, name, removed_at, case when credential_hash <> $1 then replaced_at end as replaced_at
+        select id as agent, name, removed_at, case when credential_hash <> $1 then replaced_at end as replaced_at
         from agents where credential_hash = $1 or former_credential_hash = $1
         "#,
         credential.as_bytes(),
     )
     .optional(conn)
-    .await?;
-    Ok(row.map(|row| Holder {
-        agent: row.id,
-        name: row.name,
-        removed_at: row.removed_at,
-        replaced_at: row.replaced_at,
-    }))
+    .await
 }

@@ -20,7 +20,6 @@ pub struct Alarm {
     pub since: DateTime<Utc>,
     /// The name of the agent that did.
     pub agent: String,
-    /// What it says of it.
     pub message: String,
     /// Tasks that wait for it to be reopened.
     pub waiting: u64,

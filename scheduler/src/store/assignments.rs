@@ -29,13 +29,10 @@ pub struct Waiting {
     pub strategy: Strategy,
     /// Why distances could not be had, when they could not.
     pub unmeasured: Option<Unmeasured>,
-    /// How many assignments it had before.
     pub choices: i64,
-    /// The last of them.
     pub former: Option<Former>,
     /// What became of it.
     pub parted: Option<Parted>,
-    /// How long it has been in its state.
     pub waited: Duration,
 }
 
@@ -166,9 +163,7 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
 pub struct Assignment {
     pub task: TaskId,
     pub agent: AgentId,
-    /// The strategy that chose.
     pub strategy: Strategy,
-    /// The seed of its draw.
     pub seed: u64,
     /// Among whom, best first.
     pub candidates: Vec<Candidate>,

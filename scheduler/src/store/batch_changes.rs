@@ -71,9 +71,6 @@ fn listed(sites: &[String]) -> String {
 
 /// Cancels tasks that have not ended, and recrawls of those that have. Their active leases are revoked; the agents learn it from their sessions. Run in a
 /// transaction: the tasks' rows are locked for its length.
-///
-/// # Errors
-/// When the batch does not have a site, or the database fails.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -137,9 +134,6 @@ pub async fn cancel(
 
 /// Makes a new round of tasks that failed, and of those named that were cancelled; they are measured and chosen for anew.
 /// Run in a transaction: the tasks' rows are locked for its length.
-///
-/// # Errors
-/// When the batch does not have a site or is done with it, or the database fails.
 pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,

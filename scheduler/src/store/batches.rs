@@ -15,11 +15,8 @@ use super::{Error, waits};
 pub struct Batch {
     pub id: BatchId,
     pub name: String,
-    /// How agents are chosen.
     pub strategy: Strategy,
-    /// How far each site is crawled.
     pub policy: CrawlPolicy,
-    /// Whether it is being removed.
     pub removing: bool,
 }
 
@@ -38,9 +35,7 @@ pub struct Progress {
     pub truncated: u64,
     pub failed: u64,
     pub cancelled: u64,
-    /// Pages fetched by ended crawls.
     pub pages: u64,
-    /// Bytes fetched by ended crawls.
     pub bytes: u64,
     /// What most tasks without an agent wait for, and how many these are.
     pub waiting_for: Option<(Wait, u64)>,
@@ -61,8 +56,8 @@ impl Progress {
 }
 
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch>, Error> {
-    let row = sqlx::query_as!(
-        Row,
+    sqlx::query_as!(
+        Batch,
         r#"
         select id, name, strategy, policy, removing_since is not null as "removing!"
         from batches where name = $1
@@ -70,8 +65,7 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
         name
     )
     .optional(conn)
-    .await?;
-    Ok(row.map(Batch::from))
+    .await
 }
 
 /// A batch by its name, made when it is new, locked against other submissions until the transaction ends.
@@ -90,30 +84,17 @@ pub async fn lock_or_create(
     )
     .run(conn)
     .await?;
-    let row = sqlx::query_as!(
-        Row,
+    sqlx::query_as!(
+        Batch,
         r#"
         select id, name, strategy, policy, removing_since is not null as "removing!"
         from batches where name = $1
         for no key update
         "#,
         name,
-    );
-    Ok(row.one(conn).await?.into())
-}
-
-struct Row {
-    id: BatchId,
-    name: String,
-    strategy: Strategy,
-    policy: Json<CrawlPolicy>,
-    removing: bool,
-}
-
-impl From<Row> for Batch {
-    fn from(row: Row) -> Self {
-        Self { id: row.id, name: row.name, strategy: row.strategy, removing: row.removing, policy: row.policy.0 }
-    }
+    )
+    .one(conn)
+    .await
 }
 
 /// A batch among others.

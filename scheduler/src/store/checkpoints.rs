@@ -19,7 +19,6 @@ pub const MOST_BYTES: usize = 1 << 20;
 pub struct Checkpoint {
     pub task: TaskId,
     pub token: LeaseToken,
-    /// Pages fetched so far.
     pub pages: u32,
     /// The state, which only agents read; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
@@ -36,11 +35,8 @@ pub struct Manners {
     pub pause: Option<Duration>,
     /// Times the site turned the crawl away since it was forgiven last.
     pub turned_away: u32,
-    /// Requests that failed in a row.
     pub failed_in_a_row: u32,
-    /// Requests of the last minute.
     pub recent_requests: u32,
-    /// How many of them failed.
     pub recent_errors: u32,
     /// The newest error, or empty.
     pub last_error: String,

@@ -92,9 +92,7 @@ pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration)
 
 #[derive(Debug, Default)]
 pub struct Next {
-    /// Sites whose confirmation is to begin.
     pub sites: Vec<SiteId>,
-    /// How many were looked at.
     pub looked_at: usize,
 }
 

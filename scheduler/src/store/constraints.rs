@@ -9,11 +9,11 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
-use crate::model::{AgentId, BatchId, SiteId};
+use crate::model::{AgentId, BatchId, SiteId, TaskId};
 
 use super::Error;
 use super::rows::{Rows, Statement};
-use super::types::Unsigned;
+use super::types::{Unsigned, whole};
 
 /// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
@@ -41,7 +41,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
         sqlx::query!("select batch_id, constraints from batch_constraints where batch_id = any($1)", batches as _,)
             .all(conn)
             .await?;
-    Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints.0)).collect())
+    Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
 /// What constraints look at in the agents that are enrolled, be they away.
@@ -121,6 +121,40 @@ pub async fn spending(
         one.expected = expected.get(batch).copied().unwrap_or_default();
     }
     Ok((spending, expected))
+}
+
+/// Adds what crawls of batches with a quota fetched, summed by the hour: a quota is looked up, not added up. An hour counts until all of it is
+/// a day ago, so that an agent never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
+pub(super) async fn add_spending(conn: &mut PgConnection, fetched: &[(TaskId, AgentId, u64)]) -> Result<(), Error> {
+    let tasks: Vec<i64> = fetched.iter().map(|(task, ..)| task.get()).collect();
+    let agents: Vec<i64> = fetched.iter().map(|(_, agent, _)| agent.get()).collect();
+    let bytes: Vec<i64> = fetched.iter().map(|(.., bytes)| whole(*bytes)).collect();
+    sqlx::query!(
+        r#"
+        insert into quota_spending as spent (batch_id, agent_id, hour, bytes, crawls)
+        select t.batch_id, crawl.agent_id, date_trunc('hour', now()),
+               -- An agent may report any number; the sum of a few need not fit.
+               least(sum(crawl.bytes), 9223372036854775807)::bigint, count(*) filter (where crawl.bytes > 0)
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as crawl (task_id, agent_id, bytes)
+        join tasks t on t.id = crawl.task_id
+        group by t.batch_id, crawl.agent_id
+        order by t.batch_id, crawl.agent_id
+        on conflict (batch_id, agent_id, hour) do update
+        set bytes = least(spent.bytes::numeric + excluded.bytes, 9223372036854775807)::bigint,
+            crawls = spent.crawls + excluded.crawls
+        "#,
+        &tasks,
+        &agents,
+        &bytes,
+    )
+    .run(conn)
+    .await
+}
+
+/// Deletes the hours that count no more.
+pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
+    let pruned = sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn);
+    Ok(pruned.await?)
 }
 
 /// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for

@@ -17,7 +17,6 @@ pub struct Crawled {
     pub agent: AgentId,
     pub site: SiteId,
     pub task: TaskId,
-    /// The round trip it saw.
     pub rtt: Rtt,
 }
 

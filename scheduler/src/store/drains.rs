@@ -46,9 +46,6 @@ fn counted(leases: u64) -> String {
 }
 
 /// From now on the agent is granted and assigned nothing; it goes on with what it has leased. Run in a transaction.
-///
-/// # Errors
-/// When there is no such agent, it was removed, or the database fails.
 pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
@@ -60,9 +57,6 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, Drain
 }
 
 /// Takes an agent back into service. `false`: it was not draining.
-///
-/// # Errors
-/// When there is no such agent, it was removed, or the database fails.
 pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
@@ -72,9 +66,6 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 /// Removes an agent: its session ends, its credential is refused from now on, its history stays. With `force` leases it
 /// holds are taken back. An elected landmark is replaced like one that stays away; one set by hand is none any more.
 /// Run in a transaction.
-///
-/// # Errors
-/// When there is no such agent, it holds leases and `force` is not given, or the database fails.
 pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashes: u32) -> Result<Drained, DrainError> {
     let agent = locked(conn, name).await?;
     if agent.removed_at.is_some() {
@@ -101,16 +92,21 @@ struct Locked {
 
 /// The agent's row, locked against grants and new sessions until the transaction ends.
 async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
-    let row =
-        sqlx::query!("select id, draining_since, removed_at from agents where name = $1 for no key update", name,)
-            .optional(conn)
-            .await?;
-    let Some(row) = row else {
-        let name = name.to_owned();
-        let open = enrolments::is_open(conn, &name).await?;
-        return Err(if open { DrainError::NotYet(name) } else { DrainError::Unknown(name) });
-    };
-    Ok(Locked { id: row.id, draining: row.draining_since.is_some(), removed_at: row.removed_at })
+    let found = sqlx::query_as!(
+        Locked,
+        r#"
+        select id, draining_since is not null as "draining!", removed_at from agents where name = $1
+        for no key update
+        "#,
+        name,
+    )
+    .optional(conn)
+    .await?;
+    match found {
+        Some(agent) => Ok(agent),
+        None if enrolments::is_open(conn, name).await? => Err(DrainError::NotYet(name.to_owned())),
+        None => Err(DrainError::Unknown(name.to_owned())),
+    }
 }
 
 async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {

@@ -27,22 +27,18 @@ const UNKNOWN_ERROR: f64 = f64::INFINITY;
 #[derive(Debug, Clone)]
 pub struct Newest {
     pub epoch: EmbeddingEpoch,
-    /// The landmarks it was fitted on.
     pub landmarks: Vec<AgentId>,
     pub dimensions: usize,
     /// The median error over the mesh it was fitted on, as `gnp::Quality` has it.
     pub mesh_error: f64,
-    /// When it was fitted.
     pub created_at: DateTime<Utc>,
     /// The connected agents that it lacks and that were measured in the mesh since, by name.
     pub newcomers: Vec<String>,
-    /// Round trips in the mesh.
     pub mesh_rows: i64,
     /// Those that were taken since.
     pub newer_rows: i64,
     /// Whether it is older than the age asked about.
     pub aged: bool,
-    /// Whether beacons are being measured.
     pub mesh_busy: bool,
 }
 
@@ -238,7 +234,6 @@ pub struct Epoch {
     pub fitted_at: DateTime<Utc>,
     /// Why it was fitted, for people.
     pub reason: String,
-    /// Agents placed, landmarks among them.
     pub agents: u32,
     pub landmarks: u32,
     /// Dimensions, the height not counted.
@@ -330,4 +325,47 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     )
     .run(conn)
     .await
+}
+
+/// How an operator's newest request for a fit stands: at most one is open, and whichever scheduler fits next answers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FitRequest {
+    /// Nobody asked, or a fit has answered.
+    None,
+    /// Nobody has answered yet.
+    Open,
+    /// It cannot be done, and why.
+    Refused(String),
+}
+
+/// Asks for a fit; a refusal from before is forgotten.
+pub async fn ask_for_fit(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        insert into fit_requests default values
+        on conflict (singleton) do update set requested_at = clock_timestamp(), refused = null
+        "#,
+    )
+    .run(conn)
+    .await
+}
+
+/// How the newest request stands.
+pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
+    let refused = sqlx::query_scalar!("select refused from fit_requests").optional(conn).await?;
+    Ok(match refused {
+        None => FitRequest::None,
+        Some(None) => FitRequest::Open,
+        Some(Some(why)) => FitRequest::Refused(why),
+    })
+}
+
+/// Says why an open request cannot be followed.
+pub async fn refuse_fit(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
+    sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
+}
+
+/// Ends the requests from before `as_of`: a fit of what was known then has taken over.
+pub async fn answer_fit(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
+    sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).run(conn).await
 }

@@ -41,7 +41,6 @@ pub struct Wanted {
     pub position: Option<Position>,
     /// What batches may ask for; none: what it had, where it is enrolled again.
     pub tags: Vec<String>,
-    /// How long the token can be used.
     pub valid_for: Duration,
     /// Whether an agent of this name that is in use is to be replaced.
     pub replaces: bool,
@@ -64,9 +63,7 @@ pub struct Enrolment {
     pub name: String,
     /// The token, in the clear for the only time.
     pub token: Secret,
-    /// Until when it can be used.
     pub expires_at: DateTime<Utc>,
-    /// Whether it takes the place of an agent in use.
     pub replaces: bool,
     /// Whether an agent of this name is in use now.
     pub in_use: bool,
@@ -204,9 +201,6 @@ fn id(hash: &SecretHash) -> String {
 }
 
 /// Turns a token into an agent's credential, once. Run in a transaction.
-///
-/// # Errors
-/// When the token is unknown, used, revoked or expired, an agent in use has its name, or the database fails.
 pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<Redeemed, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(

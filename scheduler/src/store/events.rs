@@ -170,72 +170,54 @@ impl From<Row> for Event {
     }
 }
 
+/// Reads events below a horizon that a filter asks for: those that also meet a condition, in an order, which ends in a limit.
+macro_rules! read {
+    ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            Row,
+            "select e.xact::text::bigint as \"xact!\", e.id, e.at, e.noun, e.what, e.task_id,
+                    b.name as \"batch?\", s.name as \"site?\", t.round as \"round?\", e.token, a.name as \"agent?\",
+                    e.session_id, e.incarnation, e.cause
+             from events e
+             left join tasks t on t.id = e.task_id
+             left join batches b on b.id = t.batch_id
+             left join sites s on s.id = t.site_id
+             left join agents a on a.id = e.agent_id
+             where e.xact < $1::bigint::text::xid8
+               and ($2::bigint is null or t.batch_id = $2)
+               and ($3::bigint[] is null or t.site_id = any($3))
+               and ($4::bigint is null or e.agent_id = $4)
+               and ($5::text[] is null or e.noun = any($5) or e.noun || '-' || e.what = any($5)) " + $condition_and_order,
+            $horizon,
+            $filter.batch.map(BatchId::get),
+            $filter.sites.as_ref() as _,
+            $filter.agent.map(AgentId::get),
+            $filter.kinds.as_deref(),
+            $limit,
+            $($argument),*
+        )
+        .all($conn)
+    };
+}
+
 /// The newest events, at most `limit`.
 pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
-    let rows = sqlx::query_as!(
-        Row,
-        r#"
-        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
-               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
-               e.session_id, e.incarnation, e.cause
-        from events e
-        left join tasks t on t.id = e.task_id
-        left join batches b on b.id = t.batch_id
-        left join sites s on s.id = t.site_id
-        left join agents a on a.id = e.agent_id
-        where e.xact < $1::bigint::text::xid8
-          and ($2::bigint is null or t.batch_id = $2)
-          and ($3::bigint[] is null or t.site_id = any($3))
-          and ($4::bigint is null or e.agent_id = $4)
-          and ($6::text[] is null or e.noun = any($6) or e.noun || '-' || e.what = any($6))
-        order by e.xact desc, e.id desc
-        limit $5
-        "#,
-        horizon,
-        filter.batch.map(BatchId::get),
-        filter.sites.as_ref() as _,
-        filter.agent.map(AgentId::get),
-        limit,
-        filter.kinds.as_deref(),
-    )
-    .all(conn)
-    .await?;
+    let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $6").await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
 /// The next [`PAGE`] events of the past, and where to continue; none behind the last.
 pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
-    let rows = sqlx::query_as!(
-        Row,
-        r#"
-        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
-               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
-               e.session_id, e.incarnation, e.cause
-        from events e
-        left join tasks t on t.id = e.task_id
-        left join batches b on b.id = t.batch_id
-        left join sites s on s.id = t.site_id
-        left join agents a on a.id = e.agent_id
-        where e.xact < $1::bigint::text::xid8
-          and (e.at, e.id) > ($6, $7)
-          and ($2::bigint is null or t.batch_id = $2)
-          and ($3::bigint[] is null or t.site_id = any($3))
-          and ($4::bigint is null or e.agent_id = $4)
-          and ($8::text[] is null or e.noun = any($8) or e.noun || '-' || e.what = any($8))
-        order by e.at, e.id
-        limit $5
-        "#,
+    let rows = read!(
+        conn,
         from.horizon,
-        filter.batch.map(BatchId::get),
-        filter.sites.as_ref() as _,
-        filter.agent.map(AgentId::get),
+        filter,
         PAGE,
+        "and (e.at, e.id) > ($7, $8) order by e.at, e.id limit $6",
         from.at,
-        from.id,
-        filter.kinds.as_deref(),
+        from.id
     )
-    .all(conn)
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let next = rows.last().filter(|_| full).map(|row| Past { at: row.at, id: row.id, ..from });
@@ -245,36 +227,15 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
 /// The next [`PAGE`] events behind `after`.
 pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
-    let rows = sqlx::query_as!(
-        Row,
-        r#"
-        select e.xact::text::bigint as "xact!", e.id, e.at, e.noun, e.what, e.task_id,
-               b.name as "batch?", s.name as "site?", t.round as "round?", e.token, a.name as "agent?",
-               e.session_id, e.incarnation, e.cause
-        from events e
-        left join tasks t on t.id = e.task_id
-        left join batches b on b.id = t.batch_id
-        left join sites s on s.id = t.site_id
-        left join agents a on a.id = e.agent_id
-        where e.xact < $1::bigint::text::xid8
-          and (e.xact, e.id) > ($6::bigint::text::xid8, $7)
-          and ($2::bigint is null or t.batch_id = $2)
-          and ($3::bigint[] is null or t.site_id = any($3))
-          and ($4::bigint is null or e.agent_id = $4)
-          and ($8::text[] is null or e.noun = any($8) or e.noun || '-' || e.what = any($8))
-        order by e.xact, e.id
-        limit $5
-        "#,
+    let rows = read!(
+        conn,
         horizon,
-        filter.batch.map(BatchId::get),
-        filter.sites.as_ref() as _,
-        filter.agent.map(AgentId::get),
+        filter,
         PAGE,
+        "and (e.xact, e.id) > ($7::bigint::text::xid8, $8) order by e.xact, e.id limit $6",
         after.xact,
-        after.id,
-        filter.kinds.as_deref(),
+        after.id
     )
-    .all(conn)
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use sqlx::types::Json;
 
 use crate::constraints::Exclusion;
 use crate::explain::{Considered, Recorded, Wait};
@@ -24,10 +23,8 @@ pub struct Task {
     pub id: TaskId,
     pub batch: BatchId,
     pub batch_name: String,
-    /// The round, from 1.
     pub round: u32,
     pub state: TaskState,
-    /// Why it failed or was cancelled.
     pub reason: Option<String>,
     /// What it waits for, where it has no agent.
     pub waits: Option<Wait>,
@@ -38,7 +35,6 @@ pub struct Task {
 pub struct Choice {
     pub id: AssignmentId,
     pub task: TaskId,
-    /// When it was made.
     pub at: DateTime<Utc>,
     /// Whether the task has this agent now, or had it when it ended.
     pub newest: bool,
@@ -127,7 +123,7 @@ struct Row {
     strategy: Strategy,
     asked: Strategy,
     seed: i64,
-    detail: Option<Json<Why>>,
+    detail: Option<Why>,
     available: Option<Unsigned<u32>>,
     candidates: Vec<String>,
     predicted_us: Vec<Option<Rtt>>,
@@ -166,7 +162,7 @@ impl TryFrom<Row> for Choice {
                 candidates: row.candidates.into_iter().enumerate().map(considered).collect(),
                 available: row.available.map(u32::from),
                 excluded: row.excluded.len(),
-                why: row.detail.map_or_else(Why::default, |Json(why)| why),
+                why: row.detail.unwrap_or_default(),
             },
             excluded,
         })

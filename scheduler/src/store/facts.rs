@@ -38,7 +38,6 @@ pub struct SiteFacts {
     pub size: Option<(u32, u64)>,
     /// Pages that its crawl has fetched, where it is under way or was handed back.
     pub fetched: u32,
-    /// Time between two requests, as its batch has it.
     pub interval: Duration,
 }
 

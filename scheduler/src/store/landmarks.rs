@@ -18,7 +18,6 @@ pub struct Landmark {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// Whether a session is active.
     pub connected: bool,
     /// Why it was chosen, or why it is quarantined; for people.
     pub reason: String,
@@ -59,14 +58,10 @@ pub struct Unreached {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
     pub agent: AgentId,
-    /// Whether others can measure it.
     pub has_beacon: bool,
 }
 
 /// Replaces the whole set, in the order given.
-///
-/// # Errors
-/// When the database fails, or an agent is unknown.
 pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
     let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
     let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
@@ -88,9 +83,10 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 /// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
 /// there is none.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
-    let row = sqlx::query!(
+    sqlx::query_as!(
+        Lost,
         r#"
-        select a.id, a.name, now() - ended.at as "away!: Interval"
+        select a.id as agent, a.name, now() - ended.at as "away_for!: Interval"
         from landmarks l
         join agents a on a.id = l.agent_id
         -- Until it expires a session may be renewed; every start of a scheduler puts that off, so that an outage of the
@@ -111,14 +107,10 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
         Interval(after),
     )
     .optional(conn)
-    .await?;
-    Ok(row.map(|row| Lost { agent: row.id, name: row.name, away_for: row.away.0 }))
+    .await
 }
 
 /// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
-///
-/// # Errors
-/// When the database fails, or the agent is a landmark already.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(
         "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
@@ -133,7 +125,8 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
 
 /// Connected agents that no other has measured, by name: without a beacon, or tried in vain.
 pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        Unreached,
         r#"
         select a.name, a.beacon_url,
                (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
@@ -146,11 +139,7 @@ pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error>
         "#,
     )
     .all(conn)
-    .await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| Unreached { name: row.name, beacon_url: row.beacon_url, failure: row.failure })
-        .collect())
+    .await
 }
 
 /// The landmarks, in order of choice.
@@ -186,14 +175,14 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
 
 /// The agents with an active session, by identifier.
 pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error> {
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        Connected,
         r#"
-        select agents.id, beacon_url is not null as "has_beacon!"
+        select agents.id as agent, beacon_url is not null as "has_beacon!"
         from agents join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
         order by agents.id
         "#,
     )
     .all(conn)
-    .await?;
-    Ok(rows.into_iter().map(|row| Connected { agent: row.id, has_beacon: row.has_beacon }).collect())
+    .await
 }

@@ -41,9 +41,7 @@ pub struct Grant {
     pub token: LeaseToken,
     pub site: SiteId,
     pub name: String,
-    /// Where it was settled, when it was.
     pub origin: Option<String>,
-    /// How far to go.
     pub policy: CrawlPolicy,
 }
 
@@ -190,7 +188,7 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
             site: row.site_id,
             name: row.name,
             origin: row.origin,
-            policy: row.policy.0,
+            policy: row.policy,
         };
         (row.agent_id, grant)
     });

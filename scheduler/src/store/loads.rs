@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use sqlx::types::Json;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
@@ -184,9 +183,7 @@ pub struct Waiting {
     pub site: SiteId,
     pub batch: BatchId,
     pub assignment: AssignmentId,
-    /// When it was made.
     pub chosen_at: DateTime<Utc>,
-    /// The seed of its draw.
     pub seed: u64,
     pub former: Former,
 }
@@ -226,7 +223,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
         former: Former {
             agent: row.agent_id,
             strategy: row.strategy,
-            fallback: row.detail.and_then(|Json(why)| why.fallback),
+            fallback: row.detail.and_then(|why| why.fallback),
             listed: listed(&row.candidates, &row.predicted_us, &row.measured_us),
         },
     });

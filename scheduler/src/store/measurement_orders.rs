@@ -1,7 +1,7 @@
 //! Measurement orders: what probers were asked and have not answered.
 //!
 //! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one an
-//! address for the same reason, and one without an address only finds out where its site is (`super::sightings`); one a pair of
+//! address for the same reason, and one without an address only finds out where its site is (`super::site_measurements`); one a pair of
 //! agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
 //! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
 //! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
@@ -15,17 +15,16 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, OrderId, SessionId, SiteId};
 
 use super::Error;
-use super::disagreements::{ENOUGH, NOT_SHARED_FOR};
 use super::failures::{Cause, NO_REPORT};
 use super::reach::MESH_RETRY;
 use super::rows::{Rows, Statement};
+use super::site_measurements::{ENOUGH, NOT_SHARED_FOR};
 use super::sites::Site;
 use super::types::Interval;
 
 /// An order as the prober's session sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Identifies it; the report repeats it.
     pub id: OrderId,
     pub target: OrderTarget,
     /// Whether it is a confirmation's, see `super::confirmations`.
@@ -91,7 +90,6 @@ pub struct MeshPlan {
     pub max_peers: u32,
     /// Open beacon orders an agent may hold.
     pub max_orders: u32,
-    /// How long an order may stay open.
     pub lifetime: Duration,
 }
 
@@ -332,7 +330,8 @@ pub async fn order_sites(
 
 /// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
 pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
-    let row = sqlx::query!(
+    sqlx::query_as!(
+        Awaited,
         r#"
         select a.name as prober, host(o.address) as address,
                case when o.site_id = any($1) then null else other.name end as other
@@ -348,6 +347,5 @@ pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awai
         &site.ids() as _,
     )
     .optional(conn)
-    .await?;
-    Ok(row.map(|row| Awaited { prober: row.prober, address: row.address, other: row.other }))
+    .await
 }

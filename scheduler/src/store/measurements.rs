@@ -24,9 +24,7 @@ pub struct Measured {
     pub median: Rtt,
     /// The scaled median absolute deviation.
     pub spread: Duration,
-    /// Samples that were answered.
     pub answered: u32,
-    /// Samples that were not.
     pub lost: u32,
 }
 
@@ -37,7 +35,6 @@ pub type MeasurementResult = Result<Measured, Failure>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub finding: Finding,
-    /// Where the prober settled the site.
     pub origin: Option<String>,
     /// The address it connected, or would have.
     pub address: Option<IpAddr>,

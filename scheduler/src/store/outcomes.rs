@@ -15,7 +15,7 @@ use super::leases::{self, Completed};
 use super::refusals::{self, Refusal};
 use super::rows::{Rows, Statement};
 use super::types::whole;
-use super::{Error, alarms, holds, restores, spending};
+use super::{Error, alarms, constraints, holds, restores};
 pub use ending::{Blocker, Budget, Ending, OutcomeKind};
 
 mod ending;
@@ -24,7 +24,6 @@ mod ending;
 #[derive(Debug, Clone)]
 pub struct Report {
     pub task: TaskId,
-    /// The token of the grant.
     pub token: LeaseToken,
     pub ending: Ending,
     pub pages: u32,
@@ -33,7 +32,6 @@ pub struct Report {
     pub errors: u32,
     /// By the agent's clock.
     pub started_at: DateTime<Utc>,
-    /// How long it took.
     pub duration: Duration,
     /// The median time to first byte on warm connections.
     pub rtt: Option<Rtt>,
@@ -133,7 +131,7 @@ async fn record_distinct(
         let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
         let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
         if !fetched.is_empty() {
-            spending::add(conn, &fetched).await?;
+            constraints::add_spending(conn, &fetched).await?;
         }
     }
     for (_, report) in accepted {

@@ -81,7 +81,6 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated {
     pub site: SiteId,
-    /// Whether a task of it needs the placement.
     pub open: bool,
 }
 

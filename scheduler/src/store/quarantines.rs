@@ -27,19 +27,17 @@ pub struct Quarantine {
 
 /// The open quarantines, by agent.
 pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
-    let rows = sqlx::query!(
+    sqlx::query_as!(
+        Quarantine,
         r#"
-        select q.agent_id, a.name, q.evidence, q.reason
+        select q.agent_id as agent, a.name, q.evidence, q.reason
         from quarantines q join agents a on a.id = q.agent_id
         where q.released_at is null
         order by q.agent_id
         "#,
     )
     .all(conn)
-    .await?;
-    rows.into_iter()
-        .map(|row| Ok(Quarantine { agent: row.agent_id, name: row.name, evidence: row.evidence, reason: row.reason }))
-        .collect()
+    .await
 }
 
 /// Opens a quarantine, or renews the reason of the open one. `true` when it is new.

@@ -30,9 +30,7 @@ pub struct UnderWay {
     pub took: Duration,
     /// How long it was predicted to take; `None` where nobody asked.
     pub takes: Option<Duration>,
-    /// How long it may take at most.
     pub at_most: Duration,
-    /// Pages that it may fetch at most.
     pub most_pages: u32,
     /// Pages, and how long the agent had taken for them: from the checkpoint of a crawl that no other agent had before.
     pub fetched: Option<(u32, Duration)>,
@@ -211,7 +209,6 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
 /// Whose a crawl was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recalled {
-    /// The token of the lease that was asked for.
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,

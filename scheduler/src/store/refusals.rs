@@ -50,7 +50,6 @@ words!(
 pub struct Count {
     pub kind: Refusal,
     pub times: u64,
-    /// The first time.
     pub first_at: DateTime<Utc>,
     pub last_at: DateTime<Utc>,
     /// The last one, for people.

@@ -49,9 +49,6 @@ pub struct Place {
 }
 
 /// Begins to remove a batch, or goes on; returns how many tasks it has. From here on nothing is added to it. Run in a transaction.
-///
-/// # Errors
-/// When sites of it have not ended, or the database fails.
 pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
     // Whoever submits to it right now goes first: its tasks count.
     sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())

@@ -14,9 +14,8 @@ use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, Strategy, TaskId, 
 use super::outcomes::OutcomeKind;
 use super::rows::Rows;
 use super::types::{Millis, Unsigned, whole};
-use super::{Error, planner, waits};
+use super::{Error, waits};
 pub use fleet::{AgentRow, agents};
-use sqlx::types::Json;
 
 mod fleet;
 
@@ -50,15 +49,12 @@ pub struct AssignmentRow {
     pub task: TaskId,
     /// Where it stands among the batch's.
     pub key: Key,
-    /// Its round, from 1.
     pub round: u32,
     /// The site's name as submitted.
     pub site: String,
-    /// Where it was settled.
     pub origin: Option<String>,
     pub state: TaskState,
     pub state_since: DateTime<Utc>,
-    /// Why it failed or was cancelled.
     pub reason: Option<String>,
     /// What its crawl said of its end.
     pub message: Option<String>,
@@ -68,11 +64,8 @@ pub struct AssignmentRow {
     pub reason_kind: Option<ReasonKind>,
     /// The confidence that the site stands in several places, where that is suspected.
     pub anycast: Option<f64>,
-    /// The newest choice.
     pub choice: Option<Choice>,
-    /// Choices the task had.
     pub assignments: u32,
-    /// How the crawl ended.
     pub outcome: Option<Outcome>,
     /// Probes of the site in the newest measurement of each prober, answered or lost; none of a shared one.
     pub probes: u64,
@@ -88,13 +81,11 @@ pub struct Choice {
     pub agent: String,
     pub city: String,
     pub carrier: String,
-    /// The strategy that chose.
     pub strategy: Strategy,
     /// Why this agent, and why otherwise than by the batch's strategy.
     pub why: Why,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
-    /// The predicted round trip.
     pub predicted: Option<Rtt>,
     /// The round trip measured before the crawl.
     pub measured: Option<Rtt>,
@@ -103,14 +94,12 @@ pub struct Choice {
 /// The end of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// complete, truncated, blocked or unreachable.
     pub kind: OutcomeKind,
     pub pages: u32,
     pub bytes: u64,
     pub errors: u32,
     /// When it began, by the agent's clock.
     pub started_at: DateTime<Utc>,
-    /// How long it took.
     pub duration: Duration,
     /// The median round trip it saw.
     pub rtt: Option<Rtt>,
@@ -123,6 +112,15 @@ pub struct Key {
     round: u32,
 }
 
+/// Until the transaction ends rows in an order are read by the index that has it, as far as they are asked for: who pages through many
+/// would else have all of them sorted for every page, wherever the planner thinks that there are few.
+async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
+        .one(conn)
+        .await?;
+    Ok(())
+}
+
 /// The next rows behind `after`, at most `limit`.
 pub async fn assignments(
     conn: &mut PgConnection,
@@ -131,7 +129,7 @@ pub async fn assignments(
     limit: i64,
 ) -> Result<Vec<AssignmentRow>, Error> {
     let mut tx = conn.begin().await?;
-    planner::expect_order(&mut tx).await?;
+    expect_order(&mut tx).await?;
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let rows = sqlx::query_as!(
         Stored,
@@ -239,7 +237,7 @@ struct Stored {
     city: Option<String>,
     carrier: Option<String>,
     strategy: Option<Strategy>,
-    detail: Option<Json<Why>>,
+    detail: Option<Why>,
     anycast: Option<f64>,
     rank: Option<Unsigned<u32>>,
     predicted_us: Option<Rtt>,
@@ -269,7 +267,7 @@ impl Stored {
             city,
             carrier,
             strategy,
-            why: self.detail.take().map_or_else(Why::default, |Json(why)| why),
+            why: self.detail.take().unwrap_or_default(),
             rank: self.rank.map(u32::from),
             predicted: self.predicted_us,
             measured: self.measured_us,

@@ -20,14 +20,10 @@ const LEAP: i64 = 1_000_000_000_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
     pub at: DateTime<Utc>,
-    /// When the backup was made.
     pub backed_up_at: DateTime<Utc>,
     pub backup_version: String,
-    /// Sessions that it ended.
     pub sessions: u64,
-    /// Leases that ended with them.
     pub leases: u64,
-    /// Enrolment tokens that it voided.
     pub tokens: u64,
 }
 

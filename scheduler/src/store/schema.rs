@@ -84,9 +84,6 @@ pub fn newest() -> i64 {
 }
 
 /// Brings the schema up to date; safe when two do so at once, as the migrator holds a lock.
-///
-/// # Errors
-/// When something stands in the way, or the database fails.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
     if let MigrateError::Dirty(version) = error {

@@ -25,10 +25,8 @@ pub struct Registration {
     pub carrier: String,
     /// ISO 3166-1 alpha-2, or empty.
     pub country: String,
-    /// Sites crawled at once.
     pub capacity: u32,
     pub version: String,
-    /// Where its beacon is reached, when it runs one.
     pub beacon_url: Option<String>,
     /// The address it is seen at.
     pub address: Option<IpAddr>,
@@ -117,9 +115,6 @@ pub enum OpenError {
 
 /// Opens a session: ends the agent's former one and re-binds the leases the agent still holds, in one
 /// transaction of the caller. Leases the agent no longer knows of go back.
-///
-/// # Errors
-/// When the agent was removed, yields to another process or flaps, or the database fails.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -201,7 +196,6 @@ pub struct Standing {
     pub session: SessionId,
     /// Its number among the agent's.
     pub incarnation: Incarnation,
-    /// active, expired or closed.
     pub state: SessionState,
     pub opened_at: DateTime<Utc>,
     pub renewed_at: DateTime<Utc>,

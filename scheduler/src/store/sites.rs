@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use sqlx::types::Json;
 
 use crate::explain::Wait;
-use crate::model::{EmbeddingEpoch, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
+use crate::gnp::Placement;
+use crate::model::{Rtt, SiteId, Strategy, TaskId, TaskState, Why};
 use crate::site_list::SiteName;
 
 use super::checkpoints::Manners;
@@ -24,7 +24,6 @@ const NEWEST_TASKS: i64 = 100;
 pub struct Site {
     pub id: SiteId,
     pub name: String,
-    /// Where it was settled.
     pub origin: Option<String>,
     /// The site this one proved to be, and its name.
     pub alias_of: Option<(SiteId, String)>,
@@ -38,11 +37,9 @@ pub struct SiteMeasurement {
     pub rtt: Option<Rtt>,
     pub min: Option<Rtt>,
     pub median: Option<Rtt>,
-    /// The spread of the samples.
     pub spread: Option<Micros>,
     pub answered: u32,
     pub lost: u32,
-    /// The address that was connected.
     pub address: Option<String>,
     /// Why nothing was measured.
     pub failure: Option<String>,
@@ -55,40 +52,25 @@ pub struct SiteMeasurement {
     pub confirming: bool,
 }
 
-/// A site's place in an embedding.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SitePlacement {
-    pub epoch: EmbeddingEpoch,
-    /// Milliseconds a dimension.
-    pub coordinate: Vec<f64>,
-    /// Root mean square of the relative errors against the landmarks.
-    pub fit_error: f64,
-}
-
 /// One task of a site and its newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SiteTask {
     pub batch: String,
-    /// The round, from 1.
     pub round: u32,
     pub state: TaskState,
-    /// Why it failed or was cancelled.
     pub reason: Option<String>,
     /// What its crawl said of its end.
     pub message: Option<String>,
     /// What it waits for, where it has no agent.
     pub waits: Option<Wait>,
     pub agent: Option<String>,
-    /// The strategy that chose.
     pub strategy: Option<Strategy>,
     /// Why this agent, and why otherwise than by the batch's strategy.
     pub why: Why,
-    /// The candidates, best first.
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
     /// How far the crawl under way has come, as far as another agent would know.
     pub progress: Option<Progress>,
-    /// When its next round is due.
     pub recrawl_at: Option<DateTime<Utc>>,
 }
 
@@ -97,7 +79,6 @@ pub struct SiteTask {
 pub struct Outcome {
     pub kind: OutcomeKind,
     pub pages: u32,
-    /// Their bytes.
     pub bytes: u64,
     /// Pages fetched once more by an agent that took the crawl over.
     pub refetched: u32,
@@ -123,9 +104,7 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: String,
-    /// The predicted round trip.
     pub predicted: Option<Rtt>,
-    /// The measured round trip.
     pub measured: Option<Rtt>,
 }
 
@@ -195,9 +174,9 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
 }
 
 /// The site's place in the newest embedding it was located in.
-pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<SitePlacement>, Error> {
+pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Placement>, Error> {
     let placement = sqlx::query_as!(
-        SitePlacement,
+        Placement,
         "select epoch, coordinate, fit_error from site_placements where site_id = any($1) order by epoch desc limit 1",
         &site.ids() as _,
     );
@@ -269,7 +248,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                 waits: waits.remove(&row.id),
                 agent: row.agent,
                 strategy: row.strategy,
-                why: row.detail.map_or_else(Why::default, |Json(why)| why),
+                why: row.detail.unwrap_or_default(),
                 candidates: candidates.remove(&row.id).unwrap_or_default(),
                 outcome,
                 progress,

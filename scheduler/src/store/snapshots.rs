@@ -13,13 +13,11 @@ pub struct Snapshot {
     /// How `pg_dump` is told of it.
     pub name: String,
     pub at: DateTime<Utc>,
-    /// The newest migration.
     pub schema: i64,
     /// SHA-256 of the operator's token, hexadecimal; none before the first start.
     pub operator_token: Option<String>,
     /// SHA-256 of the authority that agents trust, hexadecimal; none where all are on one machine.
     pub authority: Option<String>,
-    /// Sites that are known.
     pub sites: i64,
     /// Agents that were not removed.
     pub agents: i64,
@@ -47,7 +45,6 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
 /// What of a database decides whether a backup can be taken from it, or restored into it.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct Place {
-    /// The server's major version.
     pub postgres: i32,
     /// Where tables are made.
     pub schema: Option<String>,

@@ -17,11 +17,14 @@ use crate::site_list::SiteName;
 
 use super::rows::{Rows, Statement};
 use super::types::whole;
-use super::{Error, batches, constraints, planner, positions, settings, tasks};
+use super::{Error, batches, constraints, positions, settings, tasks};
 
 /// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
 /// stay in a few megabytes.
 const CHUNK: usize = 10_000;
+
+/// Added rows that are never worth statistics of their own.
+const FEW_ADDED: u64 = 1_000;
 
 /// What a client asks for.
 #[derive(Debug, Clone)]
@@ -34,11 +37,9 @@ pub struct Submission {
     pub policy: PolicyRequest,
     /// What is asked of the agents; the rest is nothing for a new batch, an old one's own.
     pub constraints: ConstraintsRequest,
-    /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
     /// The client's name for this submission; none: it cannot be repeated safely.
     pub idempotency_key: Option<String>,
-    /// The sites, each once.
     pub sites: Vec<SiteName>,
     /// Where those of them are of which the list says so.
     pub positions: Vec<(SiteName, Position)>,
@@ -97,9 +98,6 @@ fn listed(differences: &[Difference]) -> String {
 }
 
 /// Stores a submission; the caller's transaction makes it durable.
-///
-/// # Errors
-/// When it contradicts the batch, no contact URL is set, or the database fails.
 pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<Submitted, SubmitError> {
     if let Some(key) = &submission.idempotency_key
         && let Some(first) = first_answer(conn, key, &submission.batch).await?
@@ -110,7 +108,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
         return Err(SubmitError::NoContactUrl);
     }
     let batch = agreed_batch(conn, submission).await?;
-    planner::expect_growth(conn).await?;
+    expect_growth(conn).await?;
     let sites = site_ids(conn, &submission.sites).await?;
     positions::listed(conn, &submission.positions).await?;
     let added = add_tasks(conn, batch, &sites).await?;
@@ -243,6 +241,36 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
     Ok(added)
 }
 
+/// Until the transaction ends plans are made anew, and by index: tables are about to grow under them. A plan is made from the statistics of
+/// the last `analyze` and may be kept by its connection, that of a foreign key's check too: one made for a table of a single page reads all
+/// of it for every row, even after a hundred thousand have come.
+async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!("discard plans").run(conn).await?;
+    sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
+        .one(conn)
+        .await?;
+    Ok(())
+}
+
+/// Counts sites and tasks anew for the planner after so many tasks were added, where that is a tenth of them: once the transaction is
+/// committed every connection plans for what there is. Somebody else who counts at this moment is enough.
+pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
+    if added < FEW_ADDED {
+        return Ok(());
+    }
+    let added: i64 = whole(added);
+    let much = sqlx::query_scalar!(
+        r#"select $1::bigint > reltuples / 10 as "much!" from pg_class where oid = 'tasks'::regclass"#,
+        added
+    )
+    .one(conn)
+    .await?;
+    if much {
+        sqlx::query!("analyze (skip_locked) sites, tasks").run(conn).await?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -357,7 +385,7 @@ mod tests {
         for (from, to, expected) in [(0, 2_000, 2_000.0), (2_000, 2_100, 2_000.0), (2_100, 4_000, 4_000.0)] {
             let mut tx = pool.begin().await.expect("a transaction");
             let submitted = submit(&mut tx, &submission(names(from..to))).await.expect("submitted");
-            planner::has_grown(&mut tx, submitted.added).await.expect("counted");
+            has_grown(&mut tx, submitted.added).await.expect("counted");
             tx.commit().await.expect("committed");
             assert_eq!(counted().await, expected, "after {to}");
         }

@@ -18,7 +18,6 @@ use super::types::Interval;
 pub struct Heard {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
-    /// The newest failure.
     pub failure: Option<String>,
     /// Whether its tasks have waited longer than the patience asked about.
     pub overdue: bool,
@@ -27,7 +26,6 @@ pub struct Heard {
 /// What began to be measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Begun {
-    /// How many tasks did.
     pub tasks: u64,
     /// Sites among theirs that proved to be another meanwhile, each with that one.
     pub aliases: Vec<(SiteId, SiteId)>,

@@ -64,7 +64,6 @@ pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
 /// What some of the crawls that have ended came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Part {
-    /// How many, their pages and bytes.
     pub total: Total,
     /// How long each agent had at least one of them under way, added up over agents.
     pub busy: Duration,
@@ -274,10 +273,8 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
 /// How a batch grew, read in one go.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grown {
-    /// Where its tasks stand.
     pub standing: Standing,
     pub crawls: Crawls,
-    /// What crawls came to of late.
     pub recent: Recent,
     /// From the begin of the first crawl until now, or until the last has ended where none is to come; `None` while none has begun.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,

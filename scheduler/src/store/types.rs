@@ -9,12 +9,15 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::types::PgInterval;
 use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
+use sqlx::types::Json;
 use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
+use crate::constraints::{Constraints, Excluded};
 use crate::gnp::trust::Kind as Evidence;
 use crate::model::{
-    AgentId, AssignmentId, BatchId, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReasonKind, Rtt, SchedulerId,
-    SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause, UnmetCause, WaitCause,
+    AgentId, AssignmentId, BatchId, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReasonKind, Rtt,
+    SchedulerId, SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause, UnmetCause,
+    WaitCause, Why,
 };
 
 use super::failures::Cause as FailureCause;
@@ -80,7 +83,8 @@ as_bigint! {
 
 /// Stores words as an enum of Postgres.
 macro_rules! as_enum {
-    ($($type:ty: $name:literal;)+) => {$(
+    ($($type:ty: $name:literal;)+) => {
+    $(
         impl Type<Postgres> for $type {
             fn type_info() -> PgTypeInfo {
                 PgTypeInfo::with_name($name)
@@ -99,7 +103,18 @@ macro_rules! as_enum {
                 <&str as Encode<Postgres>>::encode(self.name(), buf)
             }
         }
-    )+};
+    )+
+
+        /// Whether a word of an enum of the schema is known here.
+        #[cfg(test)]
+        fn is_known(name: &str, word: &str) -> bool {
+            match name {
+                $($name => <$type>::named(word).is_some(),)+
+                "hold_cause" => WaitCause::named(word).is_some(),
+                _ => false,
+            }
+        }
+    };
 }
 
 as_enum! {
@@ -119,6 +134,25 @@ as_enum! {
     UnmetCause: "unmet_cause";
     WaitCause: "wait_cause";
 }
+
+/// Reads documents from `jsonb`, where they are written as [`Json`].
+macro_rules! from_json {
+    ($($type:ty),+) => {$(
+        impl Type<Postgres> for $type {
+            fn type_info() -> PgTypeInfo {
+                <Json<Self> as Type<Postgres>>::type_info()
+            }
+        }
+
+        impl<'r> Decode<'r, Postgres> for $type {
+            fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
+                <Json<Self> as Decode<Postgres>>::decode(value).map(|Json(document)| document)
+            }
+        }
+    )+};
+}
+
+from_json!(Constraints, CrawlPolicy, Excluded, Why);
 
 impl Type<Postgres> for Strategy {
     fn type_info() -> PgTypeInfo {
@@ -290,26 +324,5 @@ mod tests {
         let unknown: BTreeSet<&(String, String)> = words.iter().filter(|(name, word)| !is_known(name, word)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
         assert!(!is_known("duty", "reign") && !is_known("no_such_type", "reap"));
-    }
-
-    fn is_known(name: &str, word: &str) -> bool {
-        match name {
-            "crawl_budget" => Budget::named(word).is_some(),
-            "duty" => Duty::named(word).is_some(),
-            "hold_cause" | "wait_cause" => WaitCause::named(word).is_some(),
-            "lease_state" => LeaseState::named(word).is_some(),
-            "outcome_kind" => OutcomeKind::named(word).is_some(),
-            "probe_failure" => FailureCause::named(word).is_some(),
-            "quarantine_evidence" => Evidence::named(word).is_some(),
-            "reason_kind" => ReasonKind::named(word).is_some(),
-            "refusal_kind" => Refusal::named(word).is_some(),
-            "session_end" => EndCause::named(word).is_some(),
-            "session_state" => SessionState::named(word).is_some(),
-            "task_state" => TaskState::named(word).is_some(),
-            "unmeasured_cause" => UnmeasuredCause::named(word).is_some(),
-            "unmet_cause" => UnmetCause::named(word).is_some(),
-            "wait_stage" => Stage::named(word).is_some(),
-            _ => false,
-        }
     }
 }

@@ -67,7 +67,7 @@ pub async fn why(
     .all(conn)
     .await?;
     let why = rows.into_iter().map(|row| {
-        let nobody = Nobody { cause: row.cause, excluded: row.excluded.0 };
+        let nobody = Nobody { cause: row.cause, excluded: row.excluded };
         (row.batch_id, (asked.remove(&row.batch_id).unwrap_or_default(), nobody))
     });
     Ok(why.collect())

@@ -35,7 +35,6 @@ pub struct Enrolled {
     pub city: String,
     pub carrier: String,
     pub slots: u32,
-    /// Whether it takes no more work, because an operator said so.
     pub draining: bool,
     /// Where it lies in the embedding; milliseconds.
     pub coordinate: Option<Vec<f64>>,

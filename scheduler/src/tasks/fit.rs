@@ -12,11 +12,10 @@ use sqlx::{Postgres, Transaction};
 use crate::explain;
 use crate::gnp::{self, Embedding, FitError, Quality};
 use crate::model::EmbeddingEpoch;
-use crate::store::embeddings::{Fitted, Newest};
-use crate::store::fit_requests::FitRequest;
+use crate::store::embeddings::{FitRequest, Fitted, Newest};
 use crate::store::measurements::MeshMeasurement;
 use crate::store::reach::{self, Trouble};
-use crate::store::{embeddings, fit_requests, settings};
+use crate::store::{embeddings, settings};
 
 use super::due::{self, Drift};
 use super::duty::OnDuty;
@@ -51,7 +50,7 @@ impl Fit {
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.prune().await?;
         let mut tx = self.scheduler.begin().await?;
-        let asked = fit_requests::state(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
+        let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
         let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
         let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
         if ground.landmarks.len() < FEWEST_LANDMARKS {
@@ -130,7 +129,7 @@ impl Fit {
         let fitted = solved.fitted(as_of);
         let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;
         if taken {
-            fit_requests::answer(&mut tx, as_of).await.context("answer the request for a fit")?;
+            embeddings::answer_fit(&mut tx, as_of).await.context("answer the request for a fit")?;
         }
         tx.commit().await.context("commit the embedding")?;
         if taken {
@@ -217,7 +216,7 @@ impl Solved {
 
 /// Tells an operator who asked for a fit why there is none.
 async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
-    fit_requests::refuse(&mut tx, why).await.context("refuse the request for a fit")?;
+    embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
     tx.commit().await.context("commit the refusal")
 }
 
@@ -354,19 +353,19 @@ mod tests {
     async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
         let trial = Trial::new(pool).await;
         let agents = trial.connect(4).await;
-        fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+        embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
         assert!(pass(&trial).await.is_none());
-        let state = fit_requests::state(&mut *trial.conn().await).await.expect("read");
+        let state = embeddings::fit_request(&mut *trial.conn().await).await.expect("read");
         let FitRequest::Refused(why) = state else { panic!("{state:?}") };
         assert!(why.starts_with("a map needs 3 landmarks that have measured each other, there are 0"), "{why}");
 
         trial.mesh(&agents).await;
         let first = pass(&trial).await.expect("an embedding");
         assert_eq!(pass(&trial).await.expect("still there"), first);
-        fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+        embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
         let second = pass(&trial).await.expect("an embedding");
         assert!(second.epoch() > first.epoch());
-        assert_eq!(fit_requests::state(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
+        assert_eq!(embeddings::fit_request(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
         assert_eq!(pass(&trial).await.expect("still there"), second, "asked once, fitted once");
     }
 
@@ -390,7 +389,7 @@ mod tests {
             )
             .await;
         for _ in 0..KEPT + 3 {
-            fit_requests::ask(&mut *trial.conn().await).await.expect("ask");
+            embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
             pass(&trial).await.expect("an embedding");
         }
         pass(&trial).await.expect("an embedding");

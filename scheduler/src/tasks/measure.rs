@@ -12,7 +12,7 @@ use anyhow::Context;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId, Stage};
 use crate::store::measurement_orders::{self, Due, MeshPlan, Turn};
-use crate::store::{disagreements, sites_origin, tasks, waits};
+use crate::store::{site_measurements, sites_origin, tasks, waits};
 
 use super::duty::OnDuty;
 use super::fleet::Fleet;
@@ -59,7 +59,7 @@ impl Measure {
         let wakes = &self.scheduler.wakes;
         let mut tx = self.scheduler.begin().await?;
         let given_up = measurement_orders::give_up(&mut tx).await.context("give up orders")?;
-        disagreements::prune(&mut tx).await.context("forget old disagreements")?;
+        site_measurements::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
         tx.commit().await.context("commit what was given up")?;
         if given_up > 0 {
             wakes.fit.notify_one();

@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 use crate::store::retention::{self, Subject};
-use crate::store::{checkpoints, events, spending};
+use crate::store::{checkpoints, constraints, events};
 
 use super::duty::OnDuty;
 
@@ -32,7 +32,7 @@ impl Prune {
         }
         let mut tx = self.scheduler.begin().await?;
         checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-        spending::prune(&mut tx).await.context("prune what counts for no quota")?;
+        constraints::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
         tx.commit().await.context("commit pruned checkpoints")?;
         for subject in Subject::ALL {
             loop {

@@ -93,12 +93,15 @@ impl From<AssignmentRow> for v1::AssignmentRow {
 
 impl From<AgentRow> for v1::AgentRow {
     fn from(row: AgentRow) -> Self {
+        let agent = row.agent;
         Self {
-            agent: row.agent,
-            city: row.city,
-            carrier: row.carrier,
-            landmark: row.landmark,
-            connected: row.connected,
+            landmark: agent.landmark,
+            connected: agent.connected && !agent.hung_up,
+            load_level: agent.level().map(LoadLevel::get),
+            service: v1::ServiceState::from(agent.service()).into(),
+            agent: agent.name,
+            city: agent.city,
+            carrier: agent.carrier,
             assigned: row.assigned,
             complete: row.complete,
             truncated: row.truncated,
@@ -106,8 +109,6 @@ impl From<AgentRow> for v1::AgentRow {
             pages: row.pages,
             bytes: row.bytes,
             mean_rtt: rtt(row.mean_rtt),
-            load_level: row.level.map(LoadLevel::get),
-            service: v1::ServiceState::from(row.service).into(),
         }
     }
 }

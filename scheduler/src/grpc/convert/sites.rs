@@ -6,7 +6,7 @@ use landfall_proto::v1;
 
 use crate::constraints::{Constraints, ConstraintsRequest};
 use crate::explain;
-use crate::gnp::Position;
+use crate::gnp::{Placement, Position};
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy};
 use crate::naming;
 use crate::site_list::SiteName;
@@ -15,8 +15,8 @@ use crate::store::batch_changes::{Cancelled, Extent, Retried};
 use crate::store::batches::{Batch, Ended, Listed, Progress};
 use crate::store::measurement_orders::Awaited;
 use crate::store::positions::Source;
-use crate::store::sightings::Sighting;
-use crate::store::sites::{Candidate, Site, SiteMeasurement, SitePlacement, SiteTask};
+use crate::store::site_measurements::Sighting;
+use crate::store::sites::{Candidate, Site, SiteMeasurement, SiteTask};
 use crate::store::submissions::{Submission, Submitted};
 use crate::store::verdicts::Suspicion;
 use crate::throughput::Estimate;
@@ -253,7 +253,7 @@ pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) ->
 pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,
-    placement: Option<SitePlacement>,
+    placement: Option<Placement>,
     verdict: Option<Option<Suspicion>>,
     tasks: Vec<SiteTask>,
 ) -> v1::ShowSiteResponse {
@@ -310,8 +310,8 @@ impl From<SiteMeasurement> for v1::SiteMeasurement {
     }
 }
 
-impl From<SitePlacement> for v1::SitePlacement {
-    fn from(placement: SitePlacement) -> Self {
+impl From<Placement> for v1::SitePlacement {
+    fn from(placement: Placement) -> Self {
         Self { epoch: placement.epoch.get(), coordinate: placement.coordinate, fit_error: placement.fit_error }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use sqlx::types::Json;
-
 use crate::model::{
     AgentId, BatchId, Parted, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured, UnmeasuredCause, Why,
 };
@@ -27,7 +25,7 @@ pub(super) struct Row {
     pub(super) agent_id: Option<AgentId>,
     pub(super) agent: Option<String>,
     pub(super) chosen_by: Option<Strategy>,
-    pub(super) detail: Option<Json<Why>>,
+    pub(super) detail: Option<Why>,
     pub(super) candidates: Option<Vec<AgentId>>,
     pub(super) predicted_us: Option<Vec<Option<Rtt>>>,
     pub(super) measured_us: Option<Vec<Option<Rtt>>>,
@@ -42,22 +40,14 @@ pub(super) struct Row {
 
 impl From<Row> for Waiting {
     fn from(row: Row) -> Self {
-        let parting = Found {
-            lease: row.lease,
-            crashed: row.crashed == Some(true),
-            end_cause: row.end_cause,
-            removed: row.removed == Some(true),
-            drains: row.drains == Some(true),
-            there: row.paused.zip(row.hung_up),
-        }
-        .parting();
+        let parting = row.parting();
         let former = match (row.agent_id, row.chosen_by, row.candidates) {
             (Some(agent), Some(chosen_by), Some(candidates)) => {
                 let (predicted, measured) = (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
                 Some(Former {
                     agent,
                     strategy: chosen_by,
-                    fallback: row.detail.and_then(|Json(why)| why.fallback),
+                    fallback: row.detail.and_then(|why| why.fallback),
                     listed: loads::listed(&candidates, &predicted, &measured),
                 })
             }
@@ -78,18 +68,8 @@ impl From<Row> for Waiting {
     }
 }
 
-/// What is stored of a former choice's agent and of its lease of the task, where it had one.
-struct Found {
-    lease: Option<LeaseState>,
-    crashed: bool,
-    end_cause: Option<EndCause>,
-    removed: bool,
-    drains: bool,
-    /// Whether it has paused, and hung up; `None` where it has no active session.
-    there: Option<(bool, bool)>,
-}
-
-impl Found {
+impl Row {
+    /// What became of the choice before.
     fn parting(&self) -> Parting {
         match (self.lease, self.end_cause) {
             (Some(LeaseState::Expired), Some(EndCause::Superseded)) => Parting::Restarted,
@@ -99,12 +79,13 @@ impl Found {
             (Some(LeaseState::Expired), Some(EndCause::Removed)) => Parting::Removed,
             (Some(LeaseState::Expired), Some(EndCause::Restored)) => Parting::Restored,
             (Some(LeaseState::Expired), _) => Parting::Lost,
-            (Some(_), _) if self.crashed => Parting::Crashed,
-            (Some(_), _) if self.drains => Parting::Drained,
+            (Some(_), _) if self.crashed == Some(true) => Parting::Crashed,
+            (Some(_), _) if self.drains == Some(true) => Parting::Drained,
             (Some(_), _) => Parting::HandedBack,
-            (None, _) => match self.there {
-                _ if self.removed => Parting::WaitedRemoved,
-                _ if self.drains => Parting::WaitedDrained,
+            // Its agent may have no active session.
+            (None, _) => match self.paused.zip(self.hung_up) {
+                _ if self.removed == Some(true) => Parting::WaitedRemoved,
+                _ if self.drains == Some(true) => Parting::WaitedDrained,
                 None => Parting::WaitedAway,
                 Some((_, true)) => Parting::WaitedHungUp,
                 Some((true, _)) => Parting::WaitedPaused,

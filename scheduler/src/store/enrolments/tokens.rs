@@ -42,7 +42,6 @@ pub struct Token {
     /// When it was used or revoked, or its time was over; `None` while it is open.
     pub ended_at: Option<DateTime<Utc>>,
     pub state: State,
-    /// Whether it takes the place of an agent in use.
     pub replaces: bool,
 }
 
@@ -134,7 +133,6 @@ pub fn not_yet(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
     pub name: String,
-    /// Whether it was revoked before.
     pub before: bool,
 }
 

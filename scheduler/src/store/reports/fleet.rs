@@ -6,23 +6,15 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, Rtt};
 use crate::store::Error;
-use crate::store::agents::{self, Agent, ServiceState};
+use crate::store::agents::{self, Agent};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
-use crate::strategy::LoadLevel;
 
 /// What one agent did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    pub agent: String,
-    pub city: String,
-    pub carrier: String,
-    /// Whether it is a landmark.
-    pub landmark: bool,
-    /// Whether a session is active, and its stream open.
-    pub connected: bool,
-    /// Whether it takes work.
-    pub service: ServiceState,
+    /// As it stands now, whatever the batch.
+    pub agent: Agent,
     /// Tasks whose newest assignment is this agent.
     pub assigned: u64,
     pub complete: u64,
@@ -32,14 +24,12 @@ pub struct AgentRow {
     pub bytes: u64,
     /// The mean of its crawls' median round trips.
     pub mean_rtt: Option<Rtt>,
-    /// How full it is now, whatever the batch; `None` while it is away.
-    pub level: Option<LoadLevel>,
 }
 
 /// Every agent and what it did, in one batch or in all, by name.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = agents::list(conn).await?;
-    let fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();
+    let mut fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();
     let rows = sqlx::query!(
         r#"
         select a.id,
@@ -74,25 +64,17 @@ pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<V
     )
     .all(conn)
     .await?;
-    rows.into_iter()
-        .filter_map(|row| Some((fleet.get(&row.id)?, row)))
-        .map(|(agent, row)| {
-            Ok(AgentRow {
-                agent: agent.name.clone(),
-                city: agent.city.clone(),
-                carrier: agent.carrier.clone(),
-                landmark: agent.landmark,
-                connected: agent.connected && !agent.hung_up,
-                service: agent.service(),
-                assigned: row.assigned.0,
-                complete: row.complete.0,
-                truncated: row.truncated.0,
-                failed: row.failed.0,
-                pages: row.pages.0,
-                bytes: row.bytes.0,
-                mean_rtt: row.mean_rtt_us,
-                level: agent.level(),
-            })
+    let rows = rows.into_iter().filter_map(|row| {
+        Some(AgentRow {
+            agent: fleet.remove(&row.id)?,
+            assigned: row.assigned.0,
+            complete: row.complete.0,
+            truncated: row.truncated.0,
+            failed: row.failed.0,
+            pages: row.pages.0,
+            bytes: row.bytes.0,
+            mean_rtt: row.mean_rtt_us,
         })
-        .collect()
+    });
+    Ok(rows.collect())
 }

@@ -14,11 +14,9 @@ use super::Scope;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     pub now: DateTime<Utc>,
-    /// How many they are.
     pub tasks: u64,
     /// Of these, those that ended without an outcome.
     pub uncrawled: u64,
-    /// What has not ended.
     pub remaining: Remaining,
     /// The first grant of a lease that is active; `None` where none is.
     pub crawling_since: Option<DateTime<Utc>>,
