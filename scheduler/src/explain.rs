@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn every_strategy_says_what_it_did() {
-        for strategy in Strategy::ALL {
+        for &strategy in Strategy::ALL {
             let said = because(&choice(strategy));
             assert!(said.starts_with("chosen because "), "{said}");
         }

@@ -23,6 +23,8 @@ mod elect;
 mod elect_held_out;
 mod explain_election;
 mod fit;
+#[cfg(test)]
+mod fixture;
 mod geo;
 mod host;
 mod locate;
@@ -237,41 +239,11 @@ fn is_coordinate(coordinate: &[f64], dimensions: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
+    use super::fixture::{agent, hosts, mesh_of, rtt};
     use super::*;
 
     const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(7);
-
-    fn agent(index: usize) -> AgentId {
-        AgentId::new(i64::try_from(index).unwrap())
-    }
-
-    fn rtt(millis: f64) -> Rtt {
-        Rtt::try_from_millis_f64(millis).unwrap()
-    }
-
-    /// Points in a box of 200 ms with heights of 1 to 6 ms.
-    fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>> {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut host = || {
-            let mut point: Vec<f64> = (0..dimensions).map(|_| rng.random_range(0.0..200.0)).collect();
-            point.push(rng.random_range(1.0..6.0));
-            point
-        };
-        (0..count).map(|_| host()).collect()
-    }
-
-    fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
-        let mut mesh = Mesh::new();
-        for (i, a) in hosts.iter().enumerate() {
-            for (j, b) in hosts.iter().enumerate() {
-                mesh.insert(agent(i), agent(j), rtt(factor * objective::distance(a, b)));
-            }
-        }
-        mesh
-    }
 
     fn fitted(hosts: &[Vec<f64>], landmarks: usize, dimensions: usize, seed: u64, factor: f64) -> Embedding {
         let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();

@@ -182,33 +182,35 @@ impl fmt::Display for Rtt {
     }
 }
 
-/// How an agent is chosen for a site (DESIGN 7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Strategy {
-    /// Any agent, evenly.
-    Random,
-    /// By the site's name alone: the same agent as long as it is there, and few sites move when the fleet changes.
-    Hash,
-    /// The agent whose identifier is nearest to the site's key by XOR, as in distributed hash tables.
-    Kademlia,
-    /// By the suffix of the site's name: the sites of one suffix go to one agent, of the suffix's country where there is one.
-    Domain,
-    /// The agent nearest on the globe.
-    Geographic,
-    /// The agent whose address has the longest prefix in common with the site's.
-    Prefix,
-    /// The nearest agent.
-    GnpTop1,
-    /// One of the three nearest, at random: the paper's, and the default.
-    #[default]
-    GnpTop3,
-    /// One of the nearest, drawn by how much room each has and how near it is.
-    GnpBalanced,
-    /// The nearest of those that measured: a few agents that may be nearest measure the site once before.
-    GnpConfirmed,
-    /// The agent that is predicted to end the crawl first: its wait and the crawl itself.
-    EarliestFinish,
-}
+words!(
+    /// How an agent is chosen for a site (DESIGN 7).
+    #[derive(Default)]
+    Strategy {
+        /// Any agent, evenly.
+        Random = "random",
+        /// By the site's name alone: the same agent as long as it is there, and few sites move when the fleet changes.
+        Hash = "hash",
+        /// The agent whose identifier is nearest to the site's key by XOR, as in distributed hash tables.
+        Kademlia = "kademlia",
+        /// By the suffix of the site's name: the sites of one suffix go to one agent, of the suffix's country where there is one.
+        Domain = "domain",
+        /// The agent nearest on the globe.
+        Geographic = "geographic",
+        /// The agent whose address has the longest prefix in common with the site's.
+        Prefix = "prefix",
+        /// The nearest agent.
+        GnpTop1 = "gnp-top1",
+        /// One of the three nearest, at random: the paper's, and the default.
+        #[default]
+        GnpTop3 = "gnp-top3",
+        /// One of the nearest, drawn by how much room each has and how near it is.
+        GnpBalanced = "gnp-balanced",
+        /// The nearest of those that measured: a few agents that may be nearest measure the site once before.
+        GnpConfirmed = "gnp-confirmed",
+        /// The agent that is predicted to end the crawl first: its wait and the crawl itself.
+        EarliestFinish = "earliest-finish",
+    }
+);
 
 /// A strategy's name that is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -219,37 +221,6 @@ pub struct UnknownStrategy {
 }
 
 impl Strategy {
-    pub const ALL: [Self; 11] = [
-        Self::Random,
-        Self::Hash,
-        Self::Kademlia,
-        Self::Domain,
-        Self::Geographic,
-        Self::Prefix,
-        Self::GnpTop1,
-        Self::GnpTop3,
-        Self::GnpBalanced,
-        Self::GnpConfirmed,
-        Self::EarliestFinish,
-    ];
-
-    /// The name on the command line and in the store.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Random => "random",
-            Self::Hash => "hash",
-            Self::Kademlia => "kademlia",
-            Self::Domain => "domain",
-            Self::Geographic => "geographic",
-            Self::Prefix => "prefix",
-            Self::GnpTop1 => "gnp-top1",
-            Self::GnpTop3 => "gnp-top3",
-            Self::GnpBalanced => "gnp-balanced",
-            Self::GnpConfirmed => "gnp-confirmed",
-            Self::EarliestFinish => "earliest-finish",
-        }
-    }
-
     /// Whether it goes by the round trip between agents and sites.
     pub const fn needs_distance(self) -> bool {
         match self {
@@ -289,9 +260,9 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::ALL.into_iter().find(|strategy| strategy.name() == name).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            UnknownStrategy { name: name.to_owned(), known }
+        Self::named(name).ok_or_else(|| {
+            let known: Vec<&str> = Self::ALL.iter().map(|strategy| strategy.name()).collect();
+            UnknownStrategy { name: name.to_owned(), known: known.join(", ") }
         })
     }
 }
@@ -312,7 +283,7 @@ mod tests {
 
     #[test]
     fn strategies_are_known_by_their_names() {
-        for strategy in Strategy::ALL {
+        for &strategy in Strategy::ALL {
             assert_eq!(strategy.name().parse(), Ok(strategy));
         }
         assert!("top3".parse::<Strategy>().is_err());

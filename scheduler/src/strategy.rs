@@ -11,27 +11,22 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::gnp::{Direction, Position};
+use crate::gnp::{Direction, Position, Predicted};
 use crate::model::{AgentId, Fallback, FallbackCause, Rtt, Strategy};
 
 mod alike;
 mod anycast;
 pub mod balance;
 mod balanced;
+mod by_name;
+mod by_place;
 pub mod confidence;
 mod confirmed;
-mod domain;
 mod earliest;
 mod explore;
-mod geographic;
-mod hash;
-mod kademlia;
 pub mod learned;
 mod load;
-mod nearest;
 mod next;
-mod prefix;
-mod random;
 mod rank;
 pub mod schedule;
 pub mod straggler;
@@ -132,6 +127,18 @@ impl Candidate {
         }
     }
 
+    /// The same with what is known of its distance to one site: what the map predicts, and what agents measured.
+    #[must_use]
+    pub fn to_site(self, predicted: Option<Predicted>, measured: &[(AgentId, Rtt)]) -> Self {
+        Self {
+            predicted: predicted.map(|predicted| predicted.rtt),
+            expected: predicted.and_then(|predicted| predicted.expected),
+            measured: measured.iter().find(|(prober, _)| *prober == self.agent).map(|(_, rtt)| *rtt),
+            spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
+            ..self
+        }
+    }
+
     /// What it ranks by: measured before expected before predicted (the paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
@@ -176,24 +183,36 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let chosen = match strategy {
-        Strategy::Random => return random::choose(&ordered, &mut rng),
-        Strategy::Hash => hash::choose(site, &ordered),
-        Strategy::Kademlia => kademlia::choose(site, &ordered),
-        Strategy::Domain => domain::choose(site, &ordered),
-        Strategy::Geographic => geographic::choose(site, &ordered, &mut rng),
-        Strategy::Prefix => prefix::choose(site, &ordered, &mut rng),
-        Strategy::GnpTop1 => nearest::choose(&ordered, 1, &mut rng),
-        Strategy::GnpTop3 => nearest::choose(&ordered, 3, &mut rng),
+        Strategy::Random => return random(&ordered, &mut rng),
+        Strategy::Hash => by_name::hash(site, &ordered),
+        Strategy::Kademlia => by_name::kademlia(site, &ordered),
+        Strategy::Domain => by_name::domain(site, &ordered),
+        Strategy::Geographic => by_place::geographic(site, &ordered, &mut rng),
+        Strategy::Prefix => by_place::prefix(site, &ordered, &mut rng),
+        Strategy::GnpTop1 => nearest(&ordered, 1, &mut rng),
+        Strategy::GnpTop3 => nearest(&ordered, 3, &mut rng),
         Strategy::GnpBalanced => balanced::choose(&ordered, &mut rng),
         Strategy::GnpConfirmed => return confirmed::choose(&ordered, &mut rng),
         Strategy::EarliestFinish => earliest::choose(site, &ordered),
     };
     match chosen {
         Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
-        Err(cause) => {
-            random::choose(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice })
-        }
+        Err(cause) => random(&ordered, &mut rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
     }
+}
+
+/// `random`: any agent with room, evenly. The yardstick, and what is left when no distance is known.
+fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
+    let drawn = load::draw(ordered, rng)?;
+    Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
+}
+
+/// `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: the draw among several is what spreads the load). Of the
+/// k only those with room are drawn from, while there are any.
+fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
+    let ranked = rank::least(ordered, k, Candidate::distance);
+    let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
+    Ok((drawn, ranked))
 }
 
 /// What a strategy chose, with those it would take in its place, best first; or what it goes by and does not know.

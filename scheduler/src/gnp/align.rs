@@ -11,6 +11,7 @@ use std::time::Duration;
 use nalgebra::{DMatrix, SVD};
 
 use crate::model::AgentId;
+use crate::stats::count;
 
 use super::Embedding;
 
@@ -66,7 +67,7 @@ fn nearest_turn(product: DMatrix<f64>, dimensions: usize) -> DMatrix<f64> {
 }
 
 fn centre<'a>(points: impl ExactSizeIterator<Item = &'a [f64]>, dimensions: usize) -> Vec<f64> {
-    let count = f64::from(u32::try_from(points.len().max(1)).unwrap_or(u32::MAX));
+    let count = count(points.len().max(1));
     let mut sum = vec![0.0; dimensions];
     for point in points {
         for (total, component) in sum.iter_mut().zip(point) {
@@ -119,9 +120,10 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
+    use super::super::fixture::rtt;
     use super::super::{Mesh, Placement, fit, objective, refit};
     use super::*;
-    use crate::model::{EmbeddingEpoch, Rtt};
+    use crate::model::EmbeddingEpoch;
 
     const DIMENSIONS: usize = 3;
 
@@ -214,7 +216,7 @@ mod tests {
             for (a, p) in agents(12).into_iter().zip(&truth) {
                 for (b, q) in agents(12).into_iter().zip(&truth).filter(|(b, _)| *b != a) {
                     let millis = objective::distance(p, q) * rng.random_range(0.975..1.025);
-                    mesh.insert(a, b, Rtt::try_from_millis_f64(millis).unwrap());
+                    mesh.insert(a, b, rtt(millis));
                 }
             }
             mesh

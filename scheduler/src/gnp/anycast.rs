@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::model::{AgentId, Rtt};
+use crate::stats::count;
 
 use super::{Embedding, Mesh, Position, great_circle_km, least_round_trip, millis};
 
@@ -252,7 +253,7 @@ impl MapJudge {
         }
         let rows: Vec<(AgentId, f64)> = measured.iter().map(|&(landmark, rtt)| (landmark, millis(rtt))).collect();
         let odds = self.places.log_odds(&rows, without).clamp(-ODDS_HELD, ODDS_HELD);
-        let size = f64::from(u32::try_from(measured.len()).unwrap_or(u32::MAX));
+        let size = count(measured.len());
         let share = (PAIRED_LANDMARKS / size).min(1.0);
         Some(odds + PAIR_WEIGHT * share * pairs::short(&self.mesh, measured).total)
     }
@@ -260,7 +261,7 @@ impl MapJudge {
 
 /// Where ordinary hosts end: so many standard deviations above the mean of the agents' own scores.
 fn limit(scores: &[f64]) -> f64 {
-    let size = f64::from(u32::try_from(scores.len().max(1)).unwrap_or(u32::MAX));
+    let size = count(scores.len().max(1));
     let mean = scores.iter().sum::<f64>() / size;
     let variance = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>() / size;
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
@@ -274,9 +275,8 @@ fn confidence(beyond: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
+    use super::super::fixture::{agent, hosts, mesh_of, rtt};
     use super::super::{Placement, objective};
     use super::*;
     use crate::model::EmbeddingEpoch;
@@ -285,27 +285,10 @@ mod tests {
     const AGENTS: usize = 16;
     const LANDMARKS: usize = 9;
 
-    fn agent(index: usize) -> AgentId {
-        AgentId::new(i64::try_from(index).unwrap())
-    }
-
-    fn rtt(millis: f64) -> Rtt {
-        Rtt::try_from_millis_f64(millis).unwrap()
-    }
-
     /// A map that is exact: agents in a square of 200 ms with heights of 1 to 6 ms.
     fn world(seed: u64) -> (Embedding, Mesh) {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut host = || -> Vec<f64> {
-            vec![rng.random_range(0.0..200.0), rng.random_range(0.0..200.0), rng.random_range(1.0..6.0)]
-        };
-        let coordinates: Vec<Vec<f64>> = (0..AGENTS).map(|_| host()).collect();
-        let mut mesh = Mesh::new();
-        for (i, a) in coordinates.iter().enumerate() {
-            for (j, b) in coordinates.iter().enumerate().filter(|(j, _)| *j != i) {
-                mesh.insert(agent(i), agent(j), rtt(objective::distance(a, b)));
-            }
-        }
+        let coordinates = hosts(AGENTS, 2, seed);
+        let mesh = mesh_of(&coordinates, 1.0);
         let placement = |coordinate: Vec<f64>| Placement { epoch: EPOCH, coordinate, fit_error: 0.0 };
         let agents = coordinates.into_iter().enumerate().map(|(i, at)| (agent(i), placement(at))).collect();
         let landmarks = (0..LANDMARKS).map(agent).collect();

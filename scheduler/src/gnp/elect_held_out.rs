@@ -5,6 +5,7 @@
 //! often a landmark, and then measured, so how near landmarks lie is weighed in, and so is what k-medoids weighs beside.
 
 use crate::model::AgentId;
+use crate::stats::mean;
 
 use super::elect::{Ballot, Cost, ElectError, Elected, Nominee};
 use super::fit::Measured;
@@ -52,12 +53,11 @@ impl<'a> Contest<'a> {
             .map(|row| row.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min))
             .filter(|distance| distance.is_finite())
             .collect();
-        let count = f64::from(u32::try_from(nearest.len().max(1)).unwrap_or(u32::MAX));
         Self {
             measured: (0..ballot.size()).map(|i| place(ballot.agent(i))).collect(),
             ballot,
             held_out,
-            nearest: (nearest.iter().sum::<f64>() / count).max(f64::MIN_POSITIVE),
+            nearest: mean(&nearest).unwrap_or(0.0).max(f64::MIN_POSITIVE),
         }
     }
 }
@@ -76,8 +76,8 @@ impl Cost for Contest<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::fixture::{agent, nominees, rtt};
     use super::*;
-    use crate::model::Rtt;
 
     /// Three groups of four agents, the groups 60 ms apart, everyone measured by everyone.
     fn groups() -> (Mesh, Vec<Nominee>) {
@@ -86,12 +86,10 @@ mod tests {
             for b in 0..12_i64 {
                 let apart = f64::from(u32::try_from((a / 4).abs_diff(b / 4)).unwrap()) * 60.0;
                 let odd = f64::from(u32::try_from((a * 7 + b * 7) % 5).unwrap());
-                let rtt = Rtt::try_from_millis_f64(3.0 + apart + odd).unwrap();
-                mesh.insert(AgentId::new(a + 1), AgentId::new(b + 1), rtt);
+                mesh.insert(agent(a + 1), agent(b + 1), rtt(3.0 + apart + odd));
             }
         }
-        let nominee = |i| Nominee { agent: AgentId::new(i), city: String::new(), carrier: String::new() };
-        (mesh, (1..=12).map(nominee).collect())
+        (mesh, nominees(&[("", ""); 12]))
     }
 
     fn agents(elected: &[Elected]) -> BTreeSet<i64> {

@@ -129,36 +129,21 @@ fn diversity<'a>(fleet: &'a [Nominee], landmarks: &[AgentId], kind: impl Fn(&'a 
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{agent, line, nominees, rtt};
     use super::*;
-
-    fn agent(number: i64) -> AgentId {
-        AgentId::new(number)
-    }
 
     /// Six agents on a line at 0, 4, 8 and 60, 64, 90 ms, and one that nobody measured.
     fn fleet() -> (Mesh, Vec<Nominee>) {
-        let places = [0.0, 4.0, 8.0, 60.0, 64.0, 90.0];
-        let mut mesh = Mesh::new();
-        for (i, a) in (1..).zip(places) {
-            for (j, b) in (1..).zip(places).filter(|&(j, _)| j != i) {
-                mesh.insert(agent(i), agent(j), Rtt::try_from_millis_f64(f64::abs(a - b)).unwrap());
-            }
-        }
-        let nominee = |number, city: &str, carrier: &str| Nominee {
-            agent: agent(number),
-            city: city.to_owned(),
-            carrier: carrier.to_owned(),
-        };
-        let fleet = vec![
-            nominee(1, "Beijing", "Telecom"),
-            nominee(2, "Beijing", "Unicom"),
-            nominee(3, "Beijing", "Telecom"),
-            nominee(4, "Shanghai", "Unicom"),
-            nominee(5, "Shanghai", "Telecom"),
-            nominee(6, "Harbin", "CERNET"),
-            nominee(7, "", ""),
-        ];
-        (mesh, fleet)
+        let fleet = nominees(&[
+            ("Beijing", "Telecom"),
+            ("Beijing", "Unicom"),
+            ("Beijing", "Telecom"),
+            ("Shanghai", "Unicom"),
+            ("Shanghai", "Telecom"),
+            ("Harbin", "CERNET"),
+            ("", ""),
+        ]);
+        (line(&[0.0, 4.0, 8.0, 60.0, 64.0, 90.0], 0.0), fleet)
     }
 
     #[test]
@@ -168,7 +153,7 @@ mod tests {
         assert_eq!(told.others, 5);
         let within: Vec<usize> = told.coverage.iter().map(|reach| reach.agents).collect();
         assert_eq!(within, [3, 3, 3, 4, 4, 4], "at 4, 4, 4 and 26 ms");
-        assert_eq!(told.median, Rtt::try_from_millis_f64(4.0).ok());
+        assert_eq!(told.median, Some(rtt(4.0)));
         assert_eq!(told.farthest.map(|(agent, _)| agent), Some(agent(6)));
         assert_eq!(told.uncovered, [agent(7)]);
         assert_eq!(told.cities.with, ["Beijing", "Shanghai"]);

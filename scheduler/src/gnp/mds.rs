@@ -3,12 +3,14 @@
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
+use crate::stats;
+
 /// Points in `dimensions` whose distances are nearest to `distances` (square, symmetric, milliseconds) in the sense of
 /// their inner products: `B = -J D² J / 2`, its largest eigenvalues and their vectors.
 pub(super) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
-    let size = f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+    let size = stats::count(count.max(1));
     let means: Vec<f64> = (0..count).map(|i| squared.row(i).sum() / size).collect();
     let overall = means.iter().sum::<f64>() / size;
     let inner = DMatrix::from_fn(count, count, |i, j| squared[(i, j)] - means[i] - means[j] + overall);
@@ -26,7 +28,7 @@ pub(super) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f6
 /// Turns points about their mean so that the first axis spreads them most, the second next: distances stay, and the first
 /// two components are the best flat picture. Each point has its components first and anything else (its height) after.
 pub(super) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
-    let count = f64::from(u32::try_from(points.len().max(1)).unwrap_or(u32::MAX));
+    let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {
         let mean = points.iter().map(|point| point[axis]).sum::<f64>() / count;
         for point in points.iter_mut() {

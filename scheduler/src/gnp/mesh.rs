@@ -78,15 +78,12 @@ impl Mesh {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{agent, rtt as ms};
     use super::*;
-
-    fn ms(millis: f64) -> Rtt {
-        Rtt::try_from_millis_f64(millis).unwrap()
-    }
 
     #[test]
     fn a_pair_measured_both_ways_has_the_geometric_mean() {
-        let (a, b, c) = (AgentId::new(1), AgentId::new(2), AgentId::new(3));
+        let (a, b, c) = (agent(1), agent(2), agent(3));
         let mut mesh = Mesh::new();
         mesh.insert(a, b, ms(10.0));
         mesh.insert(b, a, ms(40.0));

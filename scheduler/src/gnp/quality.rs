@@ -118,16 +118,12 @@ impl Quality {
     }
 }
 
-/// The upper median; `None` of nothing.
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{agent, rtt};
     use super::super::{Placement, fit};
     use super::*;
     use crate::model::EmbeddingEpoch;
-
-    fn agent(number: i64) -> AgentId {
-        AgentId::new(number)
-    }
 
     /// Eight agents on a line, 10 ms apart, and one that was measured by one other only.
     fn line() -> (Embedding, Mesh) {
@@ -136,10 +132,10 @@ mod tests {
         let mut placed = BTreeMap::new();
         for i in 0..9_i32 {
             let coordinate = vec![f64::from(i) * 10.0, 1.0];
-            placed.insert(agent(i64::from(i)), Placement { epoch, coordinate, fit_error: 0.0 });
+            placed.insert(agent(i), Placement { epoch, coordinate, fit_error: 0.0 });
             for j in (0..9_i32).filter(|&j| j != i && (i < 8 && j < 8 || i == 8 && j == 0)) {
                 let millis = f64::from((i - j).abs()) * 10.0 + 2.0;
-                mesh.insert(agent(i64::from(i)), agent(i64::from(j)), Rtt::try_from_millis_f64(millis).unwrap());
+                mesh.insert(agent(i), agent(j), rtt(millis));
             }
         }
         let landmarks = vec![agent(0), agent(1), agent(2)];
@@ -163,7 +159,7 @@ mod tests {
         for other in (0..8).filter(|&other| other != 3) {
             let honest = mesh.distance(agent(3), agent(other)).unwrap().as_millis_f64();
             for (a, b) in [(3, other), (other, 3)] {
-                mesh.insert(agent(a), agent(b), Rtt::try_from_millis_f64(honest * 2.0).unwrap());
+                mesh.insert(agent(a), agent(b), rtt(honest * 2.0));
             }
         }
         let quality = Quality::of(&map, &mesh);

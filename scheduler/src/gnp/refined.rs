@@ -193,44 +193,18 @@ impl Refined {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
-    use rand::{RngExt, SeedableRng};
-    use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::gnp::fixture::{self, agent, mesh_of, rtt};
     use crate::gnp::objective::distance;
 
-    fn agent(index: usize) -> AgentId {
-        AgentId::new(i64::try_from(index).unwrap())
-    }
-
-    fn rtt(millis: f64) -> Rtt {
-        Rtt::try_from_millis_f64(millis).unwrap()
-    }
-
-    /// Points in a box of 200 ms in three dimensions with heights of 1 to 6 ms.
     fn hosts(count: usize, seed: u64) -> Vec<Vec<f64>> {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut host = || {
-            let mut point: Vec<f64> = (0..3).map(|_| rng.random_range(0.0..200.0)).collect();
-            point.push(rng.random_range(1.0..6.0));
-            point
-        };
-        (0..count).map(|_| host()).collect()
-    }
-
-    fn mesh_of(hosts: &[Vec<f64>]) -> Mesh {
-        let mut mesh = Mesh::new();
-        for (i, a) in hosts.iter().enumerate() {
-            for (j, b) in hosts.iter().enumerate() {
-                mesh.insert(agent(i), agent(j), rtt(distance(a, b)));
-            }
-        }
-        mesh
+        fixture::hosts(count, 3, seed)
     }
 
     fn map_of(hosts: &[Vec<f64>], landmarks: usize, ingredients: &Ingredients) -> Refined {
         let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();
-        Refined::new(&mesh_of(hosts), &landmarks, ingredients, 1).unwrap()
+        Refined::new(&mesh_of(hosts, 1.0), &landmarks, ingredients, 1).unwrap()
     }
 
     fn measured(hosts: &[Vec<f64>], site: &[f64], landmarks: usize) -> Vec<(AgentId, Rtt)> {
@@ -349,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_agent_the_mesh_does_not_join_is_not_predicted_for() {
-        let mut mesh = mesh_of(&hosts(5, 3));
+        let mut mesh = mesh_of(&hosts(5, 3), 1.0);
         mesh.insert(agent(20), agent(21), rtt(3.0));
         let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
         let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), 1).unwrap();

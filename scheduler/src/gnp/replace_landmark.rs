@@ -29,24 +29,12 @@ pub fn replace_landmark(
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::{agent, line, nominees};
     use super::*;
-    use crate::model::Rtt;
-
-    fn agent(number: i64) -> AgentId {
-        AgentId::new(number)
-    }
 
     /// Two groups of three on a line, everyone measured by everyone.
     fn fleet() -> (Mesh, Vec<Nominee>) {
-        let places = [0.0, 2.0, 4.0, 60.0, 62.0, 64.0];
-        let mut mesh = Mesh::new();
-        for (i, a) in (1..).zip(places) {
-            for (j, b) in (1..).zip(places).filter(|&(j, _)| j != i) {
-                mesh.insert(agent(i), agent(j), Rtt::try_from_millis_f64(f64::abs(a - b)).unwrap());
-            }
-        }
-        let nominee = |number| Nominee { agent: agent(number), city: String::new(), carrier: String::new() };
-        (mesh, (1..7).map(nominee).collect())
+        (line(&[0.0, 2.0, 4.0, 60.0, 62.0, 64.0], 0.0), nominees(&[("", ""); 6]))
     }
 
     #[test]

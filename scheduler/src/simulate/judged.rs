@@ -11,7 +11,7 @@ use super::{Draw, Matrix, Node, Settings, SimulateError};
 use crate::gnp::Place;
 use crate::model::{AgentId, Rtt, Strategy};
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
-use crate::strategy::{Candidate, Home, Site, Spread, choose};
+use crate::strategy::{Candidate, Home, Site, choose};
 use crate::{seed, stats};
 
 /// What one seed showed.
@@ -171,14 +171,7 @@ impl Field<'_> {
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
         // Loads are left out: every site is chosen for as if it were the only one.
-        Candidate {
-            home,
-            predicted: predicted.map(|predicted| predicted.rtt),
-            expected: predicted.and_then(|predicted| predicted.expected),
-            measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
-            spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
-            ..Candidate::new(agent, 1)
-        }
+        Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
     /// Ranks the agents as the strategies do: nearest first. Where no distance is known one is drawn, and has rank 1.

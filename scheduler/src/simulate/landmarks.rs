@@ -72,7 +72,6 @@ fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use super::*;
     use crate::simulate::Matrix;
@@ -80,12 +79,7 @@ mod tests {
     /// Six nodes on a line.
     fn matrix() -> Matrix {
         let places = [0_i32, 1, 2, 50, 51, 100];
-        let row = |a: &i32| {
-            let cells = places.iter().map(|b| (10 * (a - b).abs()).to_string());
-            cells.collect::<Vec<_>>().join(",")
-        };
-        let text = places.iter().map(row).collect::<Vec<_>>().join("\n");
-        Matrix::parse(Path::new("line.csv"), text.as_bytes()).unwrap()
+        Matrix::of(places.len(), |a, b| Some(f64::from(10 * (places[a] - places[b]).abs())))
     }
 
     #[test]

@@ -80,6 +80,15 @@ impl Matrix {
         }
     }
 
+    /// The matrix of what a function says of each pair, milliseconds; `None` where it was not measured.
+    pub fn of(nodes: usize, millis: impl Fn(usize, usize) -> Option<f64>) -> Self {
+        let cell = |cell: usize| match (cell / nodes, cell % nodes) {
+            (from, to) if from == to => 0.0,
+            (from, to) => millis(from, to).unwrap_or(f64::NAN),
+        };
+        Self { nodes, millis: (0..nodes * nodes).map(cell).collect() }
+    }
+
     /// How many nodes.
     pub fn nodes(&self) -> usize {
         self.nodes

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(lacks(Strategy::Geographic, &nodes), None);
         assert_eq!(lacks(Strategy::Geographic, &nodes[1..]), Some("positions"));
         assert_eq!((lacks(Strategy::Domain, &[]), lacks(Strategy::Prefix, &[])), (Some("names"), Some("addresses")));
-        assert!(Strategy::ALL.into_iter().all(|strategy| lacks(strategy, &nodes).is_none()));
+        assert!(Strategy::ALL.iter().all(|strategy| lacks(*strategy, &nodes).is_none()));
     }
 
     #[test]

@@ -157,9 +157,9 @@ impl Report {
             pairs_without_estimate: pairs().count() - errors.len(),
             seeds_without_map: judged.iter().filter(|seed| !seed.mapped).count(),
             left_out: Strategy::ALL
-                .into_iter()
+                .iter()
                 .filter(|strategy| !settings.strategies.contains(strategy))
-                .map(|strategy| LeftOut { name: strategy.name(), lacks: lacks(strategy, &settings.nodes) })
+                .map(|strategy| LeftOut { name: strategy.name(), lacks: lacks(*strategy, &settings.nodes) })
                 .collect(),
         }
     }

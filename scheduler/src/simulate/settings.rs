@@ -152,7 +152,7 @@ impl Settings {
 
 /// The strategies that can be judged: of a matrix alone not those that go by what stands in none.
 pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
-    Strategy::ALL.into_iter().filter(move |strategy| lacks(*strategy, nodes).is_none())
+    Strategy::ALL.iter().copied().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
 
 words!(
@@ -181,15 +181,10 @@ words!(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn refusal(change: impl FnOnce(&mut Settings)) -> String {
-        let line =
-            |row: usize| (0..12).map(|column| if row == column { "0" } else { "5" }).collect::<Vec<_>>().join(",");
-        let text = (0..12).map(line).collect::<Vec<_>>().join("\n");
-        let matrix = Matrix::parse(Path::new("m.csv"), text.as_bytes()).unwrap();
+        let matrix = Matrix::of(12, |_, _| Some(5.0));
         let mut settings = Settings { agents: 8, landmarks: 4, ..Settings::default() };
         assert_eq!(settings.check(&matrix), Ok(()));
         change(&mut settings);

@@ -175,7 +175,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 
 /// What the newest crawls of the agents that are there say of the map. Those whose round trip nobody had predicted say nothing.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
-    let preferring = Strategy::ALL.into_iter().filter(|strategy| strategy.prefers_the_nearest());
+    let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
         r#"

@@ -148,6 +148,6 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
 
 /// The strategies whose sites must be measured, by name: tasks of the others are located as they are made.
 pub(super) fn distanced() -> Vec<String> {
-    let names = Strategy::ALL.into_iter().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
+    let names = Strategy::ALL.iter().copied().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
     names.map(str::to_owned).collect()
 }

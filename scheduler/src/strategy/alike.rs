@@ -16,6 +16,7 @@ use nalgebra::{Cholesky, DMatrix, DVector};
 
 use crate::gnp::FEWEST_LANDMARKS;
 use crate::model::{AgentId, Rtt, SiteId};
+use crate::stats::count;
 
 use super::learned::{CRAWL_SPREAD, Network};
 
@@ -53,7 +54,7 @@ impl Signature {
     fn alike(&self, other: &Self) -> f64 {
         let nearly = (FARTHEST * WIDTH).powi(2);
         let (mut mine, mut theirs) = (self.logs.iter().peekable(), other.logs.iter().peekable());
-        let most = count(self.logs.len().min(other.logs.len())) * nearly;
+        let most = count(self.logs.len().min(other.logs.len()).max(1)) * nearly;
         let (mut squares, mut both) = (0.0, 0);
         while let (Some((agent, log)), Some((their, their_log))) = (mine.peek(), theirs.peek()) {
             if agent < their {
@@ -71,7 +72,7 @@ impl Signature {
                 theirs.next();
             }
         }
-        let mean = squares / count(both);
+        let mean = squares / count(both.max(1));
         if both < FEWEST_LANDMARKS || mean > nearly { 0.0 } else { (-mean / (2.0 * WIDTH * WIDTH)).exp() }
     }
 }
@@ -199,10 +200,6 @@ impl Alike {
 fn likeness(one: &Crawled, other: &Crawled) -> f64 {
     let neighbours = one.network.is_some() && one.network == other.network;
     LIKENESS * if neighbours { 1.0 } else { one.signature.alike(&other.signature) }
-}
-
-fn count(count: usize) -> f64 {
-    f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]

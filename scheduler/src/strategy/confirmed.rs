@@ -20,12 +20,12 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
     measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
     let near = anycast::near(&measured).map_or(&[][..], |near| &measured[..near]);
     let Some(best) = first_with_room(near) else {
-        return match nearest::choose(ordered, 3, rng) {
+        return match nearest(ordered, 3, rng) {
             Ok((agent, candidates)) => {
                 let fallback = Some(FallbackCause::NobodyMeasured.into());
                 Some(Choice { agent, candidates, strategy: Strategy::GnpTop3, fallback })
             }
-            Err(cause) => random::choose(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
+            Err(cause) => random(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
         };
     };
     let agent = best.agent;

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::model::{AgentId, Rtt, SiteId};
+use crate::stats;
 
 use super::alike::{Alike, Told};
 use super::{Candidate, Spread};
@@ -203,7 +204,7 @@ fn take_over(one: &mut Candidate, lessons: &Lessons, near: &Near, predicted: Opt
 /// The median, drawn towards nothing; a median, since a few crawls of slow servers say nothing of the others.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
-    let count = f64::from(u32::try_from(ratios.len()).unwrap_or(u32::MAX));
+    let count = stats::count(ratios.len());
     ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_LESSONS)
 }
 

@@ -140,7 +140,7 @@ fn questions_without_an_answer_are_refused_with_a_sentence() {
     assert_eq!(suggest(&sites, &agents, Split::All, 1, 1, TWO), Err(WhatIfError::NothingToSuggest));
     agents[0].coordinate.pop();
     assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(WhatIfError::Coordinate(2)));
-    let foreseen = Strategy::ALL.into_iter().filter(|one| Split::try_from(*one).is_ok()).map(Strategy::name);
+    let foreseen = Strategy::ALL.iter().copied().filter(|one| Split::try_from(*one).is_ok()).map(Strategy::name);
     assert_eq!(foreseen.collect::<Vec<_>>(), ["random", "gnp-top1", "gnp-top3"]);
     let refused = Split::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
     assert_eq!(

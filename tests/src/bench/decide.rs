@@ -37,7 +37,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let work = Work { pages: 30, bytes: 600_000, interval: Duration::from_millis(250) };
     let site =
         |host| Site { host, address: Some(IpAddr::from([10, 77, 3, 9])), position: Some(position), work: Some(work) };
-    let mut runs = Strategy::ALL.map(|strategy| (strategy, Vec::new()));
+    let mut runs: Vec<(Strategy, Vec<f64>)> = Strategy::ALL.iter().map(|strategy| (*strategy, Vec::new())).collect();
     let (mut plans, mut stragglers) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
         for (strategy, micros) in &mut runs {

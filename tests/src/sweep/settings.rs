@@ -456,10 +456,7 @@ mod tests {
     #[test]
     fn sites_beyond_the_nodes_of_a_matrix_share_them_in_turn() {
         let settings = Settings::committed().unwrap();
-        let nodes: Vec<String> = (0..40)
-            .map(|i: i32| (0..40).map(|j: i32| (10 * (i - j).abs()).to_string()).collect::<Vec<_>>().join(","))
-            .collect();
-        let matrix = Matrix::parse(Path::new("m.csv"), nodes.join("\n").as_bytes()).unwrap();
+        let matrix = Matrix::of(40, |a, b| Some(10.0 * crate::figures::float(a.abs_diff(b))));
         let ground = Ground { name: "line".to_owned(), matrix: Some((matrix, 10)) };
         let scenario = settings.scenario(&ground, 1, settings.base).unwrap();
         assert_eq!((scenario.sites.len(), scenario.machines()), (203, 203));

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use landfall_scheduler::gnp::{Ingredients, Place, Refined};
 use landfall_scheduler::model::{AgentId, Rtt};
+use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::confidence::{self, unsure};
 use landfall_scheduler::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
-use landfall_scheduler::strategy::{Candidate, Spread};
 
 use super::measured::Measured;
 use crate::scenario::Scenario;
@@ -102,13 +102,7 @@ impl Survey {
         let one = |agent: usize| {
             let agent = agent_id(agent);
             let predicted = place.as_ref().and_then(|place| place.predict(agent));
-            Candidate {
-                predicted: predicted.map(|predicted| predicted.rtt),
-                expected: predicted.and_then(|predicted| predicted.expected),
-                measured: measured.iter().find(|(prober, _)| *prober == agent).map(|(_, rtt)| *rtt),
-                spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
-                ..Candidate::new(agent, 1)
-            }
+            Candidate::new(agent, 1).to_site(predicted, measured)
         };
         let mut candidates: Vec<Candidate> = (0..self.agents).map(one).collect();
         if !crawls.is_empty() {

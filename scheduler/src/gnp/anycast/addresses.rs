@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::stats::count;
+
 use super::{Evidence, Sighting};
 
 /// The shortest prefixes that are routed apart on the whole Internet.
@@ -48,8 +50,7 @@ fn prefix(address: IpAddr) -> u128 {
 
 /// A part of a whole; nothing of nothing.
 fn part(some: usize, whole: usize) -> f64 {
-    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-    if whole == 0 { 0.0 } else { number(some) / number(whole) }
+    if whole == 0 { 0.0 } else { count(some) / count(whole) }
 }
 
 #[cfg(test)]

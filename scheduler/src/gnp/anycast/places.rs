@@ -15,6 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::AgentId;
+use crate::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 
@@ -103,7 +104,7 @@ impl Expected {
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
         // One logarithm for all: the product of the few factors neither over- nor underflows.
         let factor = |&(column, log): &(usize, f64)| 1.0 + ((log - self.row[column]) / spread).powi(2) / FREEDOM;
-        let size = f64::from(u32::try_from(seen.len()).unwrap_or(u32::MAX));
+        let size = count(seen.len());
         -f64::midpoint(FREEDOM, 1.0) * seen.iter().map(factor).product::<f64>().ln() - size * spread.ln()
     }
 }
@@ -114,7 +115,7 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
     let home = &embedding.agents()[&agent].coordinate;
     let (nearest, farthest) = DISPLACEMENT;
     let away = scale * nearest * (farthest / nearest).powf(rng.random::<f64>());
-    let component = away / f64::from(u32::try_from(dimensions).unwrap_or(u32::MAX)).sqrt();
+    let component = away / count(dimensions).sqrt();
     let mut place: Vec<f64> = home[..dimensions].iter().map(|at| at + component * normal(rng)).collect();
     let added = -HEIGHT_ADDED * scale * (1.0 - rng.random::<f64>()).ln();
     place.push(home[dimensions] * HEIGHT_FACTOR * rng.random::<f64>() + added);
@@ -132,8 +133,8 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
 
 /// A few places at once, the nearest to each landmark.
 fn mixed(places: &[Expected], rng: &mut ChaCha8Rng) -> Expected {
-    let count = rng.random_range(PLACES_OF_MIX);
-    let members: Vec<&Expected> = (0..count).map(|_| &places[rng.random_range(0..places.len())]).collect();
+    let members: Vec<&Expected> =
+        (0..rng.random_range(PLACES_OF_MIX)).map(|_| &places[rng.random_range(0..places.len())]).collect();
     let nearest = |column: usize| members.iter().map(|place| place.row[column]).fold(f64::INFINITY, f64::min);
     Expected {
         around: members.iter().flat_map(|place| place.around.iter().copied()).collect(),
@@ -153,6 +154,6 @@ fn log_mean(logs: &[f64]) -> f64 {
     if !most.is_finite() {
         return f64::NEG_INFINITY;
     }
-    let size = f64::from(u32::try_from(logs.len()).unwrap_or(u32::MAX));
+    let size = count(logs.len());
     most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / size).ln()
 }

@@ -8,6 +8,8 @@ use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::stats::count;
+
 use super::kriging::Kriging;
 use super::layout::{Layout, reach};
 
@@ -116,7 +118,7 @@ impl Bare {
 fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let dimensions = agent.len() - 1;
     let width = scale * WIDTH.0 * (WIDTH.1 / WIDTH.0).powf(rng.random::<f64>());
-    let step = width / f64::from(u32::try_from(dimensions.max(1)).unwrap_or(u32::MAX)).sqrt();
+    let step = width / count(dimensions.max(1)).sqrt();
     let mut at: Vec<f64> = agent[..dimensions].iter().map(|x| x + step * normal(rng)).collect();
     let own = agent[dimensions] * rng.random_range(HEIGHT.0..HEIGHT.1);
     at.push(own - HEIGHT_MEAN * scale * rng.random_range(f64::MIN_POSITIVE..1.0).ln());

@@ -3,6 +3,7 @@
 //! Constants and landmarks are chosen by this and never by sites, whose distances nobody would know.
 
 use crate::gnp::fit::Measured;
+use crate::stats::count;
 
 use super::Ingredients;
 use super::cloud::{Bare, Cloud};
@@ -88,16 +89,16 @@ impl<'a> HeldOut<'a> {
             }
         }
         errors.sort_by(f64::total_cmp);
-        let scored = f64::from(u32::try_from(errors.len()).unwrap_or(u32::MAX)) * SCORED;
-        let (mut sum, mut count) = (0.0, 0.0);
+        let scored = count(errors.len()) * SCORED;
+        let (mut sum, mut summed) = (0.0, 0.0);
         for error in errors {
-            if count >= scored {
+            if summed >= scored {
                 break;
             }
             sum += error;
-            count += 1.0;
+            summed += 1.0;
         }
-        (count > 0.0).then(|| sum / count)
+        (summed > 0.0).then(|| sum / summed)
     }
 
     /// Whom each held-out agent, as a site of the landmarks of these indices, would be given to.

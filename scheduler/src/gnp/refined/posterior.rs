@@ -2,6 +2,7 @@
 
 use crate::gnp::round_trip;
 use crate::model::{AgentId, Rtt};
+use crate::stats::count;
 
 use super::cloud::Cloud;
 use super::kriging::Kriging;
@@ -64,13 +65,13 @@ impl<'a> Posterior<'a> {
     /// The distance to one agent; `None` when the map has no place for it.
     pub fn predict(&self, agent: AgentId) -> Option<Prediction> {
         let agent = *self.map.index.get(&agent)?;
-        let count = size(self.layers.len());
+        let layers = count(self.layers.len());
         let (mut median, mut expected, mut variance) = (0.0, 0.0, 0.0);
         for layer in &self.layers {
             let (mean, square, mean_exp) = layer.moments(agent);
-            median += layer.median(agent) / count;
-            expected += mean_exp.ln() / count;
-            variance += (square - mean * mean).max(0.0) / count;
+            median += layer.median(agent) / layers;
+            expected += mean_exp.ln() / layers;
+            variance += (square - mean * mean).max(0.0) / layers;
         }
         let soft = self.map.softening;
         let ranked = if self.map.ingredients.expectation { expected } else { median };
@@ -88,7 +89,7 @@ impl<'a> Posterior<'a> {
         free.sort_unstable();
         free.dedup();
         let mut chosen = Vec::with_capacity(k.min(free.len()));
-        let layers = size(self.layers.len());
+        let layers = count(self.layers.len());
         let mut so_far = layers * nearest.ln();
         while chosen.len() < k && !free.is_empty() {
             let expected = |agent: usize| -> f64 {
@@ -218,8 +219,4 @@ fn heaviest(products: Vec<f64>, all: bool) -> (Vec<usize>, Vec<f64>) {
     let sum: f64 = weights.iter().sum();
     weights.iter_mut().for_each(|weight| *weight /= sum);
     (kept, weights)
-}
-
-fn size(count: usize) -> f64 {
-    f64::from(u32::try_from(count.max(1)).unwrap_or(u32::MAX))
 }

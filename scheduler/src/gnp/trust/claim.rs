@@ -28,10 +28,7 @@ pub fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: P
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rtt(millis: f64) -> Rtt {
-        Rtt::try_from_millis_f64(millis).unwrap()
-    }
+    use crate::gnp::fixture::rtt;
 
     #[test]
     fn a_claim_far_below_what_is_predicted_is_not_believed_and_one_above_always_is() {

@@ -5,7 +5,7 @@
 //! spread: thirty odd paths tell little of a network's noise and much of whether one agent is off from all others.
 
 use super::{Kind, Standing};
-use crate::stats::median;
+use crate::stats::{count, median};
 
 /// Scales the MAD of normally distributed values to their standard deviation.
 const MAD_SCALE: f64 = 1.4826;
@@ -109,7 +109,7 @@ impl Believed {
 
     /// How many standard deviations its bias is off: of the believed agents' biases, and of its own error.
     fn z_of_bias(&self, size: &Size) -> f64 {
-        let rows = f64::from(u32::try_from(size.rows.max(1)).unwrap_or(u32::MAX));
+        let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
         (size.bias - self.bias).abs() / self.bias_deviation.hypot(error).max(LEAST_DEVIATION)
     }

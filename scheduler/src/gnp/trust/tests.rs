@@ -5,13 +5,10 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
+use crate::gnp::fixture::rtt;
 
 fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
-}
-
-fn rtt(millis: f64) -> Rtt {
-    Rtt::try_from_millis_f64(millis).unwrap()
 }
 
 /// Points in a square of 150 ms with heights, and the distances among them; between carriers they are longer.

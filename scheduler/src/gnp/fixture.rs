@@ -1,0 +1,61 @@
+//! Made networks for the tests of this module.
+
+use std::fmt::Debug;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::model::{AgentId, Rtt};
+
+use super::{Mesh, Nominee, objective};
+
+pub(super) fn agent<N: TryInto<i64, Error: Debug>>(number: N) -> AgentId {
+    AgentId::new(number.try_into().unwrap())
+}
+
+pub(super) fn rtt(millis: f64) -> Rtt {
+    Rtt::try_from_millis_f64(millis).unwrap()
+}
+
+/// Points in a box of 200 ms with heights of 1 to 6 ms.
+pub(super) fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut host = || {
+        let mut point: Vec<f64> = (0..dimensions).map(|_| rng.random_range(0.0..200.0)).collect();
+        point.push(rng.random_range(1.0..6.0));
+        point
+    };
+    (0..count).map(|_| host()).collect()
+}
+
+/// The mesh of agents at these points, which are numbered from 0; every distance is multiplied by the factor.
+pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
+    let mut mesh = Mesh::new();
+    for (i, a) in hosts.iter().enumerate() {
+        for (j, b) in hosts.iter().enumerate() {
+            mesh.insert(agent(i), agent(j), rtt(factor * objective::distance(a, b)));
+        }
+    }
+    mesh
+}
+
+/// The mesh of agents on a line, which are numbered from 1; each pair is `apart` milliseconds farther from each other.
+pub(super) fn line(places: &[f64], apart: f64) -> Mesh {
+    let mut mesh = Mesh::new();
+    for (i, a) in (1..).zip(places) {
+        for (j, b) in (1..).zip(places).filter(|&(j, _)| j != i) {
+            mesh.insert(agent(i), agent(j), rtt((a - b).abs() + apart));
+        }
+    }
+    mesh
+}
+
+/// Nominees numbered from 1, by city and carrier.
+pub(super) fn nominees(of: &[(&str, &str)]) -> Vec<Nominee> {
+    let nominee = |(number, &(city, carrier)): (i64, &(&str, &str))| Nominee {
+        agent: agent(number),
+        city: city.to_owned(),
+        carrier: carrier.to_owned(),
+    };
+    (1..).zip(of).map(nominee).collect()
+}
