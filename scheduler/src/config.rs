@@ -14,15 +14,8 @@ use serde::{Deserialize, Deserializer};
 
 use crate::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest};
+use crate::store::retention::Subject;
 use crate::strategy::confidence;
-
-mod keep;
-mod leases;
-mod politeness;
-
-pub use keep::KeepConfig;
-pub use leases::{LeaseConfig, TermConfig};
-pub use politeness::PolitenessConfig;
 
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
@@ -111,9 +104,6 @@ impl Default for Config {
 
 impl Config {
     /// Reads and validates a file.
-    ///
-    /// # Errors
-    /// When it cannot be read, is not TOML, has an unknown key, or a value that [`Config::validate`] refuses.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -127,9 +117,6 @@ impl Config {
     }
 
     /// Checks every range, and what must agree with what.
-    ///
-    /// # Errors
-    /// The first value that is out of its range or contradicts another, by its key.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if let Some(url) = &self.contact_url
             && url.parse::<ContactUrl>().is_err()
@@ -137,13 +124,24 @@ impl Config {
             let rule = "an http or https URL, or mailto:name@host, of at most 200 bytes";
             return Err(value("contact_url", rule, format!("'{url}'")));
         }
-        self.lease.validate()?;
-        self.term.validate()?;
-        self.measure.validate()?;
-        self.landmarks.validate()?;
-        self.confirm.validate()?;
-        self.politeness.validate()?;
-        self.keep.validate(&self.lease, &self.measure)
+        self.lease.check_bounds()?;
+        self.term.check_bounds()?;
+        self.measure.check_bounds()?;
+        self.landmarks.check_bounds()?;
+        self.confirm.check_bounds()?;
+        self.politeness.check_bounds()?;
+        self.keep.check_bounds()?;
+        let LeaseConfig { life, heartbeat_interval, .. } = self.lease;
+        if life < 2 * heartbeat_interval {
+            let rule = format!("at least twice lease.heartbeat_interval ({})", heartbeat_interval.said());
+            return Err(value("lease.life", rule, life.said()));
+        }
+        self.keep.check_agreement(&self.lease, &self.measure)
+    }
+
+    /// How long a confirmation takes as a rule at most.
+    pub const fn confirming(&self) -> Duration {
+        confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
 }
 
@@ -151,41 +149,66 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-fn within(key: &'static str, found: Duration, range: &RangeInclusive<Duration>) -> Result<(), ConfigError> {
+/// A setting that has bounds: how it is read from a file, and said to a person.
+trait Setting: PartialOrd + Copy {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+    fn said(self) -> String;
+}
+
+impl Setting for u32 {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::deserialize(from)
+    }
+
+    fn said(self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for Duration {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        humantime_serde::deserialize(from)
+    }
+
+    fn said(self) -> String {
+        format_duration(self).to_string()
+    }
+}
+
+fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) -> Result<(), ConfigError> {
     if range.contains(&found) {
         return Ok(());
     }
-    let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
-    Err(value(key, format!("{least} to {most}"), format_duration(found)))
+    Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
 }
 
-fn counted<N: PartialOrd + Display>(key: &'static str, found: N, range: &RangeInclusive<N>) -> Result<(), ConfigError> {
-    if range.contains(&found) {
-        return Ok(());
-    }
-    Err(value(key, format!("{} to {}", range.start(), range.end()), found))
-}
+/// A section of the file: each setting with its default and its bounds; in brackets one that has none.
+macro_rules! section {
+    ($(#[$about:meta])* $section:ident $key:literal
+     $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
+        $($(#[$doc:meta])* $setting:ident: $type:ty = $default:expr, $bounds:expr;)+
+    }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $section {
+            $($(#[$free_doc])* pub $free: $free_type,)?
+            $($(#[$doc])* #[serde(deserialize_with = "Setting::read")] pub $setting: $type,)+
+        }
 
-/// How landmarks are kept up.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LandmarksConfig {
-    /// How long an elected landmark may be away before another is elected in its place, 10 s to 365 days: a restart or
-    /// a line that is down for a minute should not change the map. One set by hand is never replaced.
-    #[serde(with = "humantime_serde")]
-    pub replace_after: Duration,
-}
+        impl Default for $section {
+            fn default() -> Self {
+                Self { $($free: $free_default,)? $($setting: $default,)+ }
+            }
+        }
 
-impl Default for LandmarksConfig {
-    fn default() -> Self {
-        Self { replace_after: Duration::from_secs(600) }
-    }
-}
-
-impl LandmarksConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        within("landmarks.replace_after", self.replace_after, &(10 * SECOND..=YEAR))
-    }
+        impl $section {
+            fn check_bounds(&self) -> Result<(), ConfigError> {
+                $(within(concat!($key, ".", stringify!($setting)), self.$setting, &($bounds))?;)+
+                Ok(())
+            }
+        }
+    };
 }
 
 /// What is taken for distance.
@@ -200,111 +223,167 @@ pub enum Metric {
     Icmp,
 }
 
-/// How hosts are measured.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct MeasureConfig {
-    /// What is taken for distance.
-    pub metric: Metric,
-    /// Samples of a site per landmark at most, 1 to 100. A landmark stops earlier once they agree; 20 are for sites whose
-    /// samples do not.
-    pub site_samples: u32,
-    /// Samples of a site before a landmark may stop, 1 to 100; as many as `site_samples` takes them all.
-    pub site_least_samples: u32,
-    /// Samples of a beacon per agent, 1 to 100. Beacons are ours, so they may be asked more.
-    pub mesh_samples: u32,
-    /// Least time between two probes of one site over all landmarks, 100 ms or more; a second is polite.
-    #[serde(with = "humantime_serde")]
-    pub site_interval: Duration,
-    /// Least time between two probes of one beacon by one agent.
-    #[serde(with = "humantime_serde")]
-    pub mesh_interval: Duration,
-    /// How long a sample may take before it counts as lost, 100 ms to 1 min.
-    #[serde(with = "humantime_serde")]
-    pub sample_timeout: Duration,
-    /// Site orders one agent holds at once, 1 to 10000: they mostly wait for the interval.
-    pub max_site_orders: u32,
-    /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur each other.
-    pub max_mesh_orders: u32,
-    /// Other agents each agent measures, at most, beside the landmarks.
-    pub max_mesh_peers: u32,
-    /// After this a measurement of a beacon is taken again.
-    #[serde(with = "humantime_serde")]
-    pub mesh_max_age: Duration,
-    /// So long a prober's measurement answers for other sites at the same address, at most a day; zero shares nothing.
-    #[serde(with = "humantime_serde")]
-    pub share_max_age: Duration,
-    /// After this a measurement of a site is not used for a new task.
-    #[serde(with = "humantime_serde")]
-    pub site_max_age: Duration,
+section! {
+    /// How leases live.
+    LeaseConfig "lease" {
+        /// Mean time between two heartbeats, 100 ms to 1 min. Shorter finds dead agents sooner and costs one row update each.
+        heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
+        /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
+        life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
+        /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
+        /// network's delay and the drift of two clocks over one life. What waits at an agent that hung up, not begun, waits as long
+        /// for it to come back: most do within a second.
+        grace: Duration = 5 * SECOND, TENTH..=MINUTE;
+        /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a
+        /// session or two a minute; two processes with one credential break each other's all the time.
+        max_supersessions: u32 = 10, 2..=600;
+        /// Crashes of one task after which it is given up as poison, 1 to 100. A page that kills its crawler takes every one of its
+        /// leases; a line that is down, or a machine that is restarted, takes one of each task the agent held, seldom two.
+        max_crashes: u32 = 5, 1..=100;
+    }
 }
 
-impl Default for MeasureConfig {
-    fn default() -> Self {
-        Self {
-            metric: Metric::Ttfb,
-            site_samples: 20,
-            site_least_samples: 3,
-            mesh_samples: 10,
-            site_interval: Duration::from_secs(1),
-            mesh_interval: Duration::from_millis(20),
-            sample_timeout: Duration::from_secs(5),
-            max_site_orders: 256,
-            max_mesh_orders: 4,
-            max_mesh_peers: 32,
-            mesh_max_age: Duration::from_secs(3600),
-            share_max_age: Duration::from_secs(15 * 60),
-            site_max_age: Duration::from_secs(24 * 3600),
+section! {
+    /// How duties pass from one scheduler to another.
+    TermConfig "term" {
+        /// How long a scheduler that is not heard of keeps its duties, 300 ms to 1 min. It is renewed four times as often. Shorter,
+        /// and another takes over sooner after a crash; longer, and a database or machine that stands still for a moment costs no
+        /// change. All schedulers of one database should say the same.
+        life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;
+    }
+}
+
+section! {
+    /// How hosts are measured.
+    MeasureConfig "measure" [
+        /// What is taken for distance.
+        metric: Metric = Metric::Ttfb
+    ] {
+        /// Samples of a site per landmark at most, 1 to 100. A landmark stops earlier once they agree; 20 are for sites whose
+        /// samples do not.
+        site_samples: u32 = 20, 1..=100;
+        /// Samples of a site before a landmark may stop, 1 to 100; as many as `site_samples` takes them all.
+        site_least_samples: u32 = 3, 1..=100;
+        /// Samples of a beacon per agent, 1 to 100. Beacons are ours, so they may be asked more.
+        mesh_samples: u32 = 10, 1..=100;
+        /// Least time between two probes of one site over all landmarks, 100 ms or more; a second is polite.
+        site_interval: Duration = SECOND, TENTH..=DAY;
+        /// Least time between two probes of one beacon by one agent.
+        mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
+        /// How long a sample may take before it counts as lost, 100 ms to 1 min.
+        sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
+        /// Site orders one agent holds at once, 1 to 10000: they mostly wait for the interval.
+        max_site_orders: u32 = 256, 1..=10_000;
+        /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur each other.
+        max_mesh_orders: u32 = 4, 1..=32;
+        /// Other agents each agent measures, at most, beside the landmarks.
+        max_mesh_peers: u32 = 32, 0..=1000;
+        /// After this a measurement of a beacon is taken again.
+        mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
+        /// So long a prober's measurement answers for other sites at the same address, at most a day; zero shares nothing.
+        share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
+        /// After this a measurement of a site is not used for a new task.
+        site_max_age: Duration = DAY, SECOND..=YEAR;
+    }
+}
+
+section! {
+    /// How landmarks are kept up.
+    LandmarksConfig "landmarks" {
+        /// How long an elected landmark may be away before another is elected in its place, 10 s to 365 days: a restart or
+        /// a line that is down for a minute should not change the map. One set by hand is never replaced.
+        replace_after: Duration = 10 * MINUTE, 10 * SECOND..=YEAR;
+    }
+}
+
+section! {
+    /// How `gnp-confirmed` confirms.
+    ConfirmConfig "confirm" {
+        /// Agents asked to measure a site at most, 1 to 16. The third still shortens the way to a site by several per cent,
+        /// the fifth by one or two; they are asked in turn, and sixteen keep a site waiting for more than a minute.
+        agents: u32 = 3, 1..=16;
+        /// Samples each takes, 1 to 100. Three are the fewest whose median survives a bad one; they need only tell a few
+        /// agents apart.
+        samples: u32 = 3, 1..=100;
+    }
+}
+
+section! {
+    /// What all agents together may ask of one address.
+    PolitenessConfig "politeness" {
+        /// Sites at one address that are crawled at once at most, over all agents, 1 to 1000. Fewer where few sites are known to be there:
+        /// the square root of their number. Each is crawled at its own rate, so that eight of a request a second are what one busy person
+        /// asks of a server.
+        crawls_at_address: u32 = 8, 1..=1000;
+    }
+}
+
+section! {
+    /// How long rows are kept after they are over.
+    KeepConfig "keep" {
+        /// Events of the log since they were written. A site leaves about eight of some 150 bytes in a round, so a million sites a day
+        /// fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
+        events: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Rounds since a newer one of the same site and batch was made, with their assignments, leases and outcomes: reports and
+        /// `sites show` lose them. A round takes about 2 KB.
+        rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Assignments and leases since a newer choice of the same task was made: `sites show` lists the later ones only.
+        moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Measurements of sites since they were taken; at least `measure.site_max_age`. A site that still waits is chosen for by its
+        /// place on the map alone.
+        measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Sessions since they ended: why a crawl was lost is not known of older ones.
+        sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Answers to submissions: one that is repeated later under its key counts as a new one.
+        submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
+        /// Quarantines and alarms of the map since they ended.
+        quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
+        /// The history of embeddings since they were fitted: `embedding history` begins later.
+        embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
+        /// Enrolment tokens since their time was over, whether they were used, revoked or neither: so long `agents tokens --all` lists
+        /// them, and an agent that comes with one is told what became of it.
+        enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
+    }
+}
+
+impl KeepConfig {
+    /// How long rows of this subject are kept.
+    pub const fn of(&self, subject: Subject) -> Duration {
+        match subject {
+            Subject::Rounds => self.rounds,
+            Subject::Moves => self.moves,
+            Subject::Measurements => self.measurements,
+            Subject::Sessions => self.sessions,
+            Subject::Submissions => self.submissions,
+            Subject::Quarantines => self.quarantines,
+            Subject::Embeddings => self.embeddings,
+            Subject::Enrolments => self.enrolments,
         }
     }
-}
 
-impl MeasureConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        counted("measure.site_samples", self.site_samples, &(1..=100))?;
-        counted("measure.site_least_samples", self.site_least_samples, &(1..=100))?;
-        counted("measure.mesh_samples", self.mesh_samples, &(1..=100))?;
-        within("measure.site_interval", self.site_interval, &(TENTH..=DAY))?;
-        within("measure.mesh_interval", self.mesh_interval, &(Duration::ZERO..=MINUTE))?;
-        within("measure.sample_timeout", self.sample_timeout, &(TENTH..=MINUTE))?;
-        counted("measure.max_site_orders", self.max_site_orders, &(1..=10_000))?;
-        counted("measure.max_mesh_orders", self.max_mesh_orders, &(1..=32))?;
-        counted("measure.max_mesh_peers", self.max_mesh_peers, &(0..=1000))?;
-        within("measure.mesh_max_age", self.mesh_max_age, &(SECOND..=YEAR))?;
-        within("measure.share_max_age", self.share_max_age, &(Duration::ZERO..=DAY))?;
-        within("measure.site_max_age", self.site_max_age, &(SECOND..=YEAR))
-    }
-}
-
-/// How `gnp-confirmed` confirms.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ConfirmConfig {
-    /// Agents asked to measure a site at most, 1 to 16. The third still shortens the way to a site by several per cent,
-    /// the fifth by one or two; they are asked in turn, and sixteen keep a site waiting for more than a minute.
-    pub agents: u32,
-    /// Samples each takes, 1 to 100. Three are the fewest whose median survives a bad one; they need only tell a few
-    /// agents apart.
-    pub samples: u32,
-}
-
-impl Default for ConfirmConfig {
-    fn default() -> Self {
-        Self { agents: 3, samples: 3 }
-    }
-}
-
-impl Config {
-    /// How long a confirmation takes as a rule at most.
-    pub const fn confirming(&self) -> Duration {
-        confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
-    }
-}
-
-impl ConfirmConfig {
-    fn validate(&self) -> Result<(), ConfigError> {
-        counted("confirm.agents", self.agents, &(1..=16))?;
-        counted("confirm.samples", self.samples, &(1..=100))
+    /// Rows outlive the session that they belong to, and measurements the time in which they are used.
+    fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
+        let all = [
+            ("keep.events", self.events),
+            ("keep.rounds", self.rounds),
+            ("keep.moves", self.moves),
+            ("keep.measurements", self.measurements),
+            ("keep.sessions", self.sessions),
+            ("keep.submissions", self.submissions),
+            ("keep.quarantines", self.quarantines),
+            ("keep.embeddings", self.embeddings),
+            ("keep.enrolments", self.enrolments),
+        ];
+        let lived = lease.life + lease.grace;
+        if let Some((key, keep)) = all.into_iter().find(|(_, keep)| *keep < lived) {
+            let rule = format!("at least lease.life and lease.grace together ({})", lived.said());
+            return Err(value(key, rule, keep.said()));
+        }
+        if self.measurements < measure.site_max_age {
+            let rule = format!("at least measure.site_max_age ({})", measure.site_max_age.said());
+            return Err(value("keep.measurements", rule, self.measurements.said()));
+        }
+        Ok(())
     }
 }
 
