@@ -142,7 +142,7 @@ impl Database {
 
     async fn close(self) -> anyhow::Result<()> {
         match self.started {
-            Some((postgres, _claimed)) => Ok(postgres.stop().await?),
+            Some((postgres, _claimed)) => postgres.stop().await,
             None => Ok(()),
         }
     }

@@ -205,9 +205,6 @@ fn tag(text: &str) -> Result<String, String> {
 }
 
 /// An agent's tags, in their one spelling, each once.
-///
-/// # Errors
-/// When one is no tag, or they are too many.
 pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
     list("tag", asked, tag)
 }

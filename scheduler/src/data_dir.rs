@@ -52,9 +52,6 @@ pub struct DataDir {
 impl DataDir {
     /// Where it lies unless told otherwise: `/var/lib/landfall` for root and for the user it belongs to (a package makes it for the
     /// service's), else under the user's data home.
-    ///
-    /// # Errors
-    /// When the environment says nothing of a home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
         let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
         if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {
@@ -69,9 +66,6 @@ impl DataDir {
     }
 
     /// The default, for a scheduler that is to run on it. What root wrote there, the service of whom it is could not read.
-    ///
-    /// # Errors
-    /// When this is root and the directory another's, and when the environment says nothing of a home.
     pub fn default_to_run() -> Result<PathBuf, DataDirError> {
         let path = Self::default_path()?;
         let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
@@ -83,9 +77,6 @@ impl DataDir {
     }
 
     /// Makes it where it is missing, and takes it for this process.
-    ///
-    /// # Errors
-    /// When another process uses it, it holds a stranger's files, or the system refuses.
     pub fn claim(path: &Path) -> Result<Self, DataDirError> {
         let path = std::path::absolute(path).map_err(failed("find", path))?;
         // Root's private Postgres runs as another user, who must be able to pass; secrets have modes of their own.

@@ -4,10 +4,10 @@
 //! site its position, and nothing else.
 
 use std::fs;
-use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::{Context, ensure};
 use maxminddb::{Reader, WithinOptions, path};
 
 use crate::gnp::Position;
@@ -17,23 +17,6 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Records among which one must have a position: a file of countries or carriers has none in any.
 const LOOKED_AT: usize = 10_000;
 
-/// Why a file is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum GeoIpError {
-    #[error("read the positions by address in {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} is not in the format MaxMind DB (.mmdb)")]
-    Format { path: PathBuf, source: maxminddb::MaxMindDbError },
-    #[error("{path} has {bytes} bytes, at most {MOST_BYTES} are read")]
-    TooLarge { path: PathBuf, bytes: u64 },
-    #[error("{path} ({kind}) has no latitude and longitude: use a file of cities")]
-    NoPositions {
-        path: PathBuf,
-        /// What it says it is.
-        kind: String,
-    },
-}
-
 /// A file that was read.
 #[derive(Debug)]
 pub struct GeoIp {
@@ -42,24 +25,17 @@ pub struct GeoIp {
 
 impl GeoIp {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// When it cannot be read, is something else, or knows no positions.
-    pub fn open(path: &Path) -> Result<Self, GeoIpError> {
-        let read = |source| GeoIpError::Read { path: path.to_owned(), source };
-        let bytes = fs::metadata(path).map_err(read)?.len();
-        if bytes > MOST_BYTES {
-            return Err(GeoIpError::TooLarge { path: path.to_owned(), bytes });
-        }
-        let file = fs::read(path).map_err(read)?;
-        let reader =
-            Reader::from_source(file).map_err(|source| GeoIpError::Format { path: path.to_owned(), source })?;
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let read = || format!("read the positions by address in {shown}");
+        let bytes = fs::metadata(path).with_context(read)?.len();
+        ensure!(bytes <= MOST_BYTES, "{shown} has {bytes} bytes, at most {MOST_BYTES} are read");
+        let reader = Reader::from_source(fs::read(path).with_context(read)?);
+        let reader = reader.with_context(|| format!("{shown} is not in the format MaxMind DB (.mmdb)"))?;
         let geoip = Self { reader };
-        if geoip.knows_positions() {
-            return Ok(geoip);
-        }
-        let kind = geoip.reader.metadata().database_type.escape_debug().take(100).collect();
-        Err(GeoIpError::NoPositions { path: path.to_owned(), kind })
+        let kind: String = geoip.reader.metadata().database_type.escape_debug().take(100).collect();
+        ensure!(geoip.knows_positions(), "{shown} ({kind}) has no latitude and longitude: use a file of cities");
+        Ok(geoip)
     }
 
     fn knows_positions(&self) -> bool {
@@ -162,7 +138,7 @@ pub(crate) mod tests {
     pub(crate) fn opened(bytes: &[u8]) -> Result<GeoIp, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), bytes).unwrap();
-        GeoIp::open(file.path()).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
+        GeoIp::open(file.path()).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -61,9 +61,6 @@ pub enum ChoiceError {
 }
 
 /// Names the landmarks; no names: none any more.
-///
-/// # Errors
-/// When a name is unknown or repeated, the dimensions do not fit, or the database fails.
 pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
     let agents = agents::list(conn).await?;
     let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
@@ -82,9 +79,6 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
 
 /// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the number of others each agent
 /// measures at most.
-///
-/// # Errors
-/// When the request contradicts itself, agents or measurements are missing, or the database fails.
 pub async fn elect(
     conn: &mut PgConnection,
     count: u32,

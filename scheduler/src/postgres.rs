@@ -5,10 +5,10 @@
 //! when the scheduler ends, however that ends; see `postgres/server.rs`. `fsync` stays on, so that a row that was
 //! acknowledged survives. Who may use the data directory is `data_dir`'s matter, not this module's.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context, anyhow};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection};
 
@@ -39,68 +39,16 @@ const START_POLL: Duration = Duration::from_millis(50);
 /// How long a fast shutdown may take before it is made an immediate one, which recovers at the next start.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no private Postgres.
+/// Why there is no private Postgres: what callers tell apart, and all else.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     #[error(
-        "no Postgres server is installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
-         postgresql, or give --database-url"
+        "no Postgres server is installed (looked in {LOOKED_IN}): install Debian's package postgresql, or give --database-url"
     )]
     NotInstalled,
-    #[error(
-        "{name} is not installed (looked in /usr/lib/postgresql, PATH and pg_config): install Debian's package \
-         postgresql-client-{at_least}, or a newer one"
-    )]
-    NoTool {
-        name: &'static str,
-        /// The major version it must have.
-        at_least: u32,
-    },
-    /// A client's program is older than what it is for.
-    #[error(
-        "{name} is of Postgres {newest}, and Postgres {at_least} is needed: install Debian's package \
-         postgresql-client-{at_least}, or a newer one"
-    )]
-    ToolTooOld {
-        name: &'static str,
-        /// The newest major version at hand.
-        newest: u32,
-        /// The major version it must have.
-        at_least: u32,
-    },
-    /// A program that the server is started with is missing.
-    #[error("run {program}")]
-    Program {
-        program: PathBuf,
-        /// Why it cannot be run.
-        source: io::Error,
-    },
-    #[error("{what} failed: {said}")]
-    Failed { what: &'static str, said: String },
-    /// The cluster was made by another major version.
-    #[error(
-        "the data directory {path} was made by Postgres {made_by}, and only Postgres {installed} is installed: install \
-         Debian's package postgresql-{made_by}, or choose another with --data-dir"
-    )]
-    Version {
-        path: PathBuf,
-        /// The major version that made it.
-        made_by: String,
-        /// The major versions at hand.
-        installed: String,
-    },
     /// The place of the cluster holds something else.
     #[error("{0} is not empty and holds no Postgres cluster: choose another with --data-dir")]
     Foreign(PathBuf),
-    #[error(
-        "{path} belongs to user id {owner}, and Postgres would run as user id {runner}: start it as it was first started"
-    )]
-    Owner {
-        path: PathBuf,
-        owner: u32,
-        /// Who would run it.
-        runner: u32,
-    },
     #[error(
         "root's private Postgres runs as the user postgres, who does not exist: install Debian's package postgresql, or run as an ordinary user"
     )]
@@ -115,32 +63,12 @@ pub enum PostgresError {
         /// The parent that it cannot pass.
         blocked: PathBuf,
     },
-    /// A former server is still on it.
-    #[error("the Postgres process {pid} still uses {path}, {waited} s after it should have ended")]
-    StillRunning {
-        path: PathBuf,
-        pid: i32,
-        /// How long it was waited for, in seconds.
-        waited: u64,
-    },
-    /// It ended, or never answered, and its disk is as good as full.
-    #[error(
-        "the private Postgres {what}, and the disk of {path} has {megabytes} MB left: make room there, and start again"
-    )]
-    NoRoom { what: String, path: PathBuf, megabytes: u64 },
-    /// It ended, or never answered.
-    #[error("the private Postgres {what}, its log {log} ends with: {said}")]
-    Down { what: String, log: PathBuf, said: String },
-    #[error("prepare the private Postgres")]
-    Database(#[from] sqlx::Error),
-    #[error("{what} {path}")]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Other(#[from] anyhow::Error),
 }
 
-fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PostgresError {
-    let path = path.to_owned();
-    move |source| PostgresError::Io { what, path, source }
-}
+/// Where programs of Postgres are looked for.
+const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also waits.
 #[derive(Debug)]
@@ -173,15 +101,14 @@ impl PrivatePostgres {
 
     /// Settings here prevail over the usual ones.
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
-        let data_dir = std::path::absolute(data_dir).map_err(io_error("find", data_dir))?;
+        let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
         // Runs programs and waits for a former server: nothing for the runtime's own threads.
         let prepared = tokio::task::spawn_blocking(move || Prepared::make(&data_dir)).await;
-        let prepared =
-            prepared.map_err(|error| PostgresError::Failed { what: "preparing", said: error.to_string() })??;
+        let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
         let running = Self { server, socket: prepared.socket, log: prepared.log };
         running.wait_until_ready().await?;
-        running.ensure_database().await?;
+        running.ensure_database().await.context("prepare the private Postgres")?;
         Ok(running)
     }
 
@@ -191,7 +118,7 @@ impl PrivatePostgres {
     }
 
     /// How to connect to the database that another process runs on this data directory; none where none does.
-    pub fn running(data_dir: &Path) -> Result<Option<PgConnectOptions>, PostgresError> {
+    pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
 
@@ -201,7 +128,7 @@ impl PrivatePostgres {
     }
 
     /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
-    pub async fn ended(&self) -> PostgresError {
+    pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
         self.down(format!("ended ({status})"))
     }
@@ -210,7 +137,7 @@ impl PrivatePostgres {
     ///
     /// # Errors
     /// When it had to be stopped the hard way; the next start then recovers.
-    pub async fn stop(self) -> Result<(), PostgresError> {
+    pub async fn stop(self) -> anyhow::Result<()> {
         self.server.interrupt();
         if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {
             return Ok(());
@@ -220,7 +147,7 @@ impl PrivatePostgres {
         Err(self.down("did not stop in time and was stopped hard".to_owned()))
     }
 
-    async fn wait_until_ready(&self) -> Result<(), PostgresError> {
+    async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let answering = async {
             let options = options_for(self.socket.path(), USER);
             // Refused while there is no socket, then while it recovers.
@@ -237,7 +164,7 @@ impl PrivatePostgres {
         }
     }
 
-    async fn ensure_database(&self) -> Result<(), PostgresError> {
+    async fn ensure_database(&self) -> Result<(), sqlx::Error> {
         let mut connection = options_for(self.socket.path(), USER).connect().await?;
         let known: bool = sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
             .bind(DATABASE)
@@ -246,15 +173,23 @@ impl PrivatePostgres {
         if !known {
             sqlx::query("create database landfall").execute(&mut connection).await?;
         }
-        Ok(connection.close().await?)
+        connection.close().await
     }
 
-    fn down(&self, what: String) -> PostgresError {
+    /// What is said of a server that ended or never answered: mostly its disk is full.
+    fn down(&self, what: String) -> anyhow::Error {
         let path = self.log.with_file_name(CLUSTER);
         if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
-            return PostgresError::NoRoom { what, path, megabytes: room >> 20 };
+            let (path, megabytes) = (path.display(), room >> 20);
+            return anyhow!(
+                "the private Postgres {what}, and the disk of {path} has {megabytes} MB left: make room there, and start again"
+            );
         }
-        PostgresError::Down { what, log: self.log.clone(), said: server::last_lines(&self.log) }
+        anyhow!(
+            "the private Postgres {what}, its log {} ends with: {}",
+            self.log.display(),
+            server::last_lines(&self.log)
+        )
     }
 }
 
@@ -299,7 +234,7 @@ impl Prepared {
         Ok(Self { account, binaries, cluster, socket, log: data_dir.join("postgres.log") })
     }
 
-    fn spawn(&self, more: &[&str]) -> Result<Server, PostgresError> {
+    fn spawn(&self, more: &[&str]) -> anyhow::Result<Server> {
         let mut settings = cluster::settings(self.socket.path());
         settings.extend(more.iter().map(|setting| (*setting).to_owned()));
         Server::spawn(&self.account, &self.binaries.postgres(), &self.cluster, &settings, &self.log)

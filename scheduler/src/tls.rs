@@ -6,12 +6,12 @@
 //! agent that knows only the fingerprint can check it.
 
 use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use anyhow::{Context, anyhow};
 use chrono::{DateTime, Datelike, Days, Months, TimeDelta, Utc};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
@@ -25,7 +25,7 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::data_dir::{DataDirError, write_atomically};
+use crate::data_dir::write_atomically;
 use crate::secret::hex;
 
 mod validity;
@@ -45,25 +45,6 @@ const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
 /// From when on the end of the authority is worth a warning.
 const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
-
-/// Why there is no TLS.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A certificate could not be made or read.
-    #[error("{what}")]
-    Certificate { what: &'static str, source: rcgen::Error },
-    /// A stored file is not what it should be.
-    #[error("{0} holds no certificate")]
-    NoCertificate(PathBuf),
-    /// A certificate or its key cannot be served.
-    #[error("serve the certificate")]
-    Serve(#[from] rustls::Error),
-    /// A file could not be read or made.
-    #[error("{what} {path}")]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Write(#[from] DataDirError),
-}
 
 /// What a server needs to speak TLS, and a client to know it by.
 #[derive(Debug)]
@@ -133,7 +114,7 @@ impl Leaf {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => tracing::info!(%until, "the server's certificate was issued anew"),
                 Ok(Err(error)) => tracing::error!(
-                    error = format!("{:#}", anyhow::Error::new(error)),
+                    error = format!("{error:#}"),
                     %until,
                     "the server's certificate is not issued anew; when it ends no agent can connect: tried again in an hour"
                 ),
@@ -145,7 +126,7 @@ impl Leaf {
     }
 
     /// Issues the certificate anew if it ends soon, for whoever connects from now on.
-    fn renew_if_due(&self, now: DateTime<Utc>) -> Result<bool, TlsError> {
+    fn renew_if_due(&self, now: DateTime<Utc>) -> anyhow::Result<bool> {
         if self.served().until - now > RENEWED_BEFORE {
             return Ok(false);
         }
@@ -164,14 +145,14 @@ pub fn install_crypto() {
 }
 
 /// Reads or makes the authority in `data_dir`, and issues a server certificate for `names`.
-pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<ServerTls, TlsError> {
+pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<ServerTls> {
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;
     let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
     // The key is written first: a certificate without its key would be pinned and lost.
     if !ca_path.exists() {
-        let key = KeyPair::generate().map_err(certificate("make the authority's key"))?;
-        let ca = authority(now)?.self_signed(&key).map_err(certificate("sign the authority"))?;
+        let key = KeyPair::generate().context("make the authority's key")?;
+        let ca = authority(now)?.self_signed(&key).context("sign the authority")?;
         write_atomically(&key_path, 0o600, key.serialize_pem().as_bytes())?;
         write_atomically(&ca_path, 0o644, ca.pem().as_bytes())?;
     }
@@ -182,7 +163,8 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<
     let served = RwLock::new(issued.served()?);
     let leaf = Arc::new(Leaf { dir, names: names.to_owned(), served });
     let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()?
+        .with_safe_default_protocol_versions()
+        .context("serve the certificate")?
         .with_no_client_auth()
         .with_cert_resolver(Arc::clone(&leaf) as Arc<dyn ResolvesServerCert>);
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -199,24 +181,25 @@ struct Issued {
 
 impl Issued {
     /// By the authority in `dir`.
-    fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> Result<Self, TlsError> {
+    fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
-        let ca =
-            CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes()).map_err(|_| TlsError::NoCertificate(ca_path))?;
-        let key = KeyPair::from_pem(&read(&dir.join(CA_KEY))?).map_err(certificate("read the authority's key"))?;
+        let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
+        let ca = ca.map_err(|_| anyhow!("{} holds no certificate", ca_path.display()))?;
+        let key = KeyPair::from_pem(&read(&dir.join(CA_KEY))?).context("read the authority's key")?;
         let (leaf, key) = issue(names, &Issuer::new(authority(now)?, key), now)?;
         let until = validity::not_after(leaf.der()).unwrap_or(now);
         Ok(Self { leaf, key, ca, until })
     }
 
-    fn served(&self) -> Result<Served, TlsError> {
+    fn served(&self) -> anyhow::Result<Served> {
         let chain = vec![self.leaf.der().clone(), self.ca.clone()];
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der()).into();
-        let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())?;
+        let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
+            .context("serve the certificate")?;
         Ok(Served { key: Arc::new(key), until: self.until })
     }
 
-    fn write(&self, dir: &Path) -> Result<(), TlsError> {
+    fn write(&self, dir: &Path) -> anyhow::Result<()> {
         write_atomically(&dir.join("server.key"), 0o600, self.key.serialize_pem().as_bytes())?;
         write_atomically(&dir.join("server.pem"), 0o644, self.leaf.pem().as_bytes())?;
         Ok(())
@@ -230,7 +213,7 @@ pub fn fingerprint(pem: &str) -> Option<String> {
 }
 
 /// The authority's parameters. Its name never changes: certificates name their issuer by it.
-fn authority(now: DateTime<Utc>) -> Result<CertificateParams, TlsError> {
+fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
     let mut params = params(Vec::new(), "Landfall CA", now, CA_YEARS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
@@ -238,27 +221,25 @@ fn authority(now: DateTime<Utc>) -> Result<CertificateParams, TlsError> {
 }
 
 /// A server certificate and its key.
-fn issue(
-    names: &[String],
-    issuer: &Issuer<'_, KeyPair>,
-    now: DateTime<Utc>,
-) -> Result<(Certificate, KeyPair), TlsError> {
+fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> anyhow::Result<(Certificate, KeyPair)> {
     let mut sans = vec![DOMAIN.to_owned()];
     sans.extend(names.iter().filter(|name| name.as_str() != DOMAIN).cloned());
     let mut params = params(sans, DOMAIN, now, SERVER_YEARS)?;
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
-    let key = KeyPair::generate().map_err(certificate("make the server's key"))?;
-    let leaf = params.signed_by(&key, issuer).map_err(certificate("sign the server's certificate"))?;
+    let key = KeyPair::generate().context("make the server's key")?;
+    let leaf = params.signed_by(&key, issuer).context("sign the server's certificate")?;
     Ok((leaf, key))
 }
 
-fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) -> Result<CertificateParams, TlsError> {
+fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::default();
     for name in sans {
         params.subject_alt_names.push(match name.parse::<IpAddr>() {
             Ok(ip) => SanType::IpAddress(ip),
-            Err(_) => SanType::DnsName(name.try_into().map_err(certificate("read a host name"))?),
+            Err(_) => SanType::DnsName(
+                name.try_into().map_err(|error: rcgen::Error| anyhow!(error).context("read a host name"))?,
+            ),
         });
     }
     params.distinguished_name = DistinguishedName::new();
@@ -278,19 +259,15 @@ fn calendar(day: DateTime<Utc>) -> (i32, u8, u8) {
     (day.year(), month.expect("a month is 1 to 12"), day_of_month.expect("a day is 1 to 31"))
 }
 
-fn make_private_dir(dir: &Path) -> Result<(), TlsError> {
+fn make_private_dir(dir: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
 
-    let io = |source| TlsError::Io { what: "make", path: dir.to_owned(), source };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("make {}", dir.display()))
 }
 
-fn read(path: &Path) -> Result<String, TlsError> {
-    fs::read_to_string(path).map_err(|source| TlsError::Io { what: "read", path: path.to_owned(), source })
-}
-
-fn certificate(what: &'static str) -> impl FnOnce(rcgen::Error) -> TlsError {
-    move |source| TlsError::Certificate { what, source }
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
 #[cfg(test)]

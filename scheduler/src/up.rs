@@ -90,9 +90,6 @@ impl Advertised {
 }
 
 /// Runs a scheduler until it is told to stop.
-///
-/// # Errors
-/// With a sentence that names what is in the way.
 pub async fn up(options: Options) -> anyhow::Result<()> {
     // Before Postgres is spawned: a signal that comes while it starts must not leave it behind.
     let shutdown = on_signal()?;
@@ -118,10 +115,10 @@ pub async fn up(options: Options) -> anyhow::Result<()> {
     let Some(postgres) = postgres else { return served.await };
     let served = tokio::select! {
         served = served => served,
-        error = postgres.ended() => return Err(error.into()),
+        error = postgres.ended() => return Err(error),
     };
     let stopped = postgres.stop().await;
-    served.and(stopped.map_err(Into::into))
+    served.and(stopped)
 }
 
 async fn serve(

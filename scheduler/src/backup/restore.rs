@@ -177,7 +177,7 @@ impl Work {
             };
             let restored = tokio::select! {
                 restored = load => restored,
-                error = postgres.ended() => Err(error.into()),
+                error = postgres.ended() => Err(error),
                 () = interrupted.cancelled() => Err(interruption("nothing was restored")),
             };
             let stopped = postgres.stop().await;

@@ -3,13 +3,13 @@
 //! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the parent's end: what would
 //! otherwise need unsafe code between fork and exec.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, anyhow};
 use nix::unistd::{Gid, Uid, User};
 
-use super::{PostgresError, USER, io_error};
+use super::{PostgresError, USER};
 
 /// What the shell between `setpriv` and the program does: gives up where the parent is gone already, for then the
 /// signal that was just asked for will never come.
@@ -34,7 +34,7 @@ impl Account {
         match User::from_name(USER) {
             Ok(Some(user)) => Ok(Self::Dropped(user.uid, user.gid)),
             Ok(None) => Err(PostgresError::NoAccount),
-            Err(errno) => Err(io_error("look up the user postgres in", Path::new("/etc/passwd"))(errno.into())),
+            Err(errno) => Err(anyhow!(errno).context("look up the user postgres in /etc/passwd").into()),
         }
     }
 
@@ -60,11 +60,11 @@ impl Account {
     }
 
     /// Hands a directory to the account.
-    pub(super) fn give(self, path: &Path) -> Result<(), PostgresError> {
+    pub(super) fn give(self, path: &Path) -> anyhow::Result<()> {
         match self {
             Self::Own(_) => Ok(()),
             Self::Dropped(uid, gid) => std::os::unix::fs::chown(path, Some(uid.as_raw()), Some(gid.as_raw()))
-                .map_err(io_error("hand to the user postgres", path)),
+                .with_context(|| format!("hand to the user postgres {}", path.display())),
         }
     }
 
@@ -84,14 +84,10 @@ impl Account {
     }
 
     /// Asks the kernel under the account itself, so that access lists count too.
-    fn can_pass(self, dir: &Path) -> Result<bool, PostgresError> {
+    fn can_pass(self, dir: &Path) -> anyhow::Result<bool> {
         let mut test = self.command(Path::new("test"));
-        let status = test.arg("-x").arg(dir).stderr(Stdio::null()).status().map_err(no_setpriv)?;
+        // Spawning fails only for want of it.
+        let status = test.arg("-x").arg(dir).stderr(Stdio::null()).status().context("run setpriv")?;
         Ok(status.success())
     }
-}
-
-/// Spawning fails only for want of `setpriv`.
-pub(super) fn no_setpriv(source: io::Error) -> PostgresError {
-    PostgresError::Program { program: PathBuf::from("setpriv"), source }
 }

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::PostgresError;
+use anyhow::{Context, anyhow};
+
+use super::{LOOKED_IN, PostgresError};
 
 /// Where Debian puts them, and ours beside.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -51,12 +53,11 @@ pub struct Tool {
 ///
 /// # Errors
 /// When there is none, or none so new.
-pub fn tool(name: &'static str, at_least: u32) -> Result<Tool, PostgresError> {
-    let found = found(|dir| Binaries::with(dir, name));
-    fitting(found, name, at_least)
+pub fn tool(name: &str, at_least: u32) -> anyhow::Result<Tool> {
+    fitting(found(|dir| Binaries::with(dir, name)), name, at_least)
 }
 
-fn fitting(found: Vec<Binaries>, name: &'static str, at_least: u32) -> Result<Tool, PostgresError> {
+fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<Tool> {
     let mut tools: Vec<Tool> = found
         .into_iter()
         .filter_map(|binaries| Some(Tool { program: binaries.dir.join(name), major: binaries.major.parse().ok()? }))
@@ -64,9 +65,12 @@ fn fitting(found: Vec<Binaries>, name: &'static str, at_least: u32) -> Result<To
     tools.sort_by_key(|tool| tool.major);
     let newest = tools.last().map(|tool| tool.major);
     let fits = tools.into_iter().find(|tool| tool.major >= at_least);
-    fits.ok_or_else(|| match newest {
-        Some(newest) => PostgresError::ToolTooOld { name, newest, at_least },
-        None => PostgresError::NoTool { name, at_least },
+    fits.ok_or_else(|| {
+        let problem = match newest {
+            Some(newest) => format!("is of Postgres {newest}, and Postgres {at_least} is needed"),
+            None => format!("is not installed (looked in {LOOKED_IN})"),
+        };
+        anyhow!("{name} {problem}: install Debian's package postgresql-client-{at_least}, or a newer one")
     })
 }
 
@@ -103,11 +107,15 @@ pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Pat
     }
     let mut majors: Vec<String> = installed.iter().map(|binaries| binaries.major.clone()).collect();
     majors.dedup();
-    installed.into_iter().find(|binaries| binaries.major == made_by).ok_or_else(|| PostgresError::Version {
-        path: data_dir.to_owned(),
-        made_by: made_by.to_owned(),
-        installed: majors.join(", "),
-    })
+    let found = installed.into_iter().find(|binaries| binaries.major == made_by);
+    Ok(found.with_context(|| {
+        format!(
+            "the data directory {} was made by Postgres {made_by}, and only Postgres {} is installed: install Debian's package \
+             postgresql-{made_by}, or choose another with --data-dir",
+            data_dir.display(),
+            majors.join(", ")
+        )
+    })?)
 }
 
 /// What a program says; none when it cannot be run or fails.

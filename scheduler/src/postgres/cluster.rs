@@ -7,12 +7,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, anyhow, ensure};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use super::account::{Account, no_setpriv};
+use super::account::Account;
 use super::binaries::Binaries;
-use super::{PostgresError, USER, io_error};
+use super::{PostgresError, USER};
 
 /// Names the socket's file only: nothing listens on TCP.
 pub(super) const PORT: u16 = 5432;
@@ -23,13 +24,17 @@ const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
 /// How often a former server is looked at.
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
 
+fn failed(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
 /// The major version that made the cluster; none where there is none yet.
-pub(super) fn version(cluster: &Path) -> Result<Option<String>, PostgresError> {
+pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     let path = cluster.join("PG_VERSION");
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("read", &path)(error)),
+        Err(error) => Err(anyhow!(error).context(failed("read", &path))),
     }
 }
 
@@ -43,18 +48,22 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
             if owner == runner {
                 return Ok(());
             }
-            return Err(PostgresError::Owner { path: cluster.to_owned(), owner, runner });
+            let path = cluster.display();
+            return Err(anyhow!(
+                "{path} belongs to user id {owner}, and Postgres would run as user id {runner}: start it as it was first started"
+            )
+            .into());
         }
         Ok(_) => {
             // Only an empty directory can be removed this way.
             fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io_error("read", cluster)(error)),
+        Err(error) => return Err(anyhow!(error).context(failed("read", cluster)).into()),
     }
     let unfinished = cluster.with_extension("new");
     if unfinished.exists() {
-        fs::remove_dir_all(&unfinished).map_err(io_error("remove", &unfinished))?;
+        fs::remove_dir_all(&unfinished).with_context(|| failed("remove", &unfinished))?;
     }
     make_dir(&unfinished, *account)?;
     tracing::info!(path = %cluster.display(), "making the private Postgres cluster");
@@ -65,38 +74,39 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
         .args(["--auth=trust", "--encoding=UTF8", "--no-locale", "--data-checksums"])
         .arg(format!("--username={USER}"))
         .output()
-        .map_err(no_setpriv)?;
+        .context("run setpriv")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(PostgresError::Failed { what: "initdb", said: super::server::tail(&said) });
+        return Err(anyhow!("initdb failed: {}", super::server::tail(&said)).into());
     }
-    fs::rename(&unfinished, cluster).map_err(io_error("put in place", cluster))?;
+    fs::rename(&unfinished, cluster).with_context(|| failed("put in place", cluster))?;
     let parent = cluster.parent().unwrap_or(Path::new("/"));
-    fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(io_error("sync", parent))
+    Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
 
 /// Waits until no server is on the cluster any more: after a kill of its scheduler it may still be shutting down.
-pub(super) fn await_former_server(cluster: &Path) -> Result<(), PostgresError> {
+pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     while let Some(pid) = former_server(cluster)? {
-        if begun.elapsed() > FORMER_SERVER_PATIENCE {
-            let waited = FORMER_SERVER_PATIENCE.as_secs();
-            return Err(PostgresError::StillRunning { path: cluster.to_owned(), pid: pid.as_raw(), waited });
-        }
+        let (path, waited) = (cluster.display(), FORMER_SERVER_PATIENCE.as_secs());
+        ensure!(
+            begun.elapsed() <= FORMER_SERVER_PATIENCE,
+            "the Postgres process {pid} still uses {path}, {waited} s after it should have ended"
+        );
         std::thread::sleep(FORMER_SERVER_POLL);
     }
     Ok(())
 }
 
 /// Where the socket of the server lies that another process runs on the cluster; none where none runs.
-pub(super) fn running_socket(cluster: &Path) -> Result<Option<PathBuf>, PostgresError> {
+pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
     /// Postgres writes it into this line of its file once it listens.
     const LINE: usize = 4;
     if former_server(cluster)?.is_none() {
         return Ok(None);
     }
     let path = cluster.join("postmaster.pid");
-    let text = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+    let text = fs::read_to_string(&path).with_context(|| failed("read", &path))?;
     Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
 }
 
@@ -104,12 +114,12 @@ pub(super) fn running_socket(cluster: &Path) -> Result<Option<PathBuf>, Postgres
 ///
 /// After a reboot another process may have its number, and Postgres would refuse for ever: then the file is removed.
 /// Postgres' own check of its shared memory still stands behind that.
-fn former_server(cluster: &Path) -> Result<Option<Pid>, PostgresError> {
+fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     let path = cluster.join("postmaster.pid");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error("read", &path)(error)),
+        Err(error) => return Err(anyhow!(error).context(failed("read", &path))),
     };
     let Some(pid) = text.lines().next().and_then(|line| line.trim().parse().ok()).map(Pid::from_raw) else {
         return Ok(None);
@@ -125,7 +135,7 @@ fn former_server(cluster: &Path) -> Result<Option<Pid>, PostgresError> {
     match fs::remove_file(&path) {
         Ok(()) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io_error("remove", &path)(error)),
+        Err(error) => Err(anyhow!(error).context(failed("remove", &path))),
     }
 }
 
@@ -138,12 +148,12 @@ pub(super) enum SocketDir {
 
 impl SocketDir {
     /// Makes it, empty, for the account alone. No server may be running.
-    pub(super) fn make(data_dir: &Path, account: &Account) -> Result<Self, PostgresError> {
+    pub(super) fn make(data_dir: &Path, account: &Account) -> anyhow::Result<Self> {
         let kept = data_dir.join("run");
         if fits(&kept) {
             if kept.exists() {
                 // Left by a crash; the lock inside may name a process number that is another's by now.
-                fs::remove_dir_all(&kept).map_err(io_error("remove", &kept))?;
+                fs::remove_dir_all(&kept).with_context(|| failed("remove", &kept))?;
             }
             make_dir(&kept, *account)?;
             return Ok(Self::Kept(kept));
@@ -154,7 +164,7 @@ impl SocketDir {
             .prefix("landfall-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&base)
-            .map_err(io_error("make a directory in", &base))?;
+            .with_context(|| failed("make a directory in", &base))?;
         account.give(dir.path())?;
         Ok(Self::Temporary(dir))
     }
@@ -172,9 +182,9 @@ fn fits(socket_dir: &Path) -> bool {
     file.as_os_str().as_bytes().len() <= LONGEST_SOCKET_PATH
 }
 
-fn make_dir(path: &Path, account: Account) -> Result<(), PostgresError> {
-    fs::create_dir(path).map_err(io_error("make", path))?;
-    fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(io_error("set the mode of", path))?;
+fn make_dir(path: &Path, account: Account) -> anyhow::Result<()> {
+    fs::create_dir(path).with_context(|| failed("make", path))?;
+    fs::set_permissions(path, Permissions::from_mode(0o700)).with_context(|| failed("set the mode of", path))?;
     account.give(path)
 }
 

@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
+use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::watch;
 
-use super::account::{Account, no_setpriv};
-use super::{PostgresError, io_error};
+use super::account::Account;
 
 /// How many of the log's last lines are shown.
 const SHOWN_LINES: usize = 5;
@@ -36,10 +36,10 @@ impl Server {
         cluster: &Path,
         settings: &[String],
         log: &Path,
-    ) -> Result<Self, PostgresError> {
+    ) -> anyhow::Result<Self> {
         let log_file = File::options().write(true).create(true).truncate(true).mode(0o600).open(log);
-        let log_file = log_file.map_err(io_error("open", log))?;
-        let log_again = log_file.try_clone().map_err(io_error("open", log))?;
+        let log_file = log_file.with_context(|| format!("open {}", log.display()))?;
+        let log_again = log_file.try_clone().with_context(|| format!("open {}", log.display()))?;
         let mut command = account.command(postgres);
         command.arg("-D").arg(cluster);
         for setting in settings {
@@ -52,12 +52,9 @@ impl Server {
         std::thread::Builder::new()
             .name("private-postgres".to_owned())
             .spawn(move || mind(command, &started, &ending))
-            .map_err(io_error("start a thread for", postgres))?;
-        match starting.recv() {
-            Ok(Ok(id)) => Ok(Self { pid: Pid::from_raw(id), ended }),
-            Ok(Err(error)) => Err(no_setpriv(error)),
-            Err(_) => Err(PostgresError::Failed { what: "starting Postgres", said: "its thread died".to_owned() }),
-        }
+            .with_context(|| format!("start a thread for {}", postgres.display()))?;
+        let id = starting.recv().context("start Postgres: its thread died")?.context("run setpriv")?;
+        Ok(Self { pid: Pid::from_raw(id), ended })
     }
 
     /// Resolves with how it ended.

@@ -111,7 +111,7 @@ impl SharedPostgres {
     /// When it had to be stopped the hard way.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
-            Some(running) => Ok(running.stop().await?),
+            Some(running) => running.stop().await,
             None => Ok(()),
         }
     }
