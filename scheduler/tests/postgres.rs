@@ -37,15 +37,23 @@ impl Place {
 }
 
 /// Starts it; none, with a line that says so, where no server is installed.
-async fn start(data_dir: &Path) -> Option<PrivatePostgres> {
+async fn try_start(data_dir: &Path) -> Option<Result<PrivatePostgres, PostgresError>> {
     match PrivatePostgres::start(data_dir).await {
-        Ok(postgres) => Some(postgres),
         Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
             println!("skipped: no Postgres server is installed");
             None
         }
-        Err(error) => panic!("{:#}", anyhow::Error::new(error)),
+        started => Some(started),
     }
+}
+
+async fn start(data_dir: &Path) -> Option<PrivatePostgres> {
+    let started = try_start(data_dir).await?;
+    Some(started.unwrap_or_else(|error| panic!("{:#}", anyhow::Error::new(error))))
+}
+
+async fn refused(data_dir: &Path) -> Option<PostgresError> {
+    Some(try_start(data_dir).await?.expect_err("it was started"))
 }
 
 async fn count(options: &PgConnectOptions) -> i64 {
@@ -91,17 +99,10 @@ async fn a_cluster_of_another_major_version_is_refused_by_name() {
     let cluster = place.data_dir().join("postgres");
     fs::create_dir(&cluster).unwrap();
     fs::write(cluster.join("PG_VERSION"), "9\n").unwrap();
-    match PrivatePostgres::start(&place.data_dir()).await {
-        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
-            println!("skipped: no Postgres server is installed");
-        }
-        Err(error) => {
-            let said = error.to_string();
-            assert!(said.contains("was made by Postgres 9, and only Postgres 1"), "{said}");
-            assert_eq!(fs::read_dir(&cluster).unwrap().count(), 1, "nothing was touched");
-        }
-        Ok(_) => panic!("a cluster of Postgres 9 was started"),
-    }
+    let Some(error) = refused(&place.data_dir()).await else { return };
+    let said = error.to_string();
+    assert!(said.contains("was made by Postgres 9, and only Postgres 1"), "{said}");
+    assert_eq!(fs::read_dir(&cluster).unwrap().count(), 1, "nothing was touched");
 }
 
 #[tokio::test]
@@ -110,13 +111,8 @@ async fn a_strangers_folder_in_the_clusters_place_is_left_alone() {
     let cluster = place.data_dir().join("postgres");
     fs::create_dir(&cluster).unwrap();
     fs::write(cluster.join("thesis.tex"), "x").unwrap();
-    match PrivatePostgres::start(&place.data_dir()).await {
-        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
-            println!("skipped: no Postgres server is installed");
-        }
-        Err(PostgresError::Foreign(named)) => assert_eq!(named, cluster),
-        other => panic!("{other:?}"),
-    }
+    let Some(error) = refused(&place.data_dir()).await else { return };
+    assert!(matches!(&error, PostgresError::Foreign(named) if *named == cluster), "{error:?}");
     assert!(cluster.join("thesis.tex").exists());
 }
 
@@ -132,13 +128,8 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
     fs::set_permissions(&blocked, Permissions::from_mode(0o700)).unwrap();
     let data_dir = blocked.join("data");
     fs::create_dir(&data_dir).unwrap();
-    match PrivatePostgres::start(&data_dir).await {
-        Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
-            println!("skipped: no Postgres server is installed");
-        }
-        Err(PostgresError::Unreachable { blocked: named, .. }) => assert_eq!(named, blocked),
-        other => panic!("{other:?}"),
-    }
+    let Some(error) = refused(&data_dir).await else { return };
+    assert!(matches!(&error, PostgresError::Unreachable { blocked: named, .. } if *named == blocked), "{error:?}");
 }
 
 /// A running `landfall up`, killed the hard way when a test ends early.

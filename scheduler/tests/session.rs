@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::outcome_ack::Answer;
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::session_response::Message as Down;
+use landfall_proto::v1::site_service_client::SiteServiceClient;
 use landfall_scheduler::Scheduler;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
@@ -20,11 +24,22 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 /// Longer than anything here takes; a hang fails instead of hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The next message of a session, which must be of this kind.
+macro_rules! heard {
+    ($agent:expr, $kind:ident) => {
+        match $agent.hear().await.expect("a message") {
+            Down::$kind(message) => message,
+            other => panic!("expected {}, got {other:?}", stringify!($kind)),
+        }
+    };
+}
 
 #[path = "session/checkpoints.rs"]
 mod checkpoints;
@@ -92,70 +107,142 @@ impl Running {
             .into_inner()
     }
 
+    /// An agent that is enrolled under this name, and connected.
+    async fn agent(&self, name: &str) -> Agent {
+        let enrolled = self.enrol(name).await;
+        self.connect(&enrolled.credential, Vec::new()).await
+    }
+
+    async fn connect(&self, credential: &str, held: Vec<v1::HeldLease>) -> Agent {
+        self.register(credential, v1::Register { held, ..register() }).await.expect("connect")
+    }
+
+    /// Connects and waits for the welcome.
+    async fn register(&self, credential: &str, register: v1::Register) -> Result<Agent, Status> {
+        let (outbound, requests) = mpsc::channel(16);
+        let mut request = Request::new(ReceiverStream::new(requests));
+        request.metadata_mut().insert("authorization", bearer(credential));
+        let first = v1::SessionRequest { message: Some(Up::Register(register)) };
+        outbound.send(first).await.expect("room for one");
+        let inbound = AgentServiceClient::new(self.channel().await).session(request).await?.into_inner();
+        let mut agent = Agent { credential: credential.to_owned(), welcome: v1::Welcome::default(), outbound, inbound };
+        agent.welcome = heard!(agent, Welcome);
+        Ok(agent)
+    }
+
+    /// How a connection is refused.
+    async fn refused(&self, credential: &str, held: Vec<v1::HeldLease>) -> Status {
+        self.register(credential, v1::Register { held, ..register() }).await.err().expect("it is refused")
+    }
+
+    /// One with an agent that has begun to crawl `a.cn`.
+    async fn crawling(pool: &PgPool) -> (Self, Agent, v1::CrawlOrder) {
+        let running = Self::start(pool.clone()).await;
+        let mut agent = running.agent("a").await;
+        submit(pool, "a.cn").await;
+        let order = agent.crawl_order().await;
+        (running, agent, order)
+    }
+
     async fn stop(self) {
         self.shutdown.cancel();
         tokio::time::timeout(PATIENCE, self.task).await.expect("ends in time").expect("no panic").expect("no error");
     }
 }
 
+fn bearer(secret: &str) -> MetadataValue<Ascii> {
+    format!("Bearer {secret}").parse().expect("a header value")
+}
+
 /// An agent's end of a session.
 struct Agent {
+    credential: String,
+    welcome: v1::Welcome,
     outbound: mpsc::Sender<v1::SessionRequest>,
     inbound: Streaming<v1::SessionResponse>,
 }
 
 impl Agent {
-    async fn connect(running: &Running, credential: &str, held: Vec<v1::HeldLease>) -> Result<Self, Status> {
-        Self::register(running, credential, v1::Register { held, ..register() }).await
+    async fn say(&self, message: Up) {
+        self.outbound.send(v1::SessionRequest { message: Some(message) }).await.expect("the session is open");
     }
 
-    async fn register(running: &Running, credential: &str, register: v1::Register) -> Result<Self, Status> {
-        let (outbound, requests) = mpsc::channel(16);
-        let first = request(v1::session_request::Message::Register(register));
-        outbound.send(first).await.expect("room for one");
-        let mut request = Request::new(ReceiverStream::new(requests));
-        let bearer = format!("Bearer {credential}").parse().expect("a header value");
-        request.metadata_mut().insert("authorization", bearer);
-        let inbound = AgentServiceClient::new(running.channel().await).session(request).await?.into_inner();
-        Ok(Self { outbound, inbound })
-    }
-
-    async fn say(&self, message: v1::session_request::Message) {
-        self.outbound.send(request(message)).await.expect("the session is open");
-    }
-
-    async fn hear(&mut self) -> Result<v1::session_response::Message, Status> {
+    async fn hear(&mut self) -> Result<Down, Status> {
         let response = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("an answer in time")?;
         Ok(response.expect("the session is open").message.expect("a message"))
     }
 
-    /// Ends the requests and waits until the scheduler has ended its answers.
-    async fn hang_up(self) {
-        let Self { outbound, mut inbound } = self;
+    /// How the session is ended.
+    async fn ended(&mut self) -> Status {
+        self.hear().await.expect_err("the end of the session")
+    }
+
+    /// Ends the requests and waits until the scheduler has ended its answers; returns the credential.
+    async fn hang_up(self) -> String {
+        let Self { credential, outbound, mut inbound, .. } = self;
         drop(outbound);
         let ended = tokio::time::timeout(PATIENCE, inbound.message()).await.expect("an end in time");
         assert!(matches!(ended, Ok(None)), "expected the end of the session, got {ended:?}");
-    }
-
-    async fn welcome(&mut self) -> v1::Welcome {
-        match self.hear().await.expect("a welcome") {
-            v1::session_response::Message::Welcome(welcome) => welcome,
-            other => panic!("expected a welcome, got {other:?}"),
-        }
+        credential
     }
 
     async fn crawl_order(&mut self) -> v1::CrawlOrder {
-        match self.hear().await.expect("an order") {
-            v1::session_response::Message::Crawl(order) => order,
-            other => panic!("expected a crawl order, got {other:?}"),
-        }
+        heard!(self, Crawl)
     }
 
-    async fn outcome_ack(&mut self) -> v1::OutcomeAck {
-        match self.hear().await.expect("an answer") {
-            v1::session_response::Message::Outcome(ack) => ack,
-            other => panic!("expected an answer to the outcome, got {other:?}"),
-        }
+    /// Has a heartbeat answered: what was said before it has been read by then.
+    async fn beat(&mut self) {
+        self.say(heartbeat(1)).await;
+        heard!(self, Heartbeat);
+    }
+
+    /// Reports the end of a crawl; returns the answer.
+    async fn report(&mut self, order: &v1::CrawlOrder) -> v1::OutcomeAck {
+        self.say(outcome(order)).await;
+        heard!(self, Outcome)
+    }
+
+    /// Ends a crawl of three pages.
+    async fn end(&mut self, order: &v1::CrawlOrder) {
+        assert_eq!(self.report(order).await.answer(), Answer::Accepted);
+    }
+}
+
+/// An operator at a scheduler.
+struct Operator {
+    client: SiteServiceClient<Channel>,
+    bearer: MetadataValue<Ascii>,
+}
+
+impl Operator {
+    async fn of(running: &Running) -> Self {
+        let token = Secret::generate().expect("randomness");
+        let mut conn = running.pool.acquire().await.expect("connect");
+        settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
+        Self { client: SiteServiceClient::new(running.channel().await), bearer: bearer(token.reveal()) }
+    }
+
+    fn says<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("authorization", self.bearer.clone());
+        request
+    }
+
+    /// Submits a site to a batch that takes no measuring.
+    async fn submit(&mut self, batch: &str, host: &str, policy: v1::CrawlPolicy) {
+        let header = v1::SubmitHeader {
+            batch: batch.into(),
+            strategy: "random".into(),
+            policy: Some(policy),
+            ..v1::SubmitHeader::default()
+        };
+        let messages = [
+            v1::submit_request::Part::Header(header),
+            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()], positions: Vec::new() }),
+        ]
+        .map(|part| v1::SubmitRequest { part: Some(part) });
+        let request = self.says(tokio_stream::iter(messages));
+        self.client.submit(request).await.expect("submit");
     }
 }
 
@@ -170,8 +257,12 @@ fn register() -> v1::Register {
     }
 }
 
-fn heartbeat(sequence: u64) -> v1::session_request::Message {
-    v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })
+fn heartbeat(sequence: u64) -> Up {
+    Up::Heartbeat(v1::Heartbeat { sequence, ..v1::Heartbeat::default() })
+}
+
+fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
+    vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
 }
 
 /// What was refused, and how often, by kind.
@@ -180,12 +271,8 @@ async fn refusals(pool: &PgPool) -> Vec<(String, i64)> {
     counted.fetch_all(pool).await.expect("read the refusals")
 }
 
-fn request(message: v1::session_request::Message) -> v1::SessionRequest {
-    v1::SessionRequest { message: Some(message) }
-}
-
-fn outcome(order: &v1::CrawlOrder) -> v1::session_request::Message {
-    v1::session_request::Message::Outcome(v1::OutcomeReport {
+fn outcome(order: &v1::CrawlOrder) -> Up {
+    Up::Outcome(v1::OutcomeReport {
         task_id: order.task_id,
         token: order.token,
         kind: v1::OutcomeKind::Complete.into(),
@@ -197,13 +284,8 @@ fn outcome(order: &v1::CrawlOrder) -> v1::session_request::Message {
     })
 }
 
-fn release(order: &v1::CrawlOrder) -> v1::session_request::Message {
-    v1::session_request::Message::Release(v1::LeaseRelease {
-        task_id: order.task_id,
-        token: order.token,
-        crash: String::new(),
-        not_before: None,
-    })
+fn release(order: &v1::CrawlOrder) -> Up {
+    Up::Release(v1::LeaseRelease { task_id: order.task_id, token: order.token, crash: String::new(), not_before: None })
 }
 
 /// Submits one site to a batch that needs no measuring.
@@ -222,8 +304,8 @@ async fn submit(pool: &PgPool, host: &str) {
 async fn a_site_travels_from_submission_to_one_accepted_outcome(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    let welcome = agent.welcome().await;
+    let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
+    let welcome = agent.welcome.clone();
     assert_eq!(welcome.agent_id, enrolled.agent_id);
     assert_eq!(welcome.contact_url, "https://example.org/bot");
 
@@ -232,30 +314,22 @@ async fn a_site_travels_from_submission_to_one_accepted_outcome(pool: PgPool) {
     assert_eq!(order.token, 1);
     assert_eq!(order.site.as_ref().map(|site| site.name.as_str()), Some("a.cn"));
 
-    agent.say(outcome(&order)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
-    agent.say(outcome(&order)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Duplicate);
+    agent.end(&order).await;
+    assert_eq!(agent.report(&order).await.answer(), Answer::Duplicate);
     let forged = v1::CrawlOrder { token: 9, ..order };
-    agent.say(outcome(&forged)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Stale);
+    assert_eq!(agent.report(&forged).await.answer(), Answer::Stale);
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn what_a_paused_agent_hands_back_goes_to_another(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
-    let mut full =
-        Agent::connect(&running, &running.enrol("full").await.credential, Vec::new()).await.expect("connect");
-    full.welcome().await;
+    let mut full = running.agent("full").await;
     submit(&pool, "a.cn").await;
     let order = full.crawl_order().await;
-    let mut other =
-        Agent::connect(&running, &running.enrol("other").await.credential, Vec::new()).await.expect("connect");
-    other.welcome().await;
+    let mut other = running.agent("other").await;
     let paused = "the disk is full".to_owned();
-    full.say(v1::session_request::Message::Heartbeat(v1::Heartbeat { sequence: 1, paused, ..Default::default() }))
-        .await;
+    full.say(Up::Heartbeat(v1::Heartbeat { sequence: 1, paused, ..Default::default() })).await;
     full.say(release(&order)).await;
     let again = other.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2));
@@ -264,70 +338,54 @@ async fn what_a_paused_agent_hands_back_goes_to_another(pool: PgPool) {
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut first = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    let first_welcome = first.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = first.crawl_order().await;
+    let (running, mut first, order) = Running::crawling(&pool).await;
 
-    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
-    let mut second = Agent::connect(&running, &enrolled.credential, held.clone()).await.expect("connect");
-    let welcome = second.welcome().await;
-    assert!(welcome.incarnation > first_welcome.incarnation);
-    assert_eq!(welcome.kept, held);
+    let held = held(&order);
+    let second = running.connect(&first.credential, held.clone()).await;
+    assert!(second.welcome.incarnation > first.welcome.incarnation);
+    assert_eq!(second.welcome.kept, held);
     // Without a heartbeat of its own: until it is told, it crawls what is another's.
-    let told = first.hear().await.expect_err("the first session has ended");
-    assert_eq!(told.code(), tonic::Code::Aborted);
+    let told = first.ended().await;
+    assert_eq!(told.code(), Code::Aborted);
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn of_two_processes_with_one_credential_the_newest_stays_and_the_older_waits(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut older = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    older.welcome().await;
-    let mut newer = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    newer.welcome().await;
-    let told = older.hear().await.expect_err("superseded");
-    assert_eq!(told.code(), tonic::Code::Aborted);
+    let mut older = running.agent("a").await;
+    let newer = running.connect(&older.credential, Vec::new()).await;
+    let told = older.ended().await;
+    assert_eq!(told.code(), Code::Aborted);
     assert!(told.message().starts_with("superseded: another process"), "{}", told.message());
 
     let yields = async || {
         let register = v1::Register { yields: true, ..register() };
-        Agent::register(&running, &enrolled.credential, register).await
+        running.register(&older.credential, register).await
     };
     let refused = yields().await.err().expect("the newer one is there");
-    assert_eq!(refused.code(), tonic::Code::Aborted);
+    assert_eq!(refused.code(), Code::Aborted);
     assert_eq!(refusals(&pool).await, [("twin".to_owned(), 1)], "the operator sees it");
     let mut conn = pool.acquire().await.expect("connect");
     let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
     assert!(shown.twin_at.is_some(), "in the list as well");
     drop(conn);
-    newer.say(v1::session_request::Message::Leave(v1::Leave {})).await;
+    newer.say(Up::Leave(v1::Leave {})).await;
     newer.hang_up().await;
-    yields().await.expect("its place is free").welcome().await;
+    yields().await.expect("its place is free");
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_whose_place_another_machine_gets_is_told_on_its_stream_and_whenever_it_comes(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let former = running.enrol("a").await;
-    let mut there = Agent::connect(&running, &former.credential, Vec::new()).await.expect("connect");
-    there.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = there.crawl_order().await;
+    let (running, mut there, order) = Running::crawling(&pool).await;
     let new = running.enrol("a").await;
-    let told = there.hear().await.expect_err("moved");
-    assert_eq!(told.code(), tonic::Code::PermissionDenied);
-    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
-    let refused = Agent::connect(&running, &former.credential, held).await.err().expect("for good");
-    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    let told = there.ended().await;
+    assert_eq!(told.code(), Code::PermissionDenied);
+    let refused = running.refused(&there.credential, held(&order)).await;
+    assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().starts_with("agent a was moved to another machine at "), "{}", refused.message());
-    let mut here = Agent::connect(&running, &new.credential, Vec::new()).await.expect("connect");
-    here.welcome().await;
+    let mut here = running.connect(&new.credential, Vec::new()).await;
     let again = here.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, order.token + 1));
     running.stop().await;
@@ -338,15 +396,14 @@ async fn a_process_that_connects_anew_keeps_its_lease_and_its_former_stream_does
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
     let same = |held| v1::Register { process: 5, held, ..register() };
-    let mut former = Agent::register(&running, &enrolled.credential, same(Vec::new())).await.expect("connect");
-    former.welcome().await;
+    let mut former = running.register(&enrolled.credential, same(Vec::new())).await.expect("connect");
     submit(&pool, "a.cn").await;
     let order = former.crawl_order().await;
-    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
-    let mut anew = Agent::register(&running, &enrolled.credential, same(held.clone())).await.expect("connect");
-    assert_eq!(anew.welcome().await.kept, held);
-    let told = former.hear().await.expect_err("the former stream has ended");
-    assert_eq!(told.code(), tonic::Code::Unavailable, "{told}");
+    let held = held(&order);
+    let anew = running.register(&enrolled.credential, same(held.clone())).await.expect("connect");
+    assert_eq!(anew.welcome.kept, held);
+    let told = former.ended().await;
+    assert_eq!(told.code(), Code::Unavailable, "{told}");
     running.stop().await;
 }
 
@@ -356,63 +413,48 @@ async fn an_agent_that_supersedes_itself_all_the_time_is_refused_and_whoever_is_
     let enrolled = running.enrol("a").await;
     let mut connected = Vec::new();
     let refused = loop {
-        match Agent::connect(&running, &enrolled.credential, Vec::new()).await {
-            Ok(mut agent) => {
-                agent.welcome().await;
-                connected.push(agent);
-            }
+        match running.register(&enrolled.credential, register()).await {
+            Ok(agent) => connected.push(agent),
             Err(status) => break status,
         }
     };
-    assert_eq!((refused.code(), connected.len()), (tonic::Code::ResourceExhausted, 11), "the first supersedes nobody");
+    assert_eq!((refused.code(), connected.len()), (Code::ResourceExhausted, 11), "the first supersedes nobody");
     assert!(refused.message().starts_with("flapping: 10 sessions"), "{}", refused.message());
     assert!(!refused.message().contains("  "), "{}", refused.message());
     let mut last = connected.pop().expect("eleven");
-    last.say(heartbeat(1)).await;
-    assert!(matches!(last.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+    last.beat().await;
     assert_eq!(refusals(&pool).await, [("flapping".to_owned(), 1)]);
 
     sqlx::query("update sessions set ended_at = ended_at - interval '1 minute'").execute(&pool).await.expect("wait");
-    let mut again = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    again.welcome().await;
+    running.connect(&enrolled.credential, Vec::new()).await;
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let (holder, thief) = (running.enrol("a").await, running.enrol("b").await);
-    let mut agent = Agent::connect(&running, &holder.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = agent.crawl_order().await;
-
-    let mut other = Agent::connect(&running, &thief.credential, Vec::new()).await.expect("connect");
-    other.welcome().await;
+    let (running, mut agent, order) = Running::crawling(&pool).await;
+    let mut other = running.agent("b").await;
     for (order, said) in [
         (order.clone(), "another agent's lease"),
         (v1::CrawlOrder { token: 9, ..order.clone() }, "a token that was never granted"),
         (v1::CrawlOrder { task_id: 999, ..order.clone() }, "an outcome of an unknown task"),
     ] {
-        other.say(outcome(&order)).await;
-        let ack = other.outcome_ack().await;
-        assert_eq!((ack.answer(), ack.reason.as_str()), (v1::outcome_ack::Answer::Stale, said));
+        let ack = other.report(&order).await;
+        assert_eq!((ack.answer(), ack.reason.as_str()), (Answer::Stale, said));
     }
     // Nor does it hand back what is not its own.
     other.say(release(&order)).await;
-    other.say(heartbeat(1)).await;
-    assert!(matches!(other.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+    other.beat().await;
     other.say(heartbeat(1_000_000)).await;
-    let told = other.hear().await.expect_err("from the future");
-    assert_eq!(told.code(), tonic::Code::InvalidArgument);
+    let told = other.ended().await;
+    assert_eq!(told.code(), Code::InvalidArgument);
     assert!(told.message().starts_with("heartbeat.sequence: 1000000 when at most "), "{}", told.message());
 
-    agent.say(outcome(&order)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
-    let v1::session_request::Message::Outcome(first) = outcome(&order) else { panic!("an outcome") };
-    agent.say(v1::session_request::Message::Outcome(v1::OutcomeReport { pages: first.pages + 1, ..first })).await;
-    let ack = agent.outcome_ack().await;
-    assert_eq!(ack.answer(), v1::outcome_ack::Answer::Duplicate);
+    agent.end(&order).await;
+    let Up::Outcome(first) = outcome(&order) else { panic!("an outcome") };
+    agent.say(Up::Outcome(v1::OutcomeReport { pages: first.pages + 1, ..first })).await;
+    let ack = heard!(agent, Outcome);
+    assert_eq!(ack.answer(), Answer::Duplicate);
     assert_eq!(ack.reason, "an outcome that contradicts the one that was accepted");
     let counted =
         [("contradiction", 1), ("foreign-lease", 2), ("forged-token", 1), ("future-heartbeat", 1), ("unknown-task", 1)];
@@ -422,24 +464,14 @@ async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool:
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = agent.crawl_order().await;
+    let (running, mut agent, order) = Running::crawling(&pool).await;
     let mut conn = pool.acquire().await.expect("a connection");
     let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
     batch_changes::cancel(&mut conn, batch.id, "b", &batch_changes::Extent::All).await.expect("cancel");
-    match agent.hear().await.expect("an order") {
-        v1::session_response::Message::Cancel(cancel) => {
-            assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
-        }
-        other => panic!("expected to be called back, got {other:?}"),
-    }
-    agent.say(outcome(&order)).await;
-    let ack = agent.outcome_ack().await;
-    assert_eq!(ack.answer(), v1::outcome_ack::Answer::Stale);
+    let cancel = heard!(agent, Cancel);
+    assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
+    let ack = agent.report(&order).await;
+    assert_eq!(ack.answer(), Answer::Stale);
     assert_eq!(ack.reason, "an outcome of a task that has ended otherwise");
     running.stop().await;
 }
@@ -450,32 +482,24 @@ async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let enrolled = running.enrol("a").await;
     // Now that the scheduler has started and stored its own.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    assert_eq!(agent.welcome().await.contact_url, "");
-    agent.say(heartbeat(1)).await;
-    assert!(matches!(agent.hear().await, Ok(v1::session_response::Message::Heartbeat(_))));
+    let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
+    assert_eq!(agent.welcome.contact_url, "");
+    agent.beat().await;
 
     let mut conn = pool.acquire().await.expect("a connection");
     settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("set it");
     agent.say(heartbeat(1)).await;
-    assert_eq!(agent.hear().await.expect_err("asked to come again").code(), tonic::Code::Unavailable);
-    let mut again = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    assert_eq!(again.welcome().await.contact_url, "https://example.org/bot");
+    assert_eq!(agent.ended().await.code(), Code::Unavailable);
+    let again = running.connect(&enrolled.credential, Vec::new()).await;
+    assert_eq!(again.welcome.contact_url, "https://example.org/bot");
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_that_leaves_gives_its_site_back_at_once(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let (leaving, staying) = (running.enrol("a").await, running.enrol("b").await);
-    let mut first = Agent::connect(&running, &leaving.credential, Vec::new()).await.expect("connect");
-    first.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = first.crawl_order().await;
-
-    let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
-    second.welcome().await;
-    first.say(v1::session_request::Message::Leave(v1::Leave {})).await;
+    let (running, first, order) = Running::crawling(&pool).await;
+    let mut second = running.agent("b").await;
+    first.say(Up::Leave(v1::Leave {})).await;
     first.say(release(&order)).await;
     first.hang_up().await;
     let again = second.crawl_order().await;
@@ -485,41 +509,28 @@ async fn an_agent_that_leaves_gives_its_site_back_at_once(pool: PgPool) {
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = agent.crawl_order().await;
+    let (running, mut agent, order) = Running::crawling(&pool).await;
     agent.say(release(&order)).await;
     let again = agent.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
     // Neither does a broken stream take what it still holds from it.
-    agent.hang_up().await;
-    let held = vec![v1::HeldLease { task_id: again.task_id, token: again.token }];
-    let mut returned = Agent::connect(&running, &enrolled.credential, held.clone()).await.expect("connect");
-    assert_eq!(returned.welcome().await.kept, held);
+    let credential = agent.hang_up().await;
+    assert_eq!(running.connect(&credential, held(&again)).await.welcome.kept, held(&again));
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_that_hung_up_is_given_nothing_new_until_it_is_back(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
-    let (lost, staying) = (running.enrol("a").await, running.enrol("b").await);
-    let mut first = Agent::connect(&running, &lost.credential, Vec::new()).await.expect("connect");
-    first.welcome().await;
-    let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
-    second.welcome().await;
-    first.hang_up().await;
+    let (first, mut second) = (running.agent("a").await, running.agent("b").await);
+    let credential = first.hang_up().await;
     // Where nothing is known of distances any agent is as good, so one of these would be the first's by chance.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
         let order = second.crawl_order().await;
-        second.say(outcome(&order)).await;
-        second.outcome_ack().await;
+        second.end(&order).await;
     }
-    let mut back = Agent::connect(&running, &lost.credential, Vec::new()).await.expect("connect");
-    back.welcome().await;
+    let mut back = running.connect(&credential, Vec::new()).await;
     second.hang_up().await;
     submit(&pool, "i.cn").await;
     back.crawl_order().await;
@@ -529,16 +540,11 @@ async fn an_agent_that_hung_up_is_given_nothing_new_until_it_is_back(pool: PgPoo
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn strangers_and_bad_manners_are_refused(pool: PgPool) {
     let running = Running::start(pool).await;
-    let enrolled = running.enrol("a").await;
-    let Err(status) = Agent::connect(&running, "not-a-credential", Vec::new()).await else {
-        panic!("a stranger was let in");
-    };
-    assert_eq!(status.code(), tonic::Code::Unauthenticated);
+    assert_eq!(running.refused("not-a-credential", Vec::new()).await.code(), Code::Unauthenticated);
 
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    agent.say(v1::session_request::Message::Register(v1::Register::default())).await;
-    assert_eq!(agent.hear().await.expect_err("ended").code(), tonic::Code::InvalidArgument);
+    let mut agent = running.agent("a").await;
+    agent.say(Up::Register(v1::Register::default())).await;
+    assert_eq!(agent.ended().await.code(), Code::InvalidArgument);
 
     let token = running.token("c").await;
     let mut client = AgentServiceClient::new(running.channel().await);
@@ -591,30 +597,27 @@ async fn while_the_database_is_silent_everybody_is_told_and_afterwards_all_goes_
     let target = (*pool.connect_options()).clone();
     let way = Way::to(&target);
     let running = Running::start(way.pool(target)).await;
-    let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
+    let mut agent = running.agent("a").await;
     submit(&pool, "a.cn").await;
     let order = agent.crawl_order().await;
 
     way.open.send_replace(false);
     agent.say(outcome(&order)).await;
-    let ended = agent.hear().await.expect_err("nobody answers");
-    assert_eq!((ended.code(), ended.message()), (tonic::Code::Unavailable, "the database is away: try again"));
-    let held = vec![v1::HeldLease { task_id: order.task_id, token: order.token }];
-    let refused = Agent::connect(&running, &enrolled.credential, held.clone()).await.err().expect("nobody answers");
-    assert_eq!(refused.code(), tonic::Code::Unavailable, "at once, and not after a patience of its own: {refused}");
+    let ended = agent.ended().await;
+    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "the database is away: try again"));
+    let held = held(&order);
+    let refused = running.refused(&agent.credential, held.clone()).await;
+    assert_eq!(refused.code(), Code::Unavailable, "at once, and not after a patience of its own: {refused}");
 
     way.open.send_replace(true);
     let mut agent = loop {
-        match Agent::connect(&running, &enrolled.credential, held.clone()).await {
+        match running.register(&agent.credential, v1::Register { held: held.clone(), ..register() }).await {
             Ok(agent) => break agent,
-            Err(refused) => assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}"),
+            Err(refused) => assert_eq!(refused.code(), Code::Unavailable, "{refused}"),
         }
     };
-    assert_eq!(agent.welcome().await.kept, held, "its outcome had not come through");
-    agent.say(outcome(&order)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    assert_eq!(agent.welcome.kept, held, "its outcome had not come through");
+    agent.end(&order).await;
     let done: i64 = sqlx::query_scalar("select count(*) from outcomes").fetch_one(&pool).await.expect("count");
     assert_eq!(done, 1);
     running.stop().await;

@@ -4,8 +4,8 @@ use landfall_scheduler::store::sites;
 
 use super::*;
 
-fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> v1::session_request::Message {
-    v1::session_request::Message::Checkpoint(v1::CrawlCheckpoint {
+fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> Up {
+    Up::Checkpoint(v1::CrawlCheckpoint {
         task_id: order.task_id,
         token: order.token,
         pages,
@@ -16,27 +16,20 @@ fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> v1::session_r
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn how_far_a_crawl_has_come_goes_to_the_next_agent_and_is_forgotten_with_its_outcome(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let (leaving, staying) = (running.enrol("a").await, running.enrol("b").await);
-    let mut first = Agent::connect(&running, &leaving.credential, Vec::new()).await.expect("connect");
-    first.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = first.crawl_order().await;
+    let (running, first, order) = Running::crawling(&pool).await;
     assert!(order.checkpoint.is_empty());
-    let mut second = Agent::connect(&running, &staying.credential, Vec::new()).await.expect("connect");
-    second.welcome().await;
+    let mut second = running.agent("b").await;
     for (pages, state) in [(3, "early"), (5, "late")] {
         first.say(checkpoint(&order, pages, state.as_bytes())).await;
     }
     // Of leases that are not its own, it says nothing.
     second.say(checkpoint(&order, 9, b"another's")).await;
-    first.say(v1::session_request::Message::Leave(v1::Leave {})).await;
+    first.say(Up::Leave(v1::Leave {})).await;
     first.say(release(&order)).await;
     first.hang_up().await;
     let again = second.crawl_order().await;
     assert_eq!((again.task_id, again.token, again.checkpoint.as_slice()), (order.task_id, 2, b"late".as_slice()));
-    second.say(outcome(&again)).await;
-    assert_eq!(second.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    second.end(&again).await;
     let left: i64 = sqlx::query_scalar("select count(*) from checkpoints").fetch_one(&pool).await.expect("count");
     assert_eq!(left, 0);
     running.stop().await;
@@ -44,29 +37,19 @@ async fn how_far_a_crawl_has_come_goes_to_the_next_agent_and_is_forgotten_with_i
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn one_that_is_too_large_ends_the_session_with_the_reason(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = agent.crawl_order().await;
+    let (running, mut agent, order) = Running::crawling(&pool).await;
     agent.say(checkpoint(&order, 1, &vec![0; (1 << 20) + 1])).await;
-    let told = agent.hear().await.expect_err("it is refused");
+    let told = agent.ended().await;
     assert_eq!(told.message(), "state: 1048577 bytes when at most 1048576 are kept");
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
-    let running = Running::start(pool.clone()).await;
-    let enrolled = running.enrol("a").await;
-    let mut agent = Agent::connect(&running, &enrolled.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    submit(&pool, "a.cn").await;
-    let order = agent.crawl_order().await;
+    let (running, mut agent, order) = Running::crawling(&pool).await;
     let length = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
     agent
-        .say(v1::session_request::Message::Checkpoint(v1::CrawlCheckpoint {
+        .say(Up::Checkpoint(v1::CrawlCheckpoint {
             task_id: order.task_id,
             token: order.token,
             pages: 7,
@@ -83,8 +66,7 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
         }))
         .await;
     // What the agent says is read in its order.
-    agent.say(heartbeat(1)).await;
-    assert!(matches!(agent.hear().await.expect("an answer"), v1::session_response::Message::Heartbeat(_)));
+    agent.beat().await;
     let mut conn = pool.acquire().await.expect("connect");
     let name = "a.cn".parse().expect("a name");
     let site = sites::find(&mut conn, &name).await.expect("look").expect("the site");

@@ -14,8 +14,7 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     let running = Running::with(pool.clone(), Config { politeness, ..Config::default() }).await;
     let credential = running.enrol("a").await.credential;
     let capacity = v1::Register { capacity: 5, ..register() };
-    let mut agent = Agent::register(&running, &credential, capacity).await.expect("connect");
-    agent.welcome().await;
+    let mut agent = running.register(&credential, capacity).await.expect("connect");
     // As after a first crawl.
     sqlx::raw_sql(
         "insert into batches (name, strategy) values ('b', 'random');
@@ -36,13 +35,10 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     for number in 1..=SITES {
         let address = "192.0.2.7".to_owned();
         let claim = v1::AddressClaim { task_id: order.task_id, token: order.token, address };
-        agent.say(v1::session_request::Message::Address(claim)).await;
-        match agent.hear().await.expect("an answer") {
-            v1::session_response::Message::Address(answer) => assert!(answer.granted, "{answer:?}"),
-            other => panic!("expected an answer to the claim, got {other:?}"),
-        }
-        agent.say(outcome(&order)).await;
-        assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+        agent.say(Up::Address(claim)).await;
+        let answer = heard!(agent, Address);
+        assert!(answer.granted, "{answer:?}");
+        agent.end(&order).await;
         if number < SITES {
             order = agent.crawl_order().await;
         }

@@ -1,47 +1,8 @@
 //! A batch's policy, from the operator's word to the orders that agents get.
 
-use landfall_proto::v1::site_service_client::SiteServiceClient;
-
 use super::*;
 
-/// An operator at a scheduler.
-struct Operator {
-    client: SiteServiceClient<Channel>,
-    bearer: tonic::metadata::MetadataValue<tonic::metadata::Ascii>,
-}
-
 impl Operator {
-    async fn of(running: &Running) -> Self {
-        let token = Secret::generate().expect("randomness");
-        let mut conn = running.pool.acquire().await.expect("connect");
-        settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
-        let bearer = format!("Bearer {}", token.reveal()).parse().expect("a header value");
-        Self { client: SiteServiceClient::new(running.channel().await), bearer }
-    }
-
-    fn says<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.metadata_mut().insert("authorization", self.bearer.clone());
-        request
-    }
-
-    /// Submits a site to a batch that takes no measuring.
-    async fn submit(&mut self, batch: &str, host: &str, policy: v1::CrawlPolicy) {
-        let header = v1::SubmitHeader {
-            batch: batch.into(),
-            strategy: "random".into(),
-            policy: Some(policy),
-            ..v1::SubmitHeader::default()
-        };
-        let messages = [
-            v1::submit_request::Part::Header(header),
-            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()], positions: Vec::new() }),
-        ]
-        .map(|part| v1::SubmitRequest { part: Some(part) });
-        let request = self.says(tokio_stream::iter(messages));
-        self.client.submit(request).await.expect("submit");
-    }
-
     /// What following a batch says at the end.
     async fn watch(&mut self, batch: &str) -> v1::BatchProgress {
         let request = self.says(v1::WatchBatchRequest { batch: batch.into() });
@@ -60,18 +21,12 @@ fn seconds(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
 
-/// Ends a crawl of three pages.
-async fn end(agent: &mut Agent, order: &v1::CrawlOrder) {
-    agent.say(outcome(order)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
-}
-
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large_a_site_was(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let mut operator = Operator::of(&running).await;
-    let mut agent = Agent::connect(&running, &running.enrol("a").await.credential, Vec::new()).await.expect("connect");
-    assert_eq!(agent.welcome().await.contact_url, "https://example.org/bot");
+    let mut agent = running.agent("a").await;
+    assert_eq!(agent.welcome.contact_url, "https://example.org/bot");
     let asked = v1::CrawlPolicy {
         max_pages: Some(7),
         request_interval: seconds(3),
@@ -95,7 +50,7 @@ async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large
     assert_eq!(said, usual, "what was asked for, as it was");
     assert!(said.max_bytes.is_some() && said.max_depth.is_some() && said.max_duration.is_some(), "and all of the rest");
     assert_eq!(order.last_pages, None, "nobody has crawled it");
-    end(&mut agent, &order).await;
+    agent.end(&order).await;
 
     operator.submit("of-one-rate", "a.cn", v1::CrawlPolicy::default()).await;
     let order = agent.crawl_order().await;
@@ -103,7 +58,7 @@ async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large
     let said = order.policy.clone().expect("a policy");
     assert_eq!((said.store, said.sitemaps, said.contact_url), (Some(true), Some(true), None));
     assert_eq!(said.shortest_interval, said.request_interval);
-    end(&mut agent, &order).await;
+    agent.end(&order).await;
 
     operator.submit("by-size", "a.cn", v1::CrawlPolicy { shortest_interval: seconds(0), ..Default::default() }).await;
     assert_eq!(agent.crawl_order().await.last_pages, Some(3));
@@ -114,8 +69,7 @@ async fn what_a_batch_says_of_its_crawls_reaches_its_agent_and_so_does_how_large
 async fn a_site_is_crawled_again_when_its_time_has_come_until_its_batch_is_cancelled(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let mut operator = Operator::of(&running).await;
-    let mut agent = Agent::connect(&running, &running.enrol("a").await.credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
+    let mut agent = running.agent("a").await;
     let hourly = v1::CrawlPolicy {
         recrawl_interval: seconds(3600),
         shortest_interval: seconds(0),
@@ -124,7 +78,7 @@ async fn a_site_is_crawled_again_when_its_time_has_come_until_its_batch_is_cance
     operator.submit("b", "a.cn", hourly).await;
     let first = agent.crawl_order().await;
     assert_eq!(first.policy.as_ref().and_then(|policy| policy.recrawl_interval), None, "that is the scheduler's");
-    end(&mut agent, &first).await;
+    agent.end(&first).await;
     let progress = operator.watch("b").await;
     assert_eq!((progress.complete, progress.pages), (1, 3));
     let due = progress.next_recrawl.expect("it is crawled again");
@@ -134,9 +88,8 @@ async fn a_site_is_crawled_again_when_its_time_has_come_until_its_batch_is_cance
     let second = agent.crawl_order().await;
     assert!(second.task_id != first.task_id && second.site == first.site, "{second:?}");
     assert_eq!((second.token, second.checkpoint.len(), second.last_pages), (1, 0, Some(3)));
-    agent.say(outcome(&first)).await;
-    assert_eq!(agent.outcome_ack().await.answer(), v1::outcome_ack::Answer::Duplicate, "the former round stays");
-    end(&mut agent, &second).await;
+    assert_eq!(agent.report(&first).await.answer(), Answer::Duplicate, "the former round stays");
+    agent.end(&second).await;
     let progress = operator.watch("b").await;
     assert_eq!((progress.complete, progress.pages), (1, 3), "a site counts once");
     assert!(progress.next_recrawl.expect("and again").seconds >= due.seconds);

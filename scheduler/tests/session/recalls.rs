@@ -22,41 +22,32 @@ async fn far_away(pool: &PgPool) {
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
-    let (far, near) = (running.enrol("far").await, running.enrol("near").await);
-    let mut slow = Agent::connect(&running, &far.credential, Vec::new()).await.expect("connect");
-    slow.welcome().await;
+    let (mut slow, near) = (running.agent("far").await, running.enrol("near").await);
     far_away(&pool).await;
     let order = slow.crawl_order().await;
     assert_eq!((order.token, order.checkpoint.len()), (1, 0));
-    let mut quick = Agent::connect(&running, &near.credential, Vec::new()).await.expect("connect");
-    quick.welcome().await;
+    let mut quick = running.connect(&near.credential, Vec::new()).await;
     // Its site is larger than one would think: 150 pages in a minute, and nobody knows how many are left.
     let so_far = v1::CrawlCheckpoint { pages: 150, state: b"early".to_vec(), ..checkpoint(&order) };
-    slow.say(v1::session_request::Message::Checkpoint(so_far)).await;
-    slow.say(heartbeat(1)).await;
-    assert!(matches!(slow.hear().await.expect("an answer"), v1::session_response::Message::Heartbeat(_)));
+    slow.say(Up::Checkpoint(so_far)).await;
+    slow.beat().await;
     let aged = "update leases set granted_at = now() - interval '60 s'";
     sqlx::query(aged).execute(&pool).await.expect("let the time pass");
 
-    let recall = match slow.hear().await.expect("an order") {
-        v1::session_response::Message::Recall(recall) => recall,
-        other => panic!("expected to be asked for the lease, got {other:?}"),
-    };
+    let recall = heard!(slow, Recall);
     assert_eq!((recall.task_id, recall.token), (order.task_id, order.token));
     assert!(recall.reason.starts_with("near would end it in about "), "{}", recall.reason);
     assert!(recall.reason.contains("; here it goes on for about "), "{}", recall.reason);
     let last = v1::CrawlCheckpoint { pages: 152, state: b"late".to_vec(), ..checkpoint(&order) };
-    slow.say(v1::session_request::Message::Checkpoint(last)).await;
+    slow.say(Up::Checkpoint(last)).await;
     slow.say(release(&order)).await;
 
     let taken_over = quick.crawl_order().await;
     assert_eq!((taken_over.task_id, taken_over.token), (order.task_id, 2), "a new lease of the same task");
     assert_eq!(taken_over.checkpoint, b"late", "from where it was");
     // Whoever had it may have ended it all the same, and comes too late.
-    slow.say(outcome(&order)).await;
-    assert_eq!(slow.outcome_ack().await.answer(), v1::outcome_ack::Answer::Stale);
-    quick.say(outcome(&taken_over)).await;
-    assert_eq!(quick.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    assert_eq!(slow.report(&order).await.answer(), Answer::Stale);
+    quick.end(&taken_over).await;
 
     let told: Vec<(String, String)> = sqlx::query_as(
         "select a.name, c.cause::text from assignments c join agents a on a.id = c.agent_id order by c.id",
@@ -77,19 +68,15 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_that_does_not_know_of_recalls_goes_on_and_its_outcome_counts(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
-    let (far, near) = (running.enrol("far").await, running.enrol("near").await);
-    let mut slow = Agent::connect(&running, &far.credential, Vec::new()).await.expect("connect");
-    slow.welcome().await;
+    let (mut slow, near) = (running.agent("far").await, running.enrol("near").await);
     far_away(&pool).await;
     let order = slow.crawl_order().await;
-    let mut quick = Agent::connect(&running, &near.credential, Vec::new()).await.expect("connect");
-    quick.welcome().await;
+    let _quick = running.connect(&near.credential, Vec::new()).await;
     let long = "with so as (update assignments set crawl_ms = 600000)
                 update leases set granted_at = now() - interval '60 s'";
     sqlx::query(long).execute(&pool).await.expect("let the time pass");
-    assert!(matches!(slow.hear().await.expect("an order"), v1::session_response::Message::Recall(_)));
-    slow.say(outcome(&order)).await;
-    assert_eq!(slow.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    heard!(slow, Recall);
+    slow.end(&order).await;
     running.stop().await;
 }
 

@@ -1,9 +1,6 @@
 //! Several schedulers on one database: whoever answers serves, one at a time reaps and plans, and each can be killed.
 
-use landfall_proto::v1::session_response::Message as Down;
-use landfall_proto::v1::site_service_client::SiteServiceClient;
 use landfall_scheduler::config::TermConfig;
-use tonic::Code;
 
 use super::*;
 
@@ -12,7 +9,7 @@ struct Pair {
     pool: PgPool,
     first: Running,
     second: Running,
-    token: Secret,
+    operator: Operator,
 }
 
 impl Pair {
@@ -21,25 +18,13 @@ impl Pair {
         await_count(&pool, "select count(holder) from terms", 3).await;
         let second = beside(&pool).await;
         await_count(&pool, "select count(*) from schedulers", 2).await;
-        let token = Secret::generate().expect("randomness");
-        let mut conn = pool.acquire().await.expect("connect");
-        settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
-        drop(conn);
-        Self { pool, first, second, token }
+        let operator = Operator::of(&second).await;
+        Self { pool, first, second, operator }
     }
 
-    /// Submits a site as an operator does, to one of them.
-    async fn submit(&self, to: &Running, host: &str) {
-        let header = v1::SubmitHeader { batch: host.into(), strategy: "random".into(), ..v1::SubmitHeader::default() };
-        let messages = [
-            v1::submit_request::Part::Header(header),
-            v1::submit_request::Part::Chunk(v1::SubmitChunk { sites: vec![host.into()], positions: Vec::new() }),
-        ]
-        .map(|part| v1::SubmitRequest { part: Some(part) });
-        let mut request = Request::new(tokio_stream::iter(messages));
-        let bearer = format!("Bearer {}", self.token.reveal()).parse().expect("a header value");
-        request.metadata_mut().insert("authorization", bearer);
-        SiteServiceClient::new(to.channel().await).submit(request).await.expect("submit");
+    /// Submits a site as an operator does, to the second.
+    async fn submit(&mut self, host: &str) {
+        self.operator.submit(host, host, v1::CrawlPolicy::default()).await;
     }
 
     async fn stop(self) {
@@ -64,52 +49,39 @@ async fn await_count(pool: &PgPool, query: &'static str, wanted: i64) {
     tokio::time::timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{query} never came to {wanted}"));
 }
 
-fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
-    vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
-}
-
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn an_agent_takes_its_leases_to_the_other_scheduler_and_its_former_stream_is_told(pool: PgPool) {
-    let pair = Pair::start(pool).await;
-    let credential = pair.first.enrol("a").await.credential;
-    let mut agent = Agent::connect(&pair.first, &credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    pair.submit(&pair.second, "a.cn").await;
+    let mut pair = Pair::start(pool).await;
+    let mut agent = pair.first.agent("a").await;
+    pair.submit("a.cn").await;
     let order = agent.crawl_order().await;
 
-    let mut moved = Agent::connect(&pair.second, &credential, held(&order)).await.expect("connect the other");
-    let welcome = moved.welcome().await;
-    assert_eq!(welcome.kept, held(&order));
-    assert_eq!(welcome.other_scheduler_urls, std::slice::from_ref(&pair.first.url));
-    let told = agent.hear().await.expect_err("the end of the former session");
+    let mut moved = pair.second.connect(&agent.credential, held(&order)).await;
+    assert_eq!(moved.welcome.kept, held(&order));
+    assert_eq!(moved.welcome.other_scheduler_urls, std::slice::from_ref(&pair.first.url));
+    let told = agent.ended().await;
     assert_eq!(told.code(), Code::Aborted, "{told}");
     assert!(told.message().starts_with("superseded"), "{told}");
-    moved.say(outcome(&order)).await;
-    assert_eq!(moved.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    moved.end(&order).await;
     moved.hang_up().await;
     pair.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_lives_loses_nothing(pool: PgPool) {
-    let pair = Pair::start(pool).await;
-    let credential = pair.first.enrol("a").await.credential;
-    let lost = pair.first.enrol("lost").await.credential;
-    let mut agent = Agent::connect(&pair.second, &credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
-    let mut dying = Agent::connect(&pair.first, &lost, Vec::new()).await.expect("connect");
-    dying.welcome().await;
+    let mut pair = Pair::start(pool).await;
+    let mut agent = pair.second.agent("a").await;
+    let mut dying = pair.first.agent("lost").await;
 
     // No hand-over: everything it runs is dropped where it stands.
     pair.first.task.abort();
-    pair.submit(&pair.second, "a.cn").await;
+    pair.submit("a.cn").await;
     let order = agent.crawl_order().await;
     assert_eq!(order.token, 1);
     let terms: Vec<i64> =
         sqlx::query_scalar("select number from terms").fetch_all(&pair.pool).await.expect("read the terms");
     assert_eq!(terms, [2, 2, 2], "the other took every duty once");
-    agent.say(heartbeat(1)).await;
-    assert!(matches!(agent.hear().await.expect("an answer"), Down::Heartbeat(_)), "its session lives");
+    agent.beat().await;
     sqlx::query(
         "update sessions set expires_at = now() where id in (select s.id from sessions s
          join agents a on a.id = s.agent_id where a.name = 'lost')",
@@ -125,10 +97,8 @@ async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
 async fn a_notice_that_is_lost_costs_time_and_nothing_else(pool: PgPool) {
-    let pair = Pair::start(pool).await;
-    let credential = pair.second.enrol("a").await.credential;
-    let mut agent = Agent::connect(&pair.second, &credential, Vec::new()).await.expect("connect");
-    agent.welcome().await;
+    let mut pair = Pair::start(pool).await;
+    let mut agent = pair.second.agent("a").await;
     let listeners =
         "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
     await_count(&pair.pool, listeners, 2).await;
@@ -141,10 +111,9 @@ async fn a_notice_that_is_lost_costs_time_and_nothing_else(pool: PgPool) {
     .expect("cut the listeners' connections");
     assert_eq!(cut, [true, true]);
     for host in ["a.cn", "b.cn", "c.cn"] {
-        pair.submit(&pair.second, host).await;
+        pair.submit(host).await;
         let order = agent.crawl_order().await;
-        agent.say(outcome(&order)).await;
-        agent.outcome_ack().await;
+        agent.end(&order).await;
     }
     await_count(&pair.pool, listeners, 2).await;
     agent.hang_up().await;

@@ -25,9 +25,7 @@ async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: Pg
     let running = Running::start(pool.clone()).await;
     let mut agents = Vec::new();
     for (name, host) in [("a", "a.cn"), ("b", "b.cn")] {
-        let credential = running.enrol(name).await.credential;
-        let mut agent = Agent::connect(&running, &credential, Vec::new()).await.expect("connect");
-        agent.welcome().await;
+        let mut agent = running.agent(name).await;
         // The former has no slot left.
         submit(&pool, host).await;
         let order = agent.crawl_order().await;
@@ -43,8 +41,8 @@ async fn an_agent_whose_task_somebody_holds_does_not_hold_up_the_others(pool: Pg
     first.say(outcome(held_order)).await;
     somebody_waits(&pool).await;
     second.say(outcome(order)).await;
-    assert_eq!(second.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    assert_eq!(heard!(second, Outcome).answer(), Answer::Accepted);
     held.rollback().await.expect("let go");
-    assert_eq!(first.outcome_ack().await.answer(), v1::outcome_ack::Answer::Accepted);
+    assert_eq!(heard!(first, Outcome).answer(), Answer::Accepted);
     running.stop().await;
 }
