@@ -3,6 +3,7 @@
 //! A task that panics or returns before the shutdown ends the process with an error that names it: better a restart
 //! than a scheduler that quietly no longer reaps.
 
+use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::grpc::{self, Identity};
 use crate::store;
 use crate::store::terms::Duty;
 use crate::tasks::{
-    Period, assign::Assign, balance::Balance, confirm::Confirm, duty::Terms, fit::Fit, landmarks::Landmarks,
-    locate::Locate, measure::Measure, prune::Prune, reap::Reap, recrawl::Recrawl, run_periodic, trust, trust::Trust,
+    Period, assign::Assign, balance, confirm, duty::Terms, fit::Fit, landmarks, locate::Locate, measure, prune, reap,
+    recrawl, run_periodic, trust,
 };
 use crate::tls::{self, ServerTls};
 use crate::wake::Task;
@@ -27,9 +28,6 @@ use crate::wake::Task;
 const REAPS_PER_GRACE: u32 = 5;
 
 /// Runs a scheduler until `shutdown`, or until something it cannot do without fails.
-///
-/// # Errors
-/// When the database cannot be used at start, the server fails, or a background task dies.
 pub async fn run(
     scheduler: Scheduler,
     listener: TcpListener,
@@ -106,10 +104,10 @@ impl Job {
     }
 }
 
-/// Spawns jobs: each with what makes it look, and how often it looks without a signal.
+/// Spawns jobs: each with what makes it look, how often it looks without a signal, what it keeps between passes, and its pass.
 macro_rules! jobs {
-    (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($task:ident, $job:expr, $period:expr;)+) => {$(
-        let task = $task::new($terms.on($job.duty(), $scheduler));
+    (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
+        let kept = $new($terms.on($job.duty(), $scheduler));
         let (wakes, stop) = (Arc::clone(&$scheduler.wakes), $stop.clone());
         $parts.spawn(async move {
             let never = Notify::new();
@@ -117,7 +115,7 @@ macro_rules! jobs {
                 Job::Woken(task) => wakes.signal(task).here(),
                 Job::Timed(..) => &never,
             };
-            run_periodic($job.name(), $period, wake, &wakes, stop, || task.run_once()).await;
+            run_periodic($job.name(), $period, wake, &wakes, stop, || $pass(&kept)).await;
             ($job.name(), Ok(()))
         });
     )+};
@@ -127,22 +125,22 @@ fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &Ca
     let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
-        Landmarks, Job::Woken(Task::Landmarks), relaxed(5_000);
-        Measure, Job::Woken(Task::Measure), relaxed(2_000);
-        Fit, Job::Woken(Task::Fit), relaxed(5_000);
-        Locate, Job::Woken(Task::Locate), relaxed(2_000);
-        Confirm, Job::Woken(Task::Confirm), relaxed(2_000);
-        Assign, Job::Woken(Task::Assign), relaxed(2_000);
-        Reap, Job::Woken(Task::Reap), reap;
+        Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
+        Job::Woken(Task::Measure), relaxed(2_000), identity, measure::run_once;
+        Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
+        Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
+        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
+        Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
+        Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // A task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle
         // between two.
-        Balance, Job::Timed("balance", Duty::Plan), relaxed(500);
+        Job::Timed("balance", Duty::Plan), relaxed(500), identity, balance::run_once;
         // An empty look by index, of an interval of an hour or more.
-        Recrawl, Job::Timed("recrawl", Duty::Plan), relaxed(2_000);
+        Job::Timed("recrawl", Duty::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Seconds of what is kept for days matter to nobody.
-        Prune, Job::Timed("prune", Duty::Reap), relaxed(60_000);
+        Job::Timed("prune", Duty::Reap), relaxed(60_000), identity, prune::run_once;
         // Passes that need a verdict at once ask for a review themselves.
-        Trust, Job::Timed("trust", Duty::Fit), Period::Relaxed(trust::PERIOD);
+        Job::Timed("trust", Duty::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }
 

@@ -177,101 +177,34 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use chrono::DateTime;
     use sqlx::PgPool;
 
     use super::*;
     use crate::constraints::ConstraintsRequest;
-    use crate::model::{LeaseToken, SessionId, WaitCause};
+    use crate::model::{LeaseToken, SiteId, WaitCause};
     use crate::store::batch_changes::{self, Extent};
     use crate::store::outcomes::{Ending, Report};
-    use crate::store::{drains, fixtures, leases};
-    use crate::tasks::assign::Assign;
-    use crate::tasks::balance::Balance;
+    use crate::store::{drains, fixtures};
     use crate::tasks::trial::Trial;
 
-    /// Agents of two slots, 10, 20, 30 ms and so on from every site.
-    struct Scene {
-        trial: Trial,
-        agents: Vec<(AgentId, SessionId)>,
+    /// A batch that asks this of its agents.
+    async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
+        let batch = trial.batch(name, "gnp-top3").await;
+        let asked = asked.checked().expect("constraints");
+        constraints::settle(&mut *trial.conn().await, batch, &asked).await.expect("settle");
+        batch
     }
 
-    impl Scene {
-        async fn new(pool: PgPool, agents: usize) -> Self {
-            let trial = Trial::new(pool).await;
-            let agents = trial.connect(agents).await;
-            Self { trial, agents }
-        }
+    async fn waits_for(trial: &Trial, task: TaskId) -> String {
+        let state = trial.state(task).await.0;
+        let wait = trial.wait(task).await.expect("it waits");
+        assert_eq!((state.as_str(), trial.at(task).await, wait.cause), ("located", None, WaitCause::Unmet));
+        wait.about.text()
+    }
 
-        /// A batch that asks this of its agents.
-        async fn batch(&self, name: &str, asked: ConstraintsRequest) -> BatchId {
-            let batch = self.trial.batch(name, "gnp-top3").await;
-            let asked = asked.checked().expect("constraints");
-            constraints::settle(&mut *self.trial.conn().await, batch, &asked).await.expect("settle");
-            batch
-        }
-
-        async fn located(&self, batch: BatchId, host: &str) -> TaskId {
-            let mut conn = self.trial.conn().await;
-            let site = fixtures::site(&mut conn, host).await;
-            let distances: Vec<_> =
-                (1..).zip(&self.agents).map(|(place, (agent, _))| (*agent, Some(place * 10))).collect();
-            self.trial.measured(site, &distances).await;
-            fixtures::task(&mut conn, batch, site, "located").await
-        }
-
-        async fn tag(&self, place: usize, tags: &[&str]) {
-            let tags: Vec<String> = tags.iter().map(|&tag| tag.to_owned()).collect();
-            constraints::set_tags(&mut *self.trial.conn().await, self.agents[place].0, &tags).await.expect("tag");
-        }
-
-        async fn pass(&self) {
-            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
-        }
-
-        /// The place of the agent that has a task now.
-        async fn at(&self, task: TaskId) -> Option<usize> {
-            let agent: Option<i64> = sqlx::query_scalar("select agent_id from tasks where id = $1")
-                .bind(task.get())
-                .fetch_one(&self.trial.scheduler.pool)
-                .await
-                .expect("read");
-            agent.map(|agent| self.agents.iter().position(|(id, _)| id.get() == agent).expect("one of them"))
-        }
-
-        async fn waits_for(&self, task: TaskId) -> String {
-            let state = self.trial.state(task).await.0;
-            let wait = self.trial.wait(task).await.expect("it waits");
-            assert_eq!((state.as_str(), self.at(task).await, wait.cause), ("located", None, WaitCause::Unmet));
-            wait.about.text()
-        }
-
-        /// Leases granted to the agent in this place.
-        async fn grant(&self, place: usize) -> Vec<(TaskId, LeaseToken)> {
-            let (agent, session) = self.agents[place];
-            let granted = leases::grant(&mut *self.trial.conn().await, agent, session).await.expect("grant");
-            granted.iter().map(|grant| (grant.task, grant.token)).collect()
-        }
-
-        async fn fetched(&self, place: usize, (task, token): (TaskId, LeaseToken), bytes: u64) {
-            let report = Report {
-                task,
-                token,
-                ending: Ending::Complete,
-                pages: 1,
-                bytes,
-                errors: 0,
-                started_at: DateTime::UNIX_EPOCH,
-                duration: Duration::from_secs(1),
-                rtt: None,
-                message: String::new(),
-                refetched: 0,
-                trapped: 0,
-            };
-            fixtures::record(&mut *self.trial.conn().await, self.agents[place].0, &report).await;
-        }
+    async fn fetched(trial: &Trial, (task, token): (TaskId, LeaseToken), bytes: u64) {
+        let report = Report { bytes, ..fixtures::report(task, token, Ending::Complete) };
+        fixtures::record(&mut *trial.conn().await, trial.agents[0].0, &report).await;
     }
 
     fn tagged(tags: &[&str]) -> ConstraintsRequest {
@@ -284,232 +217,213 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_that_nobody_may_crawl_says_so_and_is_chosen_for_when_one_comes(pool: PgPool) {
-        let mut scene = Scene::new(pool, 3).await;
-        let batch = scene.batch("fast", tagged(&["fast"])).await;
-        let plain = scene.trial.batch("plain", "gnp-top3").await;
-        let (task, other) = (scene.located(batch, "a.cn").await, scene.located(plain, "b.cn").await);
-        scene.pass().await;
-        assert_eq!(scene.waits_for(task).await, "no agent meets the constraints: 3 of 3 lack the tag 'fast'");
-        assert!(scene.at(other).await.is_some(), "nobody else waits for it");
-        let joined = fixtures::agent(&mut *scene.trial.conn().await, "a3").await;
-        scene.agents.push((joined, scene.trial.session(joined).await));
-        scene.pass().await;
-        assert_eq!(scene.waits_for(task).await, "no agent meets the constraints: 4 of 4 lack the tag 'fast'");
-        scene.tag(3, &["fast", "x"]).await;
-        scene.pass().await;
-        assert_eq!(scene.at(task).await, Some(3));
-        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 0);
-        let excluded: (Vec<i64>, Vec<String>) =
-            sqlx::query_as("select x.agents, x.causes from assignments c join exclusions x on x.id = c.exclusions_id")
-                .fetch_one(&scene.trial.scheduler.pool)
-                .await
-                .expect("one of the two choices excluded somebody");
-        assert_eq!(excluded.0, [0, 1, 2].map(|place: usize| scene.agents[place].0.get()));
+        let mut trial = Trial::new(pool, 3).await;
+        let batch = batch(&trial, "fast", tagged(&["fast"])).await;
+        let plain = trial.batch("plain", "gnp-top3").await;
+        let (task, other) = (trial.located(batch, "a.cn").await, trial.located(plain, "b.cn").await);
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 3 of 3 lack the tag 'fast'");
+        assert!(trial.at(other).await.is_some(), "nobody else waits for it");
+        trial.join().await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 4 of 4 lack the tag 'fast'");
+        trial.tag(3, &["fast", "x"]).await;
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(3));
+        assert_eq!(trial.count("select count(*) from task_holds").await, 0);
+        let excluded = "select x.agents, x.causes from assignments c join exclusions x on x.id = c.exclusions_id";
+        let excluded: (Vec<i64>, Vec<String>) = trial.rows(excluded).await.remove(0);
+        assert_eq!(excluded.0, [0, 1, 2].map(|place: usize| trial.agents[place].0.get()));
         assert_eq!(excluded.1, ["tag:fast"; 3]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_nobody_may_crawl_takes_no_place_at_its_address(pool: PgPool) {
-        let scene = Scene::new(pool, 1).await;
-        let (fast, plain) =
-            (scene.batch("fast", tagged(&["fast"])).await, scene.trial.batch("plain", "gnp-top3").await);
+        let trial = Trial::new(pool, 1).await;
+        let (fast, plain) = (batch(&trial, "fast", tagged(&["fast"])).await, trial.batch("plain", "gnp-top3").await);
         let mut waits = Vec::new();
         for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
-            waits.push(scene.located(fast, host).await);
+            waits.push(trial.located(fast, host).await);
         }
-        scene.trial.execute("update sites set crawled_address = '192.0.2.7'").await;
+        trial.execute("update sites set crawled_address = '192.0.2.7'").await;
         // Four sites there: two at once, and the others' turn comes in the next passes.
         for _ in 0..3 {
-            scene.pass().await;
+            trial.assign().await;
         }
         for task in waits {
-            assert_eq!(scene.waits_for(task).await, "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+            assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
         }
-        let task = scene.located(plain, "a.cn").await;
-        scene.pass().await;
-        assert_eq!(scene.at(task).await, Some(0));
+        let task = trial.located(plain, "a.cn").await;
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(0));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_fails_where_its_batch_says_so_and_can_go_again(pool: PgPool) {
-        let scene = Scene::new(pool, 2).await;
+        let trial = Trial::new(pool, 2).await;
         let asked = ConstraintsRequest { countries: vec!["JP".into()], unmet: Some(Unmet::Fail), ..tagged(&["fast"]) };
-        let batch = scene.batch("b", asked).await;
-        let task = scene.located(batch, "a.cn").await;
-        scene.pass().await;
+        let batch = batch(&trial, "b", asked).await;
+        let task = trial.located(batch, "a.cn").await;
+        trial.assign().await;
         let reason = "no agent meets the constraints: 2 of 2 are not in JP".to_owned();
-        assert_eq!(scene.trial.state(task).await, ("failed".into(), Some(reason)));
-        let mut conn = scene.trial.conn().await;
+        assert_eq!(trial.state(task).await, ("failed".into(), Some(reason)));
+        let mut conn = trial.conn().await;
         let again = batch_changes::retry(&mut conn, batch, "b", &Extent::All).await.expect("retry");
         assert_eq!(again.tasks, 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nothing_fails_while_one_that_may_crawl_it_is_away(pool: PgPool) {
-        let scene = Scene::new(pool, 2).await;
-        scene.tag(0, &["fast"]).await;
-        let batch = scene.batch("b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..tagged(&["fast"]) }).await;
-        let task = scene.located(batch, "a.cn").await;
-        drains::drain(&mut *scene.trial.conn().await, "a0").await.expect("drain");
-        scene.pass().await;
+        let trial = Trial::new(pool, 2).await;
+        trial.tag(0, &["fast"]).await;
+        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..tagged(&["fast"]) }).await;
+        let task = trial.located(batch, "a.cn").await;
+        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        trial.assign().await;
         let reason = "the 1 agent that meets the constraints takes no work now: see `landfall agents list`";
-        assert_eq!(scene.waits_for(task).await, reason);
-        drains::resume(&mut *scene.trial.conn().await, "a0").await.expect("resume");
-        scene.pass().await;
-        assert_eq!(scene.at(task).await, Some(0));
+        assert_eq!(waits_for(&trial, task).await, reason);
+        drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(0));
         // And once nobody has the tag any more, what waits fails.
-        scene.tag(0, &[]).await;
-        scene.pass().await;
-        assert_eq!(scene.trial.state(task).await.0, "failed");
+        trial.tag(0, &[]).await;
+        trial.assign().await;
+        assert_eq!(trial.state(task).await.0, "failed");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_agent_that_loses_its_tag_keeps_what_it_has_leased_and_nothing_else(pool: PgPool) {
-        let scene = Scene::new(pool, 2).await;
-        scene.tag(1, &["fast"]).await;
-        let (batch, plain) = (scene.batch("b", tagged(&["fast"])).await, scene.trial.batch("plain", "gnp-top1").await);
+        let trial = Trial::new(pool, 2).await;
+        trial.tag(1, &["fast"]).await;
+        let (batch, plain) = (batch(&trial, "b", tagged(&["fast"])).await, trial.batch("plain", "gnp-top1").await);
         let mut tasks = Vec::new();
         for host in ["a.cn", "b.cn", "c.cn"] {
-            tasks.push(scene.located(batch, host).await);
+            tasks.push(trial.located(batch, host).await);
         }
-        scene.pass().await;
-        let leased = scene.grant(1).await;
+        trial.assign().await;
+        let leased = trial.grant(1).await;
         assert_eq!(leased.len(), 2);
-        let other = fixtures::assigned(
-            &mut *scene.trial.conn().await,
-            plain,
-            fixtures::site(&mut *scene.trial.conn().await, "d.cn").await,
-            scene.agents[1].0,
-        )
-        .await;
-        scene.tag(1, &[]).await;
-        scene.pass().await;
+        let other = trial.assigned(plain, "d.cn", 1).await;
+        trial.tag(1, &[]).await;
+        trial.assign().await;
         for (task, _) in &leased {
-            assert_eq!(scene.trial.state(*task).await.0, "leased");
+            assert_eq!(trial.state(*task).await.0, "leased");
         }
         let waits = tasks.iter().find(|task| leased.iter().all(|(one, _)| one != *task)).expect("the third");
-        assert_eq!(scene.waits_for(*waits).await, "no agent meets the constraints: 2 of 2 lack the tag 'fast'");
-        assert_eq!(scene.at(other).await, Some(1), "what asks for nothing stays");
-        scene.tag(0, &["fast"]).await;
-        scene.pass().await;
-        assert_eq!(scene.at(*waits).await, Some(0));
+        assert_eq!(waits_for(&trial, *waits).await, "no agent meets the constraints: 2 of 2 lack the tag 'fast'");
+        assert_eq!(trial.at(other).await, Some(1), "what asks for nothing stays");
+        trial.tag(0, &["fast"]).await;
+        trial.assign().await;
+        assert_eq!(trial.at(*waits).await, Some(0));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_quota_that_is_used_up_is_waited_for_until_the_day_has_passed(pool: PgPool) {
-        let scene = Scene::new(pool, 1).await;
-        let batch = scene.batch("b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..limited(1000) }).await;
-        let (first, second) = (scene.located(batch, "a.cn").await, scene.located(batch, "b.cn").await);
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..limited(1000) }).await;
+        let (first, second) = (trial.located(batch, "a.cn").await, trial.located(batch, "b.cn").await);
         let used_up = "no agent meets the constraints: 1 of 1 has used up 1.0 kB a day, or will with what is under way";
-        scene.pass().await;
-        assert_eq!(scene.at(first).await, Some(0), "one is begun, however much it may cost");
-        assert_eq!(scene.waits_for(second).await, used_up, "and a quota fails nothing");
-        let leased = scene.grant(0).await;
-        scene.fetched(0, leased[0], 400).await;
-        scene.pass().await;
-        assert_eq!(scene.at(second).await, Some(0), "there was something left");
-        let leased = scene.grant(0).await;
-        scene.fetched(0, leased[0], 600).await;
-        let third = scene.located(batch, "c.cn").await;
-        scene.pass().await;
-        assert_eq!(scene.waits_for(third).await, used_up);
-        scene.trial.execute("update quota_spending set hour = hour - interval '23 hours'").await;
-        scene.pass().await;
-        assert_eq!(scene.waits_for(third).await, used_up);
-        scene.trial.execute("update quota_spending set hour = hour - interval '2 hours'").await;
-        scene.pass().await;
-        assert_eq!(scene.at(third).await, Some(0));
+        trial.assign().await;
+        assert_eq!(trial.at(first).await, Some(0), "one is begun, however much it may cost");
+        assert_eq!(waits_for(&trial, second).await, used_up, "and a quota fails nothing");
+        let leased = trial.grant(0).await;
+        fetched(&trial, leased[0], 400).await;
+        trial.assign().await;
+        assert_eq!(trial.at(second).await, Some(0), "there was something left");
+        let leased = trial.grant(0).await;
+        fetched(&trial, leased[0], 600).await;
+        let third = trial.located(batch, "c.cn").await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, third).await, used_up);
+        trial.execute("update quota_spending set hour = hour - interval '23 hours'").await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, third).await, used_up);
+        trial.execute("update quota_spending set hour = hour - interval '2 hours'").await;
+        trial.assign().await;
+        assert_eq!(trial.at(third).await, Some(0));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn as_much_is_given_as_fits_a_quota_and_what_waits_is_taken_back_when_it_is_used_up(pool: PgPool) {
-        let scene = Scene::new(pool, 1).await;
-        let batch = scene.batch("b", limited(1000)).await;
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", limited(1000)).await;
         let mut tasks = Vec::new();
         for number in 0..10 {
-            tasks.push(scene.located(batch, &format!("s{number}.cn")).await);
+            tasks.push(trial.located(batch, &format!("s{number}.cn")).await);
         }
-        scene.pass().await;
-        let leased = scene.grant(0).await;
+        trial.assign().await;
+        let leased = trial.grant(0).await;
         assert_eq!(leased.len(), 1);
-        scene.fetched(0, leased[0], 200).await;
+        fetched(&trial, leased[0], 200).await;
         let assigned = "select count(*) from tasks where state = 'assigned'";
-        scene.pass().await;
-        assert_eq!(scene.trial.count(assigned).await, 4, "of 800 bytes that are left");
-        scene.pass().await;
-        assert_eq!(scene.trial.count(assigned).await, 4);
-        let leased = scene.grant(0).await;
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 4, "of 800 bytes that are left");
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 4);
+        let leased = trial.grant(0).await;
         assert_eq!(leased.len(), 2);
-        scene.fetched(0, leased[0], 5000).await;
-        scene.pass().await;
-        assert_eq!(scene.trial.count(assigned).await, 0);
-        assert_eq!(scene.trial.count("select count(*) from tasks where state = 'leased'").await, 1);
-        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 7);
+        fetched(&trial, leased[0], 5000).await;
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 0);
+        assert_eq!(trial.count("select count(*) from tasks where state = 'leased'").await, 1);
+        assert_eq!(trial.count("select count(*) from task_holds").await, 7);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nothing_passes_to_an_agent_that_its_batch_excludes(pool: PgPool) {
-        let mut scene = Scene::new(pool, 2).await;
-        scene.tag(0, &["fast"]).await;
-        scene.tag(1, &["fast"]).await;
-        let (batch, plain) = (scene.batch("b", tagged(&["fast"])).await, scene.trial.batch("plain", "random").await);
+        let mut trial = Trial::new(pool, 2).await;
+        trial.tag(0, &["fast"]).await;
+        trial.tag(1, &["fast"]).await;
+        let (batch, plain) = (batch(&trial, "b", tagged(&["fast"])).await, trial.batch("plain", "random").await);
         for number in 0..8 {
-            scene.located(batch, &format!("s{number}.cn")).await;
-            scene.located(plain, &format!("p{number}.cn")).await;
+            trial.located(batch, &format!("s{number}.cn")).await;
+            trial.located(plain, &format!("p{number}.cn")).await;
         }
-        scene.pass().await;
+        trial.assign().await;
         // It comes when everything is assigned, is nearer than all, and has nothing to do.
-        let joined = fixtures::agent(&mut *scene.trial.conn().await, "a2").await;
-        scene.agents.push((joined, scene.trial.session(joined).await));
-        for site in sqlx::query_scalar::<_, i64>("select id from sites")
-            .fetch_all(&scene.trial.scheduler.pool)
-            .await
-            .expect("sites")
-        {
-            scene.trial.measured(crate::model::SiteId::new(site), &[(joined, Some(1))]).await;
+        let joined = trial.join().await;
+        for (site,) in trial.rows::<(i64,)>("select id from sites").await {
+            trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;
         }
-        let at_it =
-            "select count(*) from tasks t join agents a on a.id = t.agent_id join batches b on b.id = t.batch_id
-                     where a.name = 'a2' and b.name = 'b'";
-        let others =
-            "select count(*) from tasks t join agents a on a.id = t.agent_id join batches b on b.id = t.batch_id
-                      where a.name = 'a2' and b.name = 'plain'";
+        let of = "select count(*) from tasks t join agents a on a.id = t.agent_id join batches b on b.id = t.batch_id
+                  where a.name || ' ' || b.name = $1";
+        let count = async |of_whom: &str| {
+            let count: i64 =
+                sqlx::query_scalar(of).bind(of_whom).fetch_one(&trial.scheduler.pool).await.expect("count");
+            count
+        };
         for _ in 0..5 {
-            Balance::new(scene.trial.plan()).run_once().await.expect("a pass");
+            trial.balance().await;
             // At once: the next pass would take it back.
-            assert_eq!(scene.trial.count(at_it).await, 0);
-            scene.pass().await;
+            assert_eq!(count("a2 b").await, 0);
+            trial.assign().await;
         }
-        assert!(scene.trial.count(others).await > 0, "what asks for nothing goes there");
+        assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
         // With one gone, the next candidate is one of those that may.
-        drains::drain(&mut *scene.trial.conn().await, "a0").await.expect("drain");
-        scene.pass().await;
-        assert_eq!(scene.trial.count(at_it).await, 0);
-        let assigned =
-            "select count(*) from tasks t join agents a on a.id = t.agent_id join batches b on b.id = t.batch_id
-                        where a.name = 'a1' and b.name = 'b'";
-        assert_eq!(scene.trial.count(assigned).await, 8);
-        scene.tag(2, &["fast"]).await;
-        scene
-            .trial
+        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        trial.assign().await;
+        assert_eq!(count("a2 b").await, 0);
+        assert_eq!(count("a1 b").await, 8);
+        trial.tag(2, &["fast"]).await;
+        trial
             .execute("update tasks set state = 'cancelled' from batches b where b.id = batch_id and b.name = 'plain'")
             .await;
-        Balance::new(scene.trial.plan()).run_once().await.expect("a pass");
-        assert!(scene.trial.count(at_it).await > 0, "and once it may, it gets some");
+        trial.balance().await;
+        assert!(count("a2 b").await > 0, "and once it may, it gets some");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_was_cancelled_while_it_waited_is_forgotten(pool: PgPool) {
-        let scene = Scene::new(pool, 1).await;
-        let batch = scene.batch("b", tagged(&["fast"])).await;
-        scene.located(batch, "a.cn").await;
-        scene.pass().await;
-        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 1);
-        let mut conn = scene.trial.conn().await;
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", tagged(&["fast"])).await;
+        trial.located(batch, "a.cn").await;
+        trial.assign().await;
+        assert_eq!(trial.count("select count(*) from task_holds").await, 1);
+        let mut conn = trial.conn().await;
         batch_changes::cancel(&mut conn, batch, "b", &Extent::All).await.expect("cancel");
-        scene.tag(0, &["fast"]).await;
-        assert_eq!(scene.trial.count("select count(*) from task_holds").await, 0);
-        scene.pass().await;
-        assert_eq!(scene.trial.count("select count(*) from tasks where state = 'cancelled'").await, 1);
+        trial.tag(0, &["fast"]).await;
+        assert_eq!(trial.count("select count(*) from task_holds").await, 0);
+        trial.assign().await;
+        assert_eq!(trial.count("select count(*) from tasks where state = 'cancelled'").await, 1);
     }
 }

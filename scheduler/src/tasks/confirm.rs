@@ -32,103 +32,92 @@ const SITES_PER_PASS: i64 = 500;
 /// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
 const OPEN_AT_ONCE: i64 = 1024;
 
-#[derive(Debug)]
-pub struct Confirm {
-    scheduler: OnDuty,
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    let max_age = scheduler.config.measure.site_max_age;
+    let mut tx = scheduler.begin().await?;
+    confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
+    tx.commit().await.context("commit who answered")?;
+    let mut tx = scheduler.begin().await?;
+    let mut ended = confirmations::end(&mut tx, patience(scheduler)).await.context("end confirmations")?;
+    tx.commit().await.context("commit ended confirmations")?;
+    ended += begin(scheduler).await?;
+    if ended > 0 {
+        scheduler.wakes.assign.notify_one();
+    }
+    let confirmers = ask(scheduler).await?;
+    scheduler.wakes.wake_agents(confirmers);
+    Ok(())
 }
 
-impl Confirm {
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
-    }
-
-    /// One pass.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
-        let max_age = self.scheduler.config.measure.site_max_age;
-        let mut tx = self.scheduler.begin().await?;
-        confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
-        tx.commit().await.context("commit who answered")?;
-        let mut tx = self.scheduler.begin().await?;
-        let mut ended = confirmations::end(&mut tx, self.patience()).await.context("end confirmations")?;
-        tx.commit().await.context("commit ended confirmations")?;
-        ended += self.begin().await?;
-        if ended > 0 {
-            self.scheduler.wakes.assign.notify_one();
-        }
-        let confirmers = self.ask().await?;
-        self.scheduler.wakes.wake_agents(confirmers);
-        Ok(())
-    }
-
-    /// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
-    async fn begin(&self) -> anyhow::Result<u64> {
-        let max_age = self.scheduler.config.measure.site_max_age;
-        let mut tx = self.scheduler.begin().await?;
-        let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
-        let full = due.looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
-        let sites = due.sites;
-        if sites.is_empty() {
-            tx.commit().await.context("commit what nobody waits for")?;
-            if full {
-                self.scheduler.wakes.confirm.notify_one();
-            }
-            return Ok(0);
-        }
-        let agents = loads::available(&mut tx).await.context("read available agents")?;
-        if agents.is_empty() {
-            return Ok(0);
-        }
-        let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
-        let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
-        let constrained = constraints::to_be_confirmed(&mut tx, &sites).await;
-        let constrained = constrained.context("read which batches ask something of their agents")?;
-        let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
-        tx.commit().await.context("end reading")?;
-        let map = self.scheduler.maps.current(&self.scheduler).await?;
-        let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
-        let available = agents.iter().map(|agent| agent.agent).collect();
-        let ground = Ground { available, quarantined, map, tried, constrained, admission };
-        let most = usize::try_from(self.scheduler.config.confirm.agents).unwrap_or(usize::MAX);
-        let chosen =
-            tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
-        let mut tx = self.scheduler.begin().await?;
-        let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
-        tx.commit().await.context("commit confirmations")?;
+/// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
+async fn begin(scheduler: &OnDuty) -> anyhow::Result<u64> {
+    let max_age = scheduler.config.measure.site_max_age;
+    let mut tx = scheduler.begin().await?;
+    let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
+    let full = due.looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+    let sites = due.sites;
+    if sites.is_empty() {
+        tx.commit().await.context("commit what nobody waits for")?;
         if full {
-            self.scheduler.wakes.confirm.notify_one();
+            scheduler.wakes.confirm.notify_one();
         }
-        Ok(ended)
+        return Ok(0);
     }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    if agents.is_empty() {
+        return Ok(0);
+    }
+    let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
+    let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
+    let constrained = constraints::to_be_confirmed(&mut tx, &sites).await;
+    let constrained = constrained.context("read which batches ask something of their agents")?;
+    let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
+    tx.commit().await.context("end reading")?;
+    let map = scheduler.maps.current(scheduler).await?;
+    let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
+    let available = agents.iter().map(|agent| agent.agent).collect();
+    let ground = Ground { available, quarantined, map, tried, constrained, admission };
+    let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
+    let chosen =
+        tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
+    let mut tx = scheduler.begin().await?;
+    let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
+    tx.commit().await.context("commit confirmations")?;
+    if full {
+        scheduler.wakes.confirm.notify_one();
+    }
+    Ok(ended)
+}
 
-    /// Orders the next measurement of what is open; returns the confirmers that got orders.
-    async fn ask(&self) -> anyhow::Result<Vec<AgentId>> {
-        let config = &self.scheduler.config.measure;
-        let mut tx = self.scheduler.begin().await?;
-        let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
-        let mut confirmers: Vec<AgentId> =
-            askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
-        confirmers.sort_unstable();
-        confirmers.dedup();
-        if confirmers.is_empty() {
-            return Ok(Vec::new());
-        }
-        let open = measurement_orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
-        let orders = spread(&askable, open, config.max_site_orders);
-        let asked = confirmations::ask(&mut tx, &orders, self.lifetime()).await.context("ask confirmers")?;
-        tx.commit().await.context("commit what confirmers are asked")?;
-        Ok(asked)
+/// Orders the next measurement of what is open; returns the confirmers that got orders.
+async fn ask(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
+    let mut confirmers: Vec<AgentId> =
+        askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
+    confirmers.sort_unstable();
+    confirmers.dedup();
+    if confirmers.is_empty() {
+        return Ok(Vec::new());
     }
+    let open = measurement_orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
+    let orders = spread(&askable, open, config.max_site_orders);
+    let asked = confirmations::ask(&mut tx, &orders, lifetime(scheduler)).await.context("ask confirmers")?;
+    tx.commit().await.context("commit what confirmers are asked")?;
+    Ok(asked)
+}
 
-    fn lifetime(&self) -> Duration {
-        let (measure, confirm) = (&self.scheduler.config.measure, &self.scheduler.config.confirm);
-        order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
-    }
+fn lifetime(scheduler: &OnDuty) -> Duration {
+    let (measure, confirm) = (&scheduler.config.measure, &scheduler.config.confirm);
+    order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
+}
 
-    /// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
-    fn patience(&self) -> Duration {
-        self.lifetime() * self.scheduler.config.confirm.agents.saturating_add(1)
-    }
+/// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
+fn patience(scheduler: &OnDuty) -> Duration {
+    lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
 
 /// What confirmers are chosen by.
@@ -184,41 +173,38 @@ mod tests {
 
     use super::*;
     use crate::gnp::trust::Kind;
-    use crate::model::{SessionId, Strategy, TaskId, WaitCause};
+    use crate::model::{Strategy, TaskId, WaitCause};
+    use crate::store::fixtures;
     use crate::store::placements::{self, Located};
-    use crate::store::{embeddings, fixtures};
-    use crate::tasks::assign::Assign;
-    use crate::tasks::fit::Fit;
-    use crate::tasks::measure::Measure;
     use crate::tasks::trial::{Trial, took};
-
-    type Agent = (AgentId, SessionId);
 
     /// Agents on a line, 10 ms apart; three from end to end are landmarks and have measured a site half a step before the
     /// last but one.
     struct Line {
         trial: Trial,
-        agents: Vec<Agent>,
         site: SiteId,
         task: TaskId,
     }
 
     impl Line {
         async fn of(pool: PgPool, count: usize) -> Self {
-            let trial = Trial::new(pool).await;
-            let agents = trial.connect(count).await;
+            let trial = Trial::new(pool, count).await;
             let landmarks = [0, (count - 1) / 2, count - 1];
-            trial.set_landmarks(&landmarks.map(|index| agents[index])).await;
-            trial.mesh(&agents).await;
-            Fit::new(trial.fit()).run_once().await.expect("a pass");
-            assert_eq!(trial.count("select count(*) from embeddings").await, 1);
+            trial.set_landmarks(&landmarks.map(|index| trial.agents[index])).await;
+            trial.mesh(&trial.agents).await;
+            trial.fit().await;
             let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
-            let mut line = Self { trial, agents, site, task: TaskId::new(0) };
+            let mut line = Self { trial, site, task: TaskId::new(0) };
             line.task = line.located("one").await;
-            let measured: Vec<(AgentId, Option<u64>)> =
-                landmarks.map(|index| (line.agents[index].0, Some(line.millis(index)))).into();
-            line.trial.measured(line.site, &measured).await;
-            line.place(&measured).await;
+            let millis = landmarks.map(|index| (line.trial.agents[index].0, line.millis(index)));
+            line.trial.measured(site, &millis.map(|(agent, millis)| (agent, Some(millis)))).await;
+            // Placed as if these had been the answers.
+            let rtt = |millis| Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
+            let map = line.trial.map().await.expect("a map");
+            let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
+            let mut conn = line.trial.conn().await;
+            placements::upsert(&mut conn, &[Located { site, placement }]).await.expect("store the place");
+            drop(conn);
             line
         }
 
@@ -232,31 +218,18 @@ mod tests {
             fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
         }
 
-        /// Places the site as if these had been the answers.
-        async fn place(&self, answers: &[(AgentId, Option<u64>)]) {
-            let mut conn = self.trial.conn().await;
-            let map = embeddings::latest(&mut conn).await.expect("read").expect("a map");
-            let measured: Vec<(AgentId, Rtt)> = answers
-                .iter()
-                .filter_map(|(agent, millis)| Some((*agent, Rtt::try_new(Duration::from_millis((*millis)?)).ok()?)))
-                .collect();
-            let placement = map.locate(&measured).expect("a place");
-            let located = Located { site: self.site, placement };
-            placements::upsert(&mut conn, &[located]).await.expect("store the place");
-        }
-
         /// The site's distance from an agent.
         fn millis(&self, index: usize) -> u64 {
-            let place = u64::try_from(self.agents.len()).expect("few") * 10 - 25;
+            let place = u64::try_from(self.trial.agents.len()).expect("few") * 10 - 25;
             place.abs_diff(u64::try_from(index).expect("few") * 10)
         }
 
         async fn pass(&self) {
-            Measure::new(self.trial.plan()).run_once().await.expect("a pass");
+            self.trial.measure().await;
             // What wants to be confirmed wakes the one, and what is confirmed the other.
-            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
-            Confirm::new(self.trial.plan()).run_once().await.expect("a pass");
-            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
+            self.trial.assign().await;
+            self.trial.confirm().await;
+            self.trial.assign().await;
         }
 
         /// The agent that is asked now, by its place on the line.
@@ -265,7 +238,7 @@ mod tests {
             assert!(orders.len() <= 1, "one order at a time: {orders:?}");
             let (prober, site) = orders.first()?;
             assert_eq!(*site, self.site);
-            self.agents.iter().position(|(agent, _)| agent == prober)
+            Some(self.trial.place(*prober))
         }
 
         /// Lets everybody who is asked answer, and returns who was.
@@ -274,7 +247,7 @@ mod tests {
             self.pass().await;
             while let Some(index) = self.asked().await {
                 assert!(asked.insert(index), "{index} was asked twice");
-                self.trial.answer(self.agents[index], |_| Some(took(self.millis(index)))).await;
+                self.trial.answer(self.trial.agents[index], |_| Some(took(self.millis(index)))).await;
                 self.pass().await;
             }
             asked
@@ -282,29 +255,16 @@ mod tests {
 
         /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
-            let row: Option<(i64, Option<String>)> = sqlx::query_as(
-                "select assignments.agent_id, fallback::text from assignments join tasks on tasks.assignment_id = assignments.id
-                 where tasks.id = $1 and tasks.state = 'assigned'",
-            )
-            .bind(task.get())
-            .fetch_optional(&self.trial.scheduler.pool)
-            .await
-            .expect("read an assignment");
-            let Some((agent, cause)) = row else { return (None, None) };
-            (self.agents.iter().position(|(id, _)| id.get() == agent), cause)
+            let fallback = "select fallback::text from assignments join tasks on tasks.assignment_id = assignments.id where tasks.id = $1";
+            match (self.trial.state(task).await.0.as_str(), self.trial.at(task).await) {
+                ("assigned", Some(place)) => (Some(place), self.trial.read_for(fallback, task.get()).await),
+                _ => (None, None),
+            }
         }
 
         async fn quarantine(&self, agent: AgentId) {
             let new = quarantines::hold(&mut *self.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
             assert!(new.expect("quarantine"));
-        }
-
-        async fn disconnect(&self, index: usize) {
-            sqlx::query("update sessions set state = 'expired' where agent_id = $1")
-                .bind(self.agents[index].0.get())
-                .execute(&self.trial.scheduler.pool)
-                .await
-                .expect("end a session");
         }
     }
 
@@ -339,20 +299,18 @@ mod tests {
         line.trial.execute("update agents set capacity = 1").await;
         if busy {
             let batch = line.trial.batch("busy", "random").await;
-            for index in 0..line.agents.len() {
-                let mut conn = line.trial.conn().await;
-                let site = fixtures::site(&mut conn, &format!("busy{index}.cn")).await;
-                fixtures::task(&mut conn, batch, site, "located").await;
+            for index in 0..line.trial.agents.len() {
+                line.trial.task_of(batch, &format!("busy{index}.cn"), "located").await;
             }
-            Assign::new(line.trial.plan()).run_once().await.expect("a pass");
+            line.trial.assign().await;
             line.trial.execute("update assignments set crawl_ms = 5000").await;
         }
         if sure {
-            let nearest = [5, 6].map(|index| (line.agents[index].0, Some(line.millis(index))));
+            let nearest = [5, 6].map(|index| (line.trial.agents[index].0, Some(line.millis(index))));
             line.trial.measured(line.site, &nearest).await;
         } else {
             // What the landmarks say does not fit together: the map is unsure where it lies.
-            line.trial.measured(line.site, &[(line.agents[7].0, Some(22))]).await;
+            line.trial.measured(line.site, &[(line.trial.agents[7].0, Some(22))]).await;
         }
         let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
         let planned = line.located_by("planned", Strategy::EarliestFinish).await;
@@ -425,7 +383,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nobody_quarantined_is_asked(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        line.quarantine(line.agents[6].0).await;
+        line.quarantine(line.trial.agents[6].0).await;
         assert_eq!(line.confirm().await, BTreeSet::from([5]));
         assert_eq!(line.chosen(line.task).await, (Some(5), None));
     }
@@ -436,7 +394,7 @@ mod tests {
         line.pass().await;
         let first = line.asked().await.expect("somebody is asked");
         let waiting = "select agent_id from confirmers where asked_at is null";
-        let waiting: i64 = sqlx::query_scalar(waiting).fetch_one(&line.trial.scheduler.pool).await.expect("one waits");
+        let waiting: i64 = line.trial.read(waiting).await;
         line.quarantine(AgentId::new(waiting)).await;
         assert_eq!(line.confirm().await, BTreeSet::from([first]));
         assert_eq!(line.chosen(line.task).await, (Some(first), None));
@@ -447,7 +405,7 @@ mod tests {
         let line = Line::of(pool, 12).await;
         let liar = 1;
         assert_eq!(line.millis(liar), 85);
-        line.trial.measured(line.site, &[(line.agents[liar].0, Some(1))]).await;
+        line.trial.measured(line.site, &[(line.trial.agents[liar].0, Some(1))]).await;
         let asked = line.confirm().await;
         assert!(asked.is_superset(&BTreeSet::from([9, 10])), "it does not lead astray whom to ask: {asked:?}");
         let (chosen, fallback) = line.chosen(line.task).await;
@@ -460,7 +418,7 @@ mod tests {
         let line = Line::of(pool, 8).await;
         line.pass().await;
         let failed = line.asked().await.expect("somebody is asked");
-        line.trial.answer(line.agents[failed], |_| Some(Err("connect: refused".into()))).await;
+        line.trial.answer(line.trial.agents[failed], |_| Some(Err("connect: refused".into()))).await;
         let others = line.confirm().await;
         assert_eq!(others, BTreeSet::from([11 - failed]), "the other of the two nearest");
         assert_eq!(line.chosen(line.task).await, (Some(11 - failed), None));
@@ -471,8 +429,8 @@ mod tests {
         let line = Line::of(pool, 8).await;
         line.pass().await;
         let left = line.asked().await.expect("somebody is asked");
-        line.trial.answer(line.agents[left], |_| None).await;
-        line.disconnect(left).await;
+        line.trial.answer(line.trial.agents[left], |_| None).await;
+        line.trial.disconnect(line.trial.agents[left].0).await;
         let others = line.confirm().await;
         assert_eq!(others, BTreeSet::from([11 - left]), "the other of the two nearest");
         assert_eq!(line.chosen(line.task).await, (Some(11 - left), None));
@@ -484,7 +442,7 @@ mod tests {
         line.pass().await;
         for _ in 0..2 {
             let silent = line.asked().await.expect("somebody is asked");
-            line.trial.answer(line.agents[silent], |_| None).await;
+            line.trial.answer(line.trial.agents[silent], |_| None).await;
             line.trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
             line.pass().await;
         }
@@ -506,9 +464,11 @@ mod tests {
         let mut line = Line::of(pool.clone(), 8).await;
         line.pass().await;
         let first = line.asked().await.expect("somebody is asked");
-        line.trial.answer(line.agents[first], |_| Some(took(line.millis(first)))).await;
+        line.trial.answer(line.trial.agents[first], |_| Some(took(line.millis(first)))).await;
         line.trial.leave().await;
-        line.trial = Trial::new(pool).await;
+        let agents = std::mem::take(&mut line.trial.agents);
+        line.trial = Trial::new(pool, 0).await;
+        line.trial.agents = agents;
         let others = line.confirm().await;
         assert_eq!(others, BTreeSet::from([11 - first]), "the other of the two nearest");
         assert!(matches!(line.chosen(line.task).await, (Some(5 | 6), None)));
@@ -519,8 +479,8 @@ mod tests {
         let mut line = Line::of(pool, 8).await;
         line.pass().await;
         let first = line.asked().await.expect("somebody is asked");
-        line.trial.answer(line.agents[first], |_| None).await;
-        line.agents[first].1 = line.trial.session(line.agents[first].0).await;
+        line.trial.answer(line.trial.agents[first], |_| None).await;
+        line.trial.agents[first].1 = line.trial.session(line.trial.agents[first].0).await;
         confirmed_by_the_nearest(&line.confirm().await);
     }
 
@@ -559,7 +519,9 @@ mod tests {
 
         let site = fixtures::site(&mut *line.trial.conn().await, "b.cn").await;
         let line = Line { site, ..line };
-        line.trial.measured(site, &line.agents.iter().map(|(agent, _)| (*agent, Some(9))).collect::<Vec<_>>()).await;
+        line.trial
+            .measured(site, &line.trial.agents.iter().map(|(agent, _)| (*agent, Some(9))).collect::<Vec<_>>())
+            .await;
         let task = line.located("two").await;
         assert_eq!(line.confirm().await, BTreeSet::new(), "everybody has measured it");
         assert_eq!(line.chosen(task).await, (Some(0), None));

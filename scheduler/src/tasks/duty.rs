@@ -226,8 +226,6 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::assign::Assign;
-    use crate::tasks::reap::Reap;
     use crate::tasks::trial::Trial;
 
     const OVERDUE: &str = "update sessions set expires_at = now() - interval '1 second'";
@@ -240,24 +238,23 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_a_killed_scheduler_did_another_does_once_its_term_ran_out(pool: PgPool) {
-        let killed = Trial::new(pool.clone()).await;
+        let killed = Trial::new(pool.clone(), 1).await;
         let other = Trial::beside(pool, Config::default());
-        killed.connect(1).await;
         assert_eq!(other.renew().await, [], "everything is taken");
         killed.execute(OVERDUE).await;
-        assert!(is_off_duty(Reap::new(other.reap()).run_once().await));
+        assert!(is_off_duty(other.try_pass("reap").await));
         assert_eq!(killed.count(ACTIVE).await, 1, "nothing was changed");
 
         killed.execute(SILENCE).await;
         assert_eq!(other.renew().await, Duty::ALL);
-        assert!(is_off_duty(Reap::new(killed.reap()).run_once().await), "it wakes up too late");
-        assert!(is_off_duty(Assign::new(killed.plan()).run_once().await));
-        Reap::new(other.reap()).run_once().await.expect("a pass");
+        assert!(is_off_duty(killed.try_pass("reap").await), "it wakes up too late");
+        assert!(is_off_duty(killed.try_pass("assign").await));
+        other.reap().await;
         assert_eq!(killed.count(ACTIVE).await, 1, "a term that begins gives sessions their time back");
         killed.execute(OVERDUE).await;
-        assert!(is_off_duty(Reap::new(killed.reap()).run_once().await), "it does not even ask");
+        assert!(is_off_duty(killed.try_pass("reap").await), "it does not even ask");
         assert_eq!(killed.count(ACTIVE).await, 1);
-        Reap::new(other.reap()).run_once().await.expect("a pass");
+        other.reap().await;
         assert_eq!(killed.count(ACTIVE).await, 0);
 
         assert_eq!(killed.renew().await, [], "it is among the others again, without a duty");
@@ -267,18 +264,16 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn no_session_expires_for_the_time_the_database_was_away(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        trial.connect(1).await;
-        let reap = Reap::new(trial.reap());
+        let trial = Trial::new(pool, 1).await;
         trial.execute(OVERDUE).await;
         trial.execute(SILENCE).await;
-        assert!(is_off_duty(reap.run_once().await), "its own term ran out as well");
+        assert!(is_off_duty(trial.try_pass("reap").await), "its own term ran out as well");
         assert_eq!(trial.renew().await, Duty::ALL);
-        reap.run_once().await.expect("a pass");
+        trial.try_pass("reap").await.expect("a pass");
         assert_eq!(trial.count(ACTIVE).await, 1, "extended");
         trial.execute(OVERDUE).await;
         assert_eq!(trial.renew().await, []);
-        reap.run_once().await.expect("a pass");
+        trial.try_pass("reap").await.expect("a pass");
         assert_eq!(trial.count(ACTIVE).await, 0, "only once");
     }
 }

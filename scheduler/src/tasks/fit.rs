@@ -250,30 +250,29 @@ mod tests {
 
     use super::*;
     use crate::model::AgentId;
+    use crate::store::terms::Duty;
     use crate::tasks::trial::Trial;
 
     async fn pass(trial: &Trial) -> Option<Embedding> {
-        Fit::new(trial.fit()).run_once().await.expect("a pass");
-        embeddings::latest(&mut *trial.conn().await).await.expect("read the embedding")
+        trial.fit().await;
+        trial.map().await
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_takes_over_with_every_placement_and_is_not_repeated(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(5).await;
+        let trial = Trial::new(pool, 5).await;
         assert!(pass(&trial).await.is_none(), "nothing is measured yet");
-        trial.mesh(&agents).await;
+        trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
         assert_eq!(first.landmarks().len(), 5, "a small fleet's agents are its landmarks");
-        assert!(agents.iter().all(|(agent, _)| first.placement(*agent).is_some()));
+        assert!(trial.agents.iter().all(|(agent, _)| first.placement(*agent).is_some()));
         assert_eq!(pass(&trial).await.expect("still there"), first);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_waits_for_the_mesh_to_be_complete(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(5).await;
-        trial.mesh(&agents[..4]).await;
+        let trial = Trial::new(pool, 5).await;
+        trial.mesh(&trial.agents[..4]).await;
         assert!(pass(&trial).await.is_none(), "the fifth has tried nobody");
         trial.execute("update sessions set state = 'expired' where agent_id = (select max(id) from agents)").await;
         assert_eq!(pass(&trial).await.expect("an embedding").landmarks().len(), 4, "who is gone is not waited for");
@@ -281,56 +280,46 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_agent_that_never_answers_does_not_keep_the_others_from_a_map(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(5).await;
-        trial.mesh(&agents[..4]).await;
-        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.fit()) };
+        let trial = Trial::new(pool, 5).await;
+        trial.mesh(&trial.agents[..4]).await;
+        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.on(Duty::Fit)) };
         impatient.run_once().await.expect("a pass");
-        let embedding = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        let embedding = trial.map().await.expect("an embedding");
         assert_eq!(embedding.landmarks().len(), 4);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn other_landmarks_or_a_new_agent_are_fitted_anew(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let mut agents = trial.connect(6).await;
-        trial.mesh(&agents).await;
-        trial.set_landmarks(&agents[..4]).await;
-        let ids = |from: usize, to: usize, agents: &[(AgentId, _)]| -> Vec<AgentId> {
-            agents[from..to].iter().map(|(agent, _)| *agent).collect()
-        };
+        let mut trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
+        trial.set_landmarks(&trial.agents[..4]).await;
+        let ids: Vec<AgentId> = trial.agents.iter().map(|(agent, _)| *agent).collect();
         let first = pass(&trial).await.expect("an embedding");
-        assert_eq!(first.landmarks(), ids(0, 4, &agents));
+        assert_eq!(first.landmarks(), &ids[..4]);
 
-        trial.set_landmarks(&agents[1..5]).await;
+        trial.set_landmarks(&trial.agents[1..5]).await;
         let second = pass(&trial).await.expect("an embedding");
-        assert_eq!(second.landmarks(), ids(1, 5, &agents));
+        assert_eq!(second.landmarks(), &ids[1..5]);
         assert!(second.epoch() > first.epoch());
 
-        let newcomer = crate::store::fixtures::agent(&mut *trial.conn().await, "newcomer").await;
-        agents.push((newcomer, trial.session(newcomer).await));
+        let newcomer = trial.join().await;
         assert_eq!(pass(&trial).await.expect("an embedding"), second, "not measured yet");
-        trial.mesh(&agents).await;
+        trial.mesh(&trial.agents).await;
         let third = pass(&trial).await.expect("an embedding");
         assert!(third.placement(newcomer).is_some());
 
         trial.execute("update settings set dimensions = 2").await;
         assert_eq!(pass(&trial).await.expect("an embedding").dimensions(), 2);
-        let reasons: Vec<String> = embeddings::history(&mut *trial.conn().await, 10)
-            .await
-            .expect("read the history")
-            .into_iter()
-            .map(|epoch| epoch.reason)
-            .collect();
-        let expected = ["dimensions changed from 3 to 2", "agent newcomer joined", "landmarks changed", "first"];
+        let history = embeddings::history(&mut *trial.conn().await, 10).await.expect("read the history");
+        let reasons: Vec<String> = history.into_iter().map(|epoch| epoch.reason).collect();
+        let expected = ["dimensions changed from 3 to 2", "agent a6 joined", "landmarks changed", "first"];
         assert_eq!(reasons, expected);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_network_that_changed_is_seen_by_its_drift_while_beacons_are_still_measured(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(6).await;
-        trial.mesh(&agents).await;
+        let trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
         // Somebody is always measuring, so that the mesh is never at rest.
         trial
@@ -351,15 +340,14 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
+        let trial = Trial::new(pool, 4).await;
         embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
         assert!(pass(&trial).await.is_none());
         let state = embeddings::fit_request(&mut *trial.conn().await).await.expect("read");
         let FitRequest::Refused(why) = state else { panic!("{state:?}") };
         assert!(why.starts_with("a map needs 3 landmarks that have measured each other, there are 0"), "{why}");
 
-        trial.mesh(&agents).await;
+        trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
         assert_eq!(pass(&trial).await.expect("still there"), first);
         embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
@@ -371,17 +359,12 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
-        trial.mesh(&agents).await;
+        let trial = Trial::new(pool, 4).await;
+        trial.mesh(&trial.agents).await;
         pass(&trial).await.expect("an embedding");
         let (_, waiting) = trial.task("waits.cn").await;
         let (done, _) = trial.task("done.cn").await;
-        sqlx::query("update tasks set state = 'cancelled' where id = $1")
-            .bind(done.get())
-            .execute(&trial.scheduler.pool)
-            .await
-            .expect("end a task");
+        trial.execute_for("update tasks set state = 'cancelled' where id = $1", done.get()).await;
         trial
             .execute(
                 "insert into site_placements (site_id, epoch, coordinate, fit_error)
@@ -405,9 +388,8 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fit_begun_before_another_took_over_is_dropped(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
-        trial.mesh(&agents).await;
+        let trial = Trial::new(pool, 4).await;
+        trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
         let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
@@ -418,9 +400,8 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn too_few_landmarks_make_no_map(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
-        trial.mesh(&agents).await;
+        let trial = Trial::new(pool, 2).await;
+        trial.mesh(&trial.agents).await;
         assert!(pass(&trial).await.is_none());
     }
 

@@ -100,83 +100,61 @@ fn suspicion(detector: &Detector, seen: &[Sighting], names: &HashMap<AgentId, St
 mod tests {
     use sqlx::PgPool;
 
-    use crate::model::{AgentId, SessionId};
-    use crate::tasks::assign::Assign;
-    use crate::tasks::fit::Fit;
-    use crate::tasks::locate::Locate;
-    use crate::tasks::measure::Measure;
     use crate::tasks::trial::Trial;
 
-    /// Ten agents on a line, 10 ms apart, six of them landmarks, with a map.
-    async fn mapped(pool: PgPool) -> (Trial, Vec<(AgentId, SessionId)>) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(10).await;
-        let landmarks = [0, 2, 4, 5, 7, 9].map(|i| agents[i]);
-        trial.mesh(&agents).await;
+    /// Ten agents on a line, 10 ms apart, with a map. The six landmarks have measured a site, in milliseconds; the last agent has the most
+    /// room.
+    async fn measured(pool: PgPool, millis: [u64; 6]) -> Trial {
+        let trial = Trial::new(pool, 10).await;
+        let landmarks = [0, 2, 4, 5, 7, 9].map(|place| trial.agents[place]);
+        trial.mesh(&trial.agents).await;
         trial.set_landmarks(&landmarks).await;
-        Fit::new(trial.fit()).run_once().await.expect("a fit");
-        (trial, agents)
-    }
-
-    /// Measures a site from the landmarks, and carries its task to its assignment.
-    async fn assigned(trial: &Trial, agents: &[(AgentId, SessionId)], site: &str, millis: [u64; 6]) {
-        let (_, site) = trial.task(site).await;
-        Measure::new(trial.plan()).run_once().await.expect("a pass");
-        let measured: Vec<_> =
-            [0, 2, 4, 5, 7, 9].into_iter().zip(millis).map(|(i, millis)| (agents[i].0, Some(millis))).collect();
-        trial.measured(site, &measured).await;
-        Locate::new(trial.plan()).run_once().await.expect("a pass");
-        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        trial.fit().await;
+        trial.execute("update agents set capacity = 50 where name = 'a9'").await;
+        let (_, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        let of_each = landmarks.into_iter().zip(millis).map(|((agent, _), millis)| (agent, Some(millis)));
+        trial.measured(site, &of_each.collect::<Vec<_>>()).await;
+        trial
     }
 
     async fn text(trial: &Trial, sql: &'static str) -> String {
-        sqlx::query_scalar(sql).fetch_one(&trial.scheduler.pool).await.expect("a text")
+        trial.read(sql).await
     }
+
+    const CHOSEN: &str = "select a.name from assignments c join agents a on a.id = c.agent_id";
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_near_to_everybody_is_suspect_and_goes_to_the_freest_near_agent(pool: PgPool) {
-        let (trial, agents) = mapped(pool).await;
-        trial.execute("update agents set capacity = 50 where name = 'a9'").await;
-        assigned(&trial, &agents, "many.cn", [4, 4, 4, 4, 4, 9]).await;
+        let trial = measured(pool, [4, 4, 4, 4, 4, 9]).await;
+        trial.locate().await;
+        trial.assign().await;
         assert_eq!(trial.count("select count(*) from site_verdicts where suspect and confidence > 0.5").await, 1);
         let evidence = text(&trial, "select evidence from site_verdicts").await;
         assert!(evidence.starts_with("no one place explains the round trips"), "{evidence}");
         assert!(evidence.contains(" and a"), "agents are named: {evidence}");
-        let chosen = "select a.name from assignments c join agents a on a.id = c.agent_id";
-        assert_eq!(text(&trial, chosen).await, "a9", "farther than the others, near, and the freest");
+        assert_eq!(text(&trial, CHOSEN).await, "a9", "farther than the others, near, and the freest");
         assert_eq!(text(&trial, "select cause::text from assignments where fallback is null").await, "spread");
         assert_eq!(text(&trial, "select strategy from assignments").await, "gnp-top3");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_in_one_place_is_judged_so_and_chosen_as_ever(pool: PgPool) {
-        let (trial, agents) = mapped(pool).await;
-        trial.execute("update agents set capacity = 50 where name = 'a9'").await;
-        assigned(&trial, &agents, "one.cn", [4, 24, 44, 54, 74, 94]).await;
+        let trial = measured(pool, [4, 24, 44, 54, 74, 94]).await;
+        trial.locate().await;
+        trial.assign().await;
         assert_eq!(trial.count("select count(*) from site_verdicts where not suspect and evidence = ''").await, 1);
         assert_eq!(trial.count("select count(*) from assignments where cause = 'strategy'").await, 1);
-        let chosen = "select a.name from assignments c join agents a on a.id = c.agent_id";
-        assert_ne!(text(&trial, chosen).await, "a9");
+        assert_ne!(text(&trial, CHOSEN).await, "a9");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn landmarks_that_were_sent_to_different_networks_make_a_site_suspect(pool: PgPool) {
-        let (trial, agents) = mapped(pool).await;
-        let (_, site) = trial.task("geo.cn").await;
-        Measure::new(trial.plan()).run_once().await.expect("a pass");
-        let measured: Vec<_> = [(0, 4), (2, 24), (4, 44), (5, 54), (7, 74), (9, 94)]
-            .into_iter()
-            .map(|(i, millis)| (agents[i].0, Some(millis)))
-            .collect();
-        trial.measured(site, &measured).await;
+        let trial = measured(pool, [4, 24, 44, 54, 74, 94]).await;
         trial.execute("update site_measurements set address = '192.0.2.1'").await;
-        trial
-            .execute(
-                "update site_measurements set address = '198.51.100.1'
-                 where prober_id = (select id from agents where name = 'a9')",
-            )
-            .await;
-        Locate::new(trial.plan()).run_once().await.expect("a pass");
+        let elsewhere = "update site_measurements set address = '198.51.100.1' where prober_id = $1";
+        trial.execute_for(elsewhere, trial.agents[9].0.get()).await;
+        trial.locate().await;
         let evidence = text(&trial, "select evidence from site_verdicts where suspect").await;
         assert_eq!(evidence, "6 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.1 among them");
     }

@@ -10,102 +10,72 @@ use crate::landmark_choice;
 
 use super::duty::OnDuty;
 
-/// The task that replaces lost landmarks.
-#[derive(Debug)]
-pub struct Landmarks {
-    scheduler: OnDuty,
-}
-
-impl Landmarks {
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let after = scheduler.config.landmarks.replace_after;
+    let mut tx = scheduler.begin().await?;
+    let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
+    tx.commit().await.context("commit the replacement")?;
+    let Some(replaced) = replaced else { return Ok(()) };
+    let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
+    let Some(elected) = replaced.elected else {
+        tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can take its place");
+        return Ok(());
+    };
+    tracing::warn!(landmark = lost, away_secs, elected, "a lost landmark was replaced");
+    let wakes = &scheduler.wakes;
+    for wake in [&wakes.landmarks, &wakes.fit, &wakes.measure, &wakes.locate] {
+        wake.notify_one();
     }
-
-    /// One pass.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        let after = self.scheduler.config.landmarks.replace_after;
-        let mut tx = self.scheduler.begin().await?;
-        let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
-        tx.commit().await.context("commit the replacement")?;
-        let Some(replaced) = replaced else { return Ok(()) };
-        let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
-        let Some(elected) = replaced.elected else {
-            tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can take its place");
-            return Ok(());
-        };
-        tracing::warn!(landmark = lost, away_secs, elected, "a lost landmark was replaced");
-        let wakes = &self.scheduler.wakes;
-        for wake in [&wakes.landmarks, &wakes.fit, &wakes.measure, &wakes.locate] {
-            wake.notify_one();
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use sqlx::PgPool;
 
-    use super::*;
-    use crate::model::{AgentId, SessionId};
-    use crate::store::{embeddings, fixtures, landmarks};
-    use crate::tasks::fit::Fit;
-    use crate::tasks::locate::Locate;
-    use crate::tasks::measure::Measure;
+    use crate::model::AgentId;
+    use crate::store::landmarks;
     use crate::tasks::trial::Trial;
-
-    async fn pass(trial: &Trial) {
-        Landmarks::new(trial.fit()).run_once().await.expect("a pass");
-    }
 
     async fn standing(trial: &Trial) -> Vec<landmarks::Landmark> {
         landmarks::list(&mut *trial.conn().await).await.expect("list")
     }
 
     /// Twelve agents, four of them elected, and a map.
-    async fn elected(trial: &Trial) -> Vec<(AgentId, SessionId)> {
-        let agents = trial.connect(12).await;
-        trial.mesh(&agents).await;
-        let chosen = [1, 4, 7, 10].map(|place| (agents[place].0, "elected".to_owned()));
-        let mut conn = trial.conn().await;
-        landmarks::replace(&mut conn, &chosen, landmarks::ChosenBy::Election).await.expect("elect");
-        drop(conn);
-        Fit::new(trial.fit()).run_once().await.expect("a fit");
-        agents
+    async fn elected(pool: PgPool) -> Trial {
+        let trial = Trial::new(pool, 12).await;
+        trial.mesh(&trial.agents).await;
+        let chosen = [1, 4, 7, 10].map(|place| (trial.agents[place].0, "elected".to_owned()));
+        let elected = landmarks::replace(&mut *trial.conn().await, &chosen, landmarks::ChosenBy::Election).await;
+        elected.expect("elect");
+        trial.fit().await;
+        trial
     }
 
+    /// An agent that left so many minutes ago. It was chosen before, and could have come back all the time.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
-        sqlx::query(
-            "update sessions set state = 'expired', expires_at = now() - make_interval(mins => $2),
-                                 renewed_at = now() - make_interval(mins => $2)
-             where agent_id = $1",
-        )
-        .bind(agent.get())
-        .bind(minutes)
-        .execute(&trial.scheduler.pool)
-        .await
-        .expect("end a session");
-        // It was chosen before it left, and could have come back all the time.
+        let left = "with at as (select now() - make_interval(mins => $2) as left)
+                    update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
+        sqlx::query(left).bind(agent.get()).bind(minutes).execute(&trial.scheduler.pool).await.expect("end a session");
         trial.execute("update landmarks set chosen_at = now() - interval '1 day'").await;
         trial.execute("update terms set taken_at = now() - interval '1 day'").await;
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fleet_that_was_stopped_with_its_scheduler_keeps_its_landmarks_when_both_are_back(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        elected(&trial).await;
+        let trial = elected(pool).await;
         let before = standing(&trial).await;
         for landmark in &before {
             leave(&trial, landmark.agent, 60).await;
         }
         trial.execute("update terms set taken_at = now() - interval '1 minute'").await;
-        pass(&trial).await;
-        let agents =
-            |landmarks: Vec<landmarks::Landmark>| landmarks.into_iter().map(|one| one.agent).collect::<Vec<_>>();
-        let before = agents(before);
-        assert_eq!(agents(standing(&trial).await), before, "the scheduler is back for a minute");
+        trial.replace_landmarks().await;
+        let before: Vec<AgentId> = before.iter().map(|one| one.agent).collect();
+        let now: Vec<AgentId> = standing(&trial).await.iter().map(|one| one.agent).collect();
+        assert_eq!(now, before, "the scheduler is back for a minute");
         trial.execute("update terms set taken_at = now() - interval '11 minutes'").await;
-        pass(&trial).await;
+        trial.replace_landmarks().await;
         let after = standing(&trial).await;
         assert_eq!(after.iter().filter(|one| !before.contains(&one.agent)).count(), 1, "and these stay away");
         assert!(after.iter().any(|one| one.reason.contains("away for 60 min")), "{after:?}");
@@ -113,23 +83,21 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_lost_landmark_is_replaced_once_and_tasks_in_flight_go_on(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = elected(&trial).await;
+        let trial = elected(pool).await;
         let before = standing(&trial).await;
         let lost = before[1].clone();
-        let epoch = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("a map").epoch();
+        let epoch = trial.map().await.expect("a map").epoch();
         let batch = trial.batch("b", "gnp-top3").await;
-        let site = fixtures::site(&mut *trial.conn().await, "assigned.cn").await;
-        let assigned = fixtures::assigned(&mut *trial.conn().await, batch, site, agents[0].0).await;
+        let assigned = trial.assigned(batch, "assigned.cn", 0).await;
         let (measuring, measured) = trial.task("measuring.cn").await;
-        Measure::new(trial.plan()).run_once().await.expect("a pass");
+        trial.measure().await;
 
         leave(&trial, lost.agent, 9).await;
-        pass(&trial).await;
+        trial.replace_landmarks().await;
         assert_eq!(standing(&trial).await[1].agent, lost.agent, "not away for long enough");
         leave(&trial, lost.agent, 11).await;
-        tokio::join!(pass(&trial), pass(&trial), pass(&trial));
-        pass(&trial).await;
+        tokio::join!(trial.replace_landmarks(), trial.replace_landmarks(), trial.replace_landmarks());
+        trial.replace_landmarks().await;
         let after = standing(&trial).await;
         assert_eq!(after.len(), 4);
         assert!(after.iter().all(|landmark| landmark.connected && landmark.by == landmarks::ChosenBy::Election));
@@ -142,39 +110,37 @@ mod tests {
         // The old map serves: a site that all landmarks have heard of does not wait for the new one.
         let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
         trial.measured(measured, &millis).await;
-        Locate::new(trial.plan()).run_once().await.expect("a pass");
+        trial.locate().await;
         assert_eq!(trial.state(measuring).await, ("located".into(), None));
         assert_eq!(trial.state(assigned).await.0, "assigned");
 
-        Fit::new(trial.fit()).run_once().await.expect("a fit");
-        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("a map");
+        trial.fit().await;
+        let map = trial.map().await.expect("a map");
         assert!(map.epoch() > epoch && map.landmarks().contains(&after[1].agent));
 
         trial.session(lost.agent).await;
-        pass(&trial).await;
+        trial.replace_landmarks().await;
         assert_eq!(standing(&trial).await, after, "who returns is an ordinary agent");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn landmarks_set_by_hand_stay_however_long_they_are_away(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = elected(&trial).await;
-        trial.set_landmarks(&agents[..3]).await;
-        leave(&trial, agents[0].0, 600).await;
-        pass(&trial).await;
+        let trial = elected(pool).await;
+        trial.set_landmarks(&trial.agents[..3]).await;
+        leave(&trial, trial.agents[0].0, 600).await;
+        trial.replace_landmarks().await;
         let standing = standing(&trial).await;
-        assert_eq!(standing[0].agent, agents[0].0);
+        assert_eq!(standing[0].agent, trial.agents[0].0);
         assert!(standing[0].away_for.is_some_and(|away| away.as_secs() >= 36_000), "{standing:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn with_nobody_to_take_its_place_a_lost_landmark_stays_one(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        elected(&trial).await;
+        let trial = elected(pool).await;
         let lost = standing(&trial).await[0].agent;
         leave(&trial, lost, 60).await;
         trial.execute("update agents set beacon_url = null where id not in (select agent_id from landmarks)").await;
-        pass(&trial).await;
+        trial.replace_landmarks().await;
         assert_eq!(standing(&trial).await[0].agent, lost);
     }
 }

@@ -202,64 +202,47 @@ mod tests {
 
     use super::*;
     use crate::geoip::tests as geoip;
-    use crate::model::SessionId;
     use crate::store::measurement_orders::OrderTarget;
     use crate::store::positions::Source;
-    use crate::tasks::fit::Fit;
-    use crate::tasks::measure::Measure;
-    use crate::tasks::trial::{Trial, took};
+    use crate::tasks::trial::{Agent, Trial, took};
 
-    async fn pass(trial: &Trial) {
-        Locate::new(trial.plan()).run_once().await.expect("a pass");
-    }
-
-    async fn measure(trial: &Trial) {
-        Measure::new(trial.plan()).run_once().await.expect("a pass");
-    }
-
-    async fn fit(trial: &Trial) {
-        Fit::new(trial.fit()).run_once().await.expect("a pass");
-    }
-
-    fn each(agents: &[(AgentId, SessionId)], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
+    fn each(agents: &[Agent], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
         agents.iter().map(|(agent, _)| (*agent, millis)).collect()
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_agent_alone_is_enough(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
+        let trial = Trial::new(pool, 1).await;
         let (task, _) = trial.task("a.cn").await;
-        measure(&trial).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("measuring".into(), None), "nobody has answered");
-        trial.answer(agents[0], |_| Some(took(20))).await;
-        pass(&trial).await;
+        trial.answer(trial.agents[0], |_| Some(took(20))).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
         assert_eq!(trial.count("select count(*) from site_placements").await, 0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_is_where_its_address_is_unless_a_list_says_otherwise(pool: PgPool) {
-        let mut trial = Trial::new(pool).await;
+        let mut trial = Trial::new(pool, 1).await;
         let geoip = geoip::opened(&geoip::file(&geoip::at(45.75, 126.5))).expect("a file");
         trial.scheduler.geoip = Some(std::sync::Arc::new(geoip));
-        let agents = trial.connect(1).await;
         let place = |latitude: f64, longitude: f64| Position::try_new(latitude, longitude).expect("a position");
         let (_, known) = trial.task("a.cn").await;
         let (_, listed) = trial.task("b.cn").await;
         let (_, elsewhere) = trial.task("c.cn").await;
         let said = [("b.cn".parse().expect("a name"), place(1.0, 2.0))];
         positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
-        measure(&trial).await;
+        trial.measure().await;
         for site in [known, listed, elsewhere] {
-            trial.measured(site, &each(&agents, Some(20))).await;
+            trial.measured(site, &each(&trial.agents, Some(20))).await;
         }
         trial.execute("update site_measurements set address = '10.0.0.1'").await;
         trial
             .execute("update site_measurements m set address = '200.0.0.1' from sites s where s.id = m.site_id and s.name = 'c.cn'")
             .await;
-        pass(&trial).await;
+        trial.locate().await;
         let sites = [known, listed, elsewhere];
         let found = positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
         let expected = [(known, (place(45.75, 126.5), Source::Geoip)), (listed, (place(1.0, 2.0), Source::List))];
@@ -268,119 +251,104 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_waits_for_the_embedding_and_is_placed_in_it(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
+        let trial = Trial::new(pool, 4).await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.measured(site, &each(&agents, Some(30))).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
         assert_eq!(trial.waits(task).await, Some(WaitCause::NoMap));
 
-        trial.mesh(&agents).await;
-        fit(&trial).await;
-        pass(&trial).await;
+        trial.mesh(&trial.agents).await;
+        trial.fit().await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
-        let mut conn = trial.conn().await;
-        let embedding = crate::store::embeddings::latest(&mut conn).await.expect("read").expect("an embedding");
-        let placed = placements::sites(&mut conn, &[site], embedding.epoch()).await.expect("read");
-        assert!(embedding.predict(&placed[&site], embedding.placement(agents[0].0).expect("placed")).is_ok());
+        let embedding = trial.map().await.expect("an embedding");
+        let placed = placements::sites(&mut *trial.conn().await, &[site], embedding.epoch()).await.expect("read");
+        assert!(embedding.predict(&placed[&site], embedding.placement(trial.agents[0].0).expect("placed")).is_ok());
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_embedding_that_does_not_come_is_not_waited_for_for_ever(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
+        let trial = Trial::new(pool, 4).await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.measured(site, &each(&agents, Some(30))).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await.0, "measuring");
         trial.execute("update tasks set state_since = state_since - interval '1 hour'").await;
-        pass(&trial).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fleet_whose_beacons_nobody_reaches_goes_without_a_map(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(4).await;
+        let trial = Trial::new(pool, 4).await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.mesh(&agents).await;
+        trial.measure().await;
+        trial.mesh(&trial.agents).await;
         trial.execute("update mesh_measurements set rtt_us = null, failure = 'connect: refused'").await;
-        trial.measured(site, &each(&agents, Some(30))).await;
-        pass(&trial).await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_nobody_can_measure_goes_on_with_a_reason(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(3).await;
+        let trial = Trial::new(pool, 3).await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.measured(site, &each(&agents[..2], None)).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..2], None)).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await.0, "measuring", "one has yet to try");
-        trial.measured(site, &each(&agents, None)).await;
-        pass(&trial).await;
+        trial.measured(site, &each(&trial.agents, None)).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
-        let why = sqlx::query_as("select unmeasured::text, unmeasured_detail from tasks");
-        let why: (String, String) = why.fetch_one(&trial.scheduler.pool).await.expect("a cause");
-        assert_eq!(why, ("failed".to_owned(), "connect: refused".to_owned()));
+        let why: Vec<(String, String)> = trial.rows("select unmeasured::text, unmeasured_detail from tasks").await;
+        assert_eq!(why, [("failed".to_owned(), "connect: refused".to_owned())]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_landmark_that_is_away_is_not_waited_for(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(3).await;
-        trial.set_landmarks(&agents[..2]).await;
+        let trial = Trial::new(pool, 3).await;
+        trial.set_landmarks(&trial.agents[..2]).await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.measured(site, &each(&agents[..1], Some(10))).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..1], Some(10))).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await.0, "measuring");
-        sqlx::query("update sessions set state = 'expired' where id = $1")
-            .bind(agents[1].1.get())
-            .execute(&trial.scheduler.pool)
-            .await
-            .expect("end a session");
-        pass(&trial).await;
+        trial.disconnect(trial.agents[1].0).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await, ("located".into(), None));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_old_failure_is_tried_again_and_an_old_round_trip_is_not(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         let (_, site) = trial.task("a.cn").await;
-        trial.measured(site, &[(agents[0].0, Some(10)), (agents[1].0, None)]).await;
-        measure(&trial).await;
-        assert_eq!(trial.site_orders().await, [(agents[1].0, site)]);
+        trial.measured(site, &[(trial.agents[0].0, Some(10)), (trial.agents[1].0, None)]).await;
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn sites_that_wait_for_an_agent_are_carried_into_a_new_embedding(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(6).await;
-        trial.mesh(&agents).await;
-        trial.set_landmarks(&agents[..4]).await;
-        fit(&trial).await;
+        let trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
+        trial.set_landmarks(&trial.agents[..4]).await;
+        trial.fit().await;
         let (task, site) = trial.task("a.cn").await;
-        measure(&trial).await;
-        trial.measured(site, &each(&agents[..5], Some(30))).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
+        trial.locate().await;
         assert_eq!(trial.state(task).await.0, "located");
         // One that has its agent and may lose it, and one that is done.
-        for (name, state) in [("assigned.cn", "assigned"), ("done.cn", "cancelled")] {
+        for (name, moved) in [
+            ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
+            ("done.cn", "update tasks set state = 'cancelled' where id = $1"),
+        ] {
             let (other, place) = trial.task(name).await;
-            trial.measured(place, &each(&agents[..5], Some(30))).await;
-            sqlx::query("update tasks set state = $2::task_state where id = $1")
-                .bind(other.get())
-                .bind(state)
-                .execute(&trial.scheduler.pool)
-                .await
-                .expect("move a task");
+            trial.measured(place, &each(&trial.agents[..5], Some(30))).await;
+            trial.execute_for(moved, other.get()).await;
         }
         trial
             .execute(
@@ -390,9 +358,9 @@ mod tests {
             )
             .await;
 
-        trial.set_landmarks(&agents[1..5]).await;
-        fit(&trial).await;
-        pass(&trial).await;
+        trial.set_landmarks(&trial.agents[1..5]).await;
+        trial.fit().await;
+        trial.locate().await;
         let newest = "select count(*) from site_placements where epoch = (select max(epoch) from embeddings)";
         assert_eq!(trial.count(newest).await, 2, "the done one stays where it was");
     }
@@ -400,25 +368,22 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_schedulers_and_every_session_at_once_locate_every_origin_once(pool: PgPool) {
         const SITES: usize = 40;
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(5).await;
+        let trial = Trial::new(pool, 5).await;
         let batch = trial.batch("b", "gnp-top3").await;
         for index in 0..SITES {
-            let mut conn = trial.conn().await;
-            let site = crate::store::fixtures::site(&mut conn, &format!("s{index}.a.cn")).await;
-            crate::store::fixtures::task(&mut conn, batch, site, "submitted").await;
+            trial.task_of(batch, &format!("s{index}.a.cn"), "submitted").await;
         }
         let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
         for _ in 0..100 {
             // Two names lead to each origin, whichever agent looks.
-            let answers = agents.iter().map(|agent| {
+            let answers = trial.agents.iter().map(|agent| {
                 trial.answer_at(*agent, |target| match target {
                     OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),
                     OrderTarget::Beacon { .. } => Some((took(10), None)),
                 })
             });
             let passes =
-                async { tokio::join!(measure(&trial), measure(&trial), fit(&trial), pass(&trial), pass(&trial)) };
+                async { tokio::join!(trial.measure(), trial.measure(), trial.fit(), trial.locate(), trial.locate()) };
             tokio::join!(futures::future::join_all(answers), passes);
             if trial.count(open).await == 0 {
                 break;

@@ -26,91 +26,78 @@ const ORDER_SLACK: Duration = Duration::from_secs(10);
 /// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
 const EXTRA_REQUESTS: u32 = 2;
 
-/// The task that has things measured.
-#[derive(Debug)]
-pub struct Measure {
-    scheduler: OnDuty,
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    give_up(scheduler).await?;
+    let mut woken = order_mesh(scheduler).await?;
+    let mut tx = scheduler.begin().await?;
+    let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+    let probers = fleet.probers();
+    waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
+    tx.commit().await.context("commit why tasks wait")?;
+    if let Ok(probers) = probers {
+        let_in(scheduler).await?;
+        woken.extend(order_sites(scheduler, &probers).await?);
+    }
+    scheduler.wakes.wake_agents(woken);
+    Ok(())
 }
 
-impl Measure {
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
+async fn give_up(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let wakes = &scheduler.wakes;
+    let mut tx = scheduler.begin().await?;
+    let given_up = measurement_orders::give_up(&mut tx).await.context("give up orders")?;
+    site_measurements::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
+    tx.commit().await.context("commit what was given up")?;
+    if given_up > 0 {
+        wakes.fit.notify_one();
+        wakes.locate.notify_one();
+        wakes.confirm.notify_one();
     }
+    Ok(())
+}
 
-    /// One pass.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
-        self.give_up().await?;
-        let mut woken = self.order_mesh().await?;
-        let mut tx = self.scheduler.begin().await?;
-        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
-        let probers = fleet.probers();
-        waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
-        tx.commit().await.context("commit why tasks wait")?;
-        if let Ok(probers) = probers {
-            self.let_in().await?;
-            woken.extend(self.order_sites(&probers).await?);
-        }
-        self.scheduler.wakes.wake_agents(woken);
-        Ok(())
+async fn order_mesh(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+    let plan = mesh_plan(&scheduler.config.measure);
+    let mut tx = scheduler.begin().await?;
+    let ordered = measurement_orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+    tx.commit().await.context("commit the mesh's orders")?;
+    Ok(ordered)
+}
+
+async fn let_in(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+    sites_origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
+    tx.commit().await.context("commit tasks let in")?;
+    if begun.tasks > 0 {
+        // What is known of their sites already may be enough.
+        scheduler.wakes.locate.notify_one();
     }
+    again_if_full(scheduler, begun.tasks);
+    Ok(())
+}
 
-    async fn give_up(&self) -> anyhow::Result<()> {
-        let wakes = &self.scheduler.wakes;
-        let mut tx = self.scheduler.begin().await?;
-        let given_up = measurement_orders::give_up(&mut tx).await.context("give up orders")?;
-        site_measurements::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
-        tx.commit().await.context("commit what was given up")?;
-        if given_up > 0 {
-            wakes.fit.notify_one();
-            wakes.locate.notify_one();
-            wakes.confirm.notify_one();
-        }
-        Ok(())
-    }
+async fn order_sites(scheduler: &OnDuty, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let mut open = measurement_orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
+    open.retain(|_, held| *held < config.max_site_orders);
+    let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
+    let due = measurement_orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
+    let orders = spread(&due, open, config.max_site_orders);
+    let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+    let ordered = measurement_orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
+    tx.commit().await.context("commit the sites' orders")?;
+    again_if_full(scheduler, u64::try_from(ordered.len()).unwrap_or(u64::MAX));
+    Ok(ordered)
+}
 
-    async fn order_mesh(&self) -> anyhow::Result<Vec<AgentId>> {
-        let plan = mesh_plan(&self.scheduler.config.measure);
-        let mut tx = self.scheduler.begin().await?;
-        let ordered = measurement_orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
-        tx.commit().await.context("commit the mesh's orders")?;
-        Ok(ordered)
-    }
-
-    async fn let_in(&self) -> anyhow::Result<()> {
-        let mut tx = self.scheduler.begin().await?;
-        let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
-        sites_origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
-        tx.commit().await.context("commit tasks let in")?;
-        if begun.tasks > 0 {
-            // What is known of their sites already may be enough.
-            self.scheduler.wakes.locate.notify_one();
-        }
-        self.again_if_full(begun.tasks);
-        Ok(())
-    }
-
-    async fn order_sites(&self, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
-        let config = &self.scheduler.config.measure;
-        let mut tx = self.scheduler.begin().await?;
-        let mut open = measurement_orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
-        open.retain(|_, held| *held < config.max_site_orders);
-        let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
-        let due =
-            measurement_orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
-        let orders = spread(&due, open, config.max_site_orders);
-        let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-        let ordered = measurement_orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
-        tx.commit().await.context("commit the sites' orders")?;
-        self.again_if_full(u64::try_from(ordered.len()).unwrap_or(u64::MAX));
-        Ok(ordered)
-    }
-
-    /// A pass that did all it may has more to do.
-    fn again_if_full(&self, done: u64) {
-        if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
-            self.scheduler.wakes.measure.notify_one();
-        }
+/// A pass that did all it may has more to do.
+fn again_if_full(scheduler: &OnDuty, done: u64) {
+    if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
+        scheduler.wakes.measure.notify_one();
     }
 }
 
@@ -153,66 +140,55 @@ mod tests {
 
     use super::*;
     use crate::model::WaitCause;
-    use crate::store::fixtures;
     use crate::store::measurement_orders::OrderTarget;
     use crate::store::measurements;
     use crate::tasks::trial::{Trial, took};
 
-    async fn pass(trial: &Trial) {
-        Measure::new(trial.plan()).run_once().await.expect("a pass");
-    }
-
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_is_measured_by_one_prober_after_the_other(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         let (_, site) = trial.task("a.cn").await;
         let mut probers = Vec::new();
-        for _ in &agents {
-            pass(&trial).await;
-            pass(&trial).await;
+        for _ in &trial.agents {
+            trial.measure().await;
+            trial.measure().await;
             let orders = trial.site_orders().await;
             assert_eq!(orders.len(), 1, "one open order a site: {orders:?}");
             assert_eq!(orders[0].1, site);
-            let prober = *agents.iter().find(|(agent, _)| *agent == orders[0].0).expect("a connected prober");
+            let prober = *trial.agents.iter().find(|(agent, _)| *agent == orders[0].0).expect("a connected prober");
             trial.answer(prober, |_| Some(took(10))).await;
             probers.push(prober.0);
         }
-        pass(&trial).await;
+        trial.measure().await;
         assert_eq!(trial.site_orders().await, [], "everyone has measured it");
         probers.sort();
-        assert_eq!(probers, [agents[0].0, agents[1].0]);
+        assert_eq!(probers, [trial.agents[0].0, trial.agents[1].0]);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_not_answered_in_time_is_a_failure_and_the_site_moves_on(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         trial.task("a.cn").await;
-        pass(&trial).await;
+        trial.measure().await;
         let silent = trial.site_orders().await[0].0;
         trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
-        pass(&trial).await;
+        trial.measure().await;
         let orders = trial.site_orders().await;
         assert_eq!(orders.len(), 1);
         assert_ne!(orders[0].0, silent, "the next prober's turn");
-        let failure: String = sqlx::query_scalar("select failure from site_measurements where prober_id = $1")
-            .bind(silent.get())
-            .fetch_one(&trial.scheduler.pool)
-            .await
-            .expect("a failure is recorded");
+        let failure: String =
+            trial.read_for("select failure from site_measurements where prober_id = $1", silent.get()).await;
         assert_eq!(failure, "no report from the prober in time");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_of_a_session_that_ended_goes_to_somebody_connected(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
+        let trial = Trial::new(pool, 1).await;
         trial.task("a.cn").await;
-        pass(&trial).await;
-        trial.answer(agents[0], |_| None).await;
-        trial.session(agents[0].0).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| None).await;
+        trial.session(trial.agents[0].0).await;
+        trial.measure().await;
         assert_eq!(trial.site_orders().await.len(), 1);
         assert_eq!(trial.count("select count(*) from measurement_orders where session_id is not null").await, 0);
         assert_eq!(trial.count("select count(*) from site_measurements").await, 0, "nobody failed");
@@ -220,43 +196,40 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn ten_agents_without_landmarks_wait_and_say_why_without_a_word_to_any_task(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(10).await;
+        let trial = Trial::new(pool, 10).await;
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..2 {
-            pass(&trial).await;
+            trial.measure().await;
             assert_eq!(trial.waits(task).await, Some(WaitCause::NoLandmarks));
         }
         let rewritten = "select count(*) from tasks where xmax <> 0 or state <> 'submitted' or reason is not null";
         assert_eq!(trial.count(rewritten).await, 0);
         assert_eq!(trial.site_orders().await, []);
 
-        trial.set_landmarks(&agents[..1]).await;
-        pass(&trial).await;
+        trial.set_landmarks(&trial.agents[..1]).await;
+        trial.measure().await;
         assert_eq!(trial.count("select count(*) from stage_causes").await, 0);
         assert_eq!(trial.waits(task).await, Some(WaitCause::Measurements));
-        assert_eq!(trial.site_orders().await[0].0, agents[0].0);
+        assert_eq!(trial.site_orders().await[0].0, trial.agents[0].0);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_order_is_not_swallowed_by_a_stream_that_outlived_its_session(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
+        let trial = Trial::new(pool, 1).await;
         trial.task("a.cn").await;
-        let newer = trial.session(agents[0].0).await;
-        pass(&trial).await;
-        assert_eq!(trial.answer(agents[0], |_| Some(took(10))).await, [], "the former stream");
-        assert_eq!(trial.answer((agents[0].0, newer), |_| Some(took(10))).await.len(), 1);
+        let newer = trial.session(trial.agents[0].0).await;
+        trial.measure().await;
+        assert_eq!(trial.answer(trial.agents[0], |_| Some(took(10))).await, [], "the former stream");
+        assert_eq!(trial.answer((trial.agents[0].0, newer), |_| Some(took(10))).await.len(), 1);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn beacons_are_ordered_landmarks_first_and_no_more_than_a_prober_may_hold(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(8).await;
-        trial.set_landmarks(&agents[5..]).await;
+        let trial = Trial::new(pool, 8).await;
+        trial.set_landmarks(&trial.agents[5..]).await;
         let most = i64::from(trial.scheduler.config.measure.max_mesh_orders);
-        pass(&trial).await;
-        pass(&trial).await;
+        trial.measure().await;
+        trial.measure().await;
         let held =
             "select max(held)::bigint from (select count(*) as held from measurement_orders group by prober_id) x";
         assert_eq!(trial.count(held).await, most);
@@ -265,10 +238,10 @@ mod tests {
 
         // Reports make room until the whole mesh is measured; then nothing is due.
         for _ in 0..4 {
-            for agent in &agents {
+            for agent in &trial.agents {
                 trial.answer(*agent, |_| Some(took(10))).await;
             }
-            pass(&trial).await;
+            trial.measure().await;
         }
         assert_eq!(trial.count("select count(*) from mesh_measurements").await, 8 * 7);
         assert_eq!(trial.count("select count(*) from measurement_orders").await, 0);
@@ -276,33 +249,31 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_beacon_that_failed_is_tried_again_later(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
-        pass(&trial).await;
-        trial.answer(agents[0], |_| Some(Err("connect: refused".into()))).await;
-        trial.answer(agents[1], |_| Some(took(10))).await;
-        pass(&trial).await;
+        let trial = Trial::new(pool, 2).await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| Some(Err("connect: refused".into()))).await;
+        trial.answer(trial.agents[1], |_| Some(took(10))).await;
+        trial.measure().await;
         assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
         trial.execute("update mesh_measurements set measured_at = now() - interval '5 minutes'").await;
-        pass(&trial).await;
+        trial.measure().await;
         let again = "select prober_id from measurement_orders";
-        assert_eq!(trial.count(again).await, agents[0].0.get(), "the failure, not the round trip");
+        assert_eq!(trial.count(again).await, trial.agents[0].0.get(), "the failure, not the round trip");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_beacon_that_failed_is_tried_at_once_when_either_agent_has_started_again(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let mut agents = trial.connect(2).await;
-        pass(&trial).await;
-        trial.answer(agents[1], |_| Some(took(10))).await;
+        let mut trial = Trial::new(pool, 2).await;
+        trial.measure().await;
+        trial.answer(trial.agents[1], |_| Some(took(10))).await;
         for restarted in 0..2 {
-            trial.answer(agents[0], |_| Some(Err("connect: refused".into()))).await;
-            pass(&trial).await;
+            trial.answer(trial.agents[0], |_| Some(Err("connect: refused".into()))).await;
+            trial.measure().await;
             assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
-            agents[restarted].1 = trial.session(agents[restarted].0).await;
-            pass(&trial).await;
+            trial.agents[restarted].1 = trial.session(trial.agents[restarted].0).await;
+            trial.measure().await;
             let again = "select prober_id from measurement_orders";
-            assert_eq!(trial.count(again).await, agents[0].0.get(), "the failure, not the round trip");
+            assert_eq!(trial.count(again).await, trial.agents[0].0.get(), "the failure, not the round trip");
         }
     }
 
@@ -334,25 +305,26 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_doubted_site_is_measured_anew_before_its_next_task_and_shares_nothing(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
-        let (task, site) = trial.task("a.cn").await;
-        pass(&trial).await;
-        trial.answer(agents[0], |_| Some(took(10))).await;
+        let trial = Trial::new(pool, 1).await;
+        let (task, _) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| Some(took(10))).await;
         trial.execute("update tasks set state = 'done'").await;
         let batch = trial.batch("again", "gnp-top3").await;
-        let next = fixtures::task(&mut *trial.conn().await, batch, site, "submitted").await;
-        pass(&trial).await;
+        let (next, _) = trial.task_of(batch, "a.cn", "submitted").await;
+        trial.measure().await;
         assert_eq!(trial.site_orders().await, [], "what is known is enough");
 
         trial.execute("update sites set doubted_at = now()").await;
-        pass(&trial).await;
+        trial.measure().await;
         assert_eq!(trial.site_orders().await.len(), 1);
         let mut conn = trial.conn().await;
-        let orders = measurement_orders::take_unsent(&mut conn, agents[0].0, agents[0].1).await.expect("take orders");
+        let orders = measurement_orders::take_unsent(&mut conn, trial.agents[0].0, trial.agents[0].1)
+            .await
+            .expect("take orders");
         assert!(matches!(orders[0].target, OrderTarget::Site { may_share: false, .. }), "{orders:?}");
-        measurements::record(&mut conn, agents[0].0, orders[0].id, &took(90).into()).await.expect("record");
-        pass(&trial).await;
+        measurements::record(&mut conn, trial.agents[0].0, orders[0].id, &took(90).into()).await.expect("record");
+        trial.measure().await;
         assert_eq!(trial.site_orders().await, []);
         assert_ne!(task, next);
     }

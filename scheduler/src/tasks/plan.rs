@@ -194,29 +194,27 @@ mod tests {
     use super::*;
     use crate::constraints::ConstraintsRequest;
     use crate::model::{SiteId, Strategy, WaitCause};
-    use crate::store::{constraints, fixtures};
+    use crate::store::constraints;
+    use crate::store::terms::Duty;
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
         let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
         let mut tasks = Vec::new();
         for index in 0..count {
-            let mut conn = trial.conn().await;
-            let site = fixtures::site(&mut conn, &format!("{index}.cn")).await;
-            tasks.push((fixtures::task(&mut conn, batch, site, "located").await, site));
+            tasks.push(trial.task_of(batch, &format!("{index}.cn"), "located").await);
         }
         tasks
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_begins_soon_is_assigned_and_the_rest_is_planned_again_when_a_slot_is_free(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         let tasks = located(&trial, 6).await;
         for (_, site) in &tasks {
-            trial.measured(*site, &[(agents[0].0, Some(10)), (agents[1].0, Some(200))]).await;
+            trial.measured_by_all(*site, &[10, 200]).await;
         }
-        let assign = Assign::new(trial.plan());
+        let assign = Assign::new(trial.on(Duty::Plan));
         assign.run_once().await.expect("a pass");
         // Two slots each.
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
@@ -237,13 +235,12 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_plan_that_decides_nothing_is_kept_until_a_task_an_agent_or_a_crawl_changes(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
+        let trial = Trial::new(pool, 1).await;
         let tasks = located(&trial, 5).await;
         for (_, site) in &tasks {
-            trial.measured(*site, &[(agents[0].0, Some(10))]).await;
+            trial.measured_by_all(*site, &[10]).await;
         }
-        let assign = Assign::new(trial.plan());
+        let assign = Assign::new(trial.on(Duty::Plan));
         let kept = || assign.planner.kept().as_ref().map(|kept| kept.until);
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
@@ -255,7 +252,7 @@ mod tests {
         assert!((before + Duration::from_secs(28)..=Instant::now() + Duration::from_secs(29)).contains(&until));
         assign.run_once().await.expect("a pass");
         trial.scheduler.wakes.measure.notify_one();
-        trial.scheduler.wakes.wake_agents([agents[0].0]);
+        trial.scheduler.wakes.wake_agents([trial.agents[0].0]);
         assign.run_once().await.expect("a pass");
         assert_eq!(kept(), Some(until), "and no other plan was made");
         trial.scheduler.wakes.crawls.notify_one();
@@ -290,11 +287,10 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_fills_a_window_for_one_agent_leaves_the_others_their_work(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         let (only, free) = (trial.batch("only", "earliest-finish").await, trial.batch("free", "earliest-finish").await);
         let mut conn = trial.conn().await;
-        constraints::set_tags(&mut conn, agents[0].0, &["fast".to_owned()]).await.expect("tag");
+        constraints::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
         let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
         constraints::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
         for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
@@ -312,7 +308,7 @@ mod tests {
                  select s.id, a.id, 10000, 5, 0 from sites s cross join agents a",
             )
             .await;
-        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        trial.assign().await;
         let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
                         where t.state = 'assigned' and b.name = 'only' and t.agent_id = (select min(id) from agents)";
         assert_eq!(trial.count(assigned).await, 2, "as many as have a slot");
@@ -325,13 +321,12 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_waits_says_so_while_nobody_is_there_and_not_after(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(1).await;
+        let trial = Trial::new(pool, 1).await;
         let tasks = located(&trial, 4).await;
         for (_, site) in &tasks {
-            trial.measured(*site, &[(agents[0].0, Some(10))]).await;
+            trial.measured_by_all(*site, &[10]).await;
         }
-        let assign = Assign::new(trial.plan());
+        let assign = Assign::new(trial.on(Duty::Plan));
         let said = async |cause: WaitCause| {
             assign.run_once().await.expect("a pass");
             let mut said = Vec::new();
@@ -343,7 +338,7 @@ mod tests {
         said(WaitCause::Planned).await;
         trial.execute("update sessions set state = 'expired'").await;
         said(WaitCause::NoAgent).await;
-        trial.session(agents[0].0).await;
+        trial.session(trial.agents[0].0).await;
         trial.execute("update agents set draining_since = now()").await;
         said(WaitCause::NobodyTakesWork).await;
         trial.execute("update agents set draining_since = null").await;
@@ -352,15 +347,14 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_nearer_agent_takes_more_where_distance_counts(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         trial.execute("update agents set capacity = 10").await;
         let tasks = located(&trial, 8).await;
         trial.execute(r#"update batches set policy = policy || '{"request_interval_ms": 0}'"#).await;
         for (_, site) in &tasks {
-            trial.measured(*site, &[(agents[0].0, Some(200)), (agents[1].0, Some(10))]).await;
+            trial.measured_by_all(*site, &[200, 10]).await;
         }
-        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        trial.assign().await;
         let near = trial
             .count("select count(*) from tasks where state = 'assigned' and agent_id = (select max(id) from agents)");
         assert_eq!(near.await, 8, "it has room for all, and a tenth of the distance");
@@ -368,10 +362,9 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn without_any_distance_an_agent_is_drawn_and_it_says_why(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        trial.connect(2).await;
+        let trial = Trial::new(pool, 2).await;
         located(&trial, 3).await;
-        Assign::new(trial.plan()).run_once().await.expect("a pass");
+        trial.assign().await;
         let drawn = "select count(*) from assignments where strategy = 'random' and fallback = 'no-distance'";
         assert_eq!(trial.count(drawn).await, 3);
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 3);

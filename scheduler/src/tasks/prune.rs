@@ -7,44 +7,31 @@ use crate::store::{checkpoints, constraints, events};
 
 use super::duty::OnDuty;
 
-/// The pruner.
-#[derive(Debug)]
-pub struct Prune {
-    scheduler: OnDuty,
-}
-
-impl Prune {
-    /// Prunes for this scheduler.
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
+/// One pass: short transactions until nothing is too old.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let keep = &scheduler.config.keep;
+    loop {
+        let mut tx = scheduler.begin().await?;
+        let pruned = events::prune(&mut tx, keep.events).await.context("prune events")?;
+        tx.commit().await.context("commit pruned events")?;
+        if pruned == 0 {
+            break;
+        }
     }
-
-    /// One pass: short transactions until nothing is too old.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        let keep = &self.scheduler.config.keep;
+    let mut tx = scheduler.begin().await?;
+    checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
+    constraints::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
+    tx.commit().await.context("commit pruned checkpoints")?;
+    for subject in Subject::ALL {
         loop {
-            let mut tx = self.scheduler.begin().await?;
-            let pruned = events::prune(&mut tx, keep.events).await.context("prune events")?;
-            tx.commit().await.context("commit pruned events")?;
-            if pruned == 0 {
+            let mut tx = scheduler.begin().await?;
+            let more = retention::prune(&mut tx, subject, keep.of(subject)).await;
+            let more = more.with_context(|| format!("prune {subject:?}"))?;
+            tx.commit().await.with_context(|| format!("commit pruned {subject:?}"))?;
+            if !more {
                 break;
             }
         }
-        let mut tx = self.scheduler.begin().await?;
-        checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
-        constraints::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
-        tx.commit().await.context("commit pruned checkpoints")?;
-        for subject in Subject::ALL {
-            loop {
-                let mut tx = self.scheduler.begin().await?;
-                let more = retention::prune(&mut tx, subject, keep.of(subject)).await;
-                let more = more.with_context(|| format!("prune {subject:?}"))?;
-                tx.commit().await.with_context(|| format!("commit pruned {subject:?}"))?;
-                if !more {
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
+    Ok(())
 }

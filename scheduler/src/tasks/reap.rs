@@ -11,39 +11,26 @@ use crate::store::{agents, leases, sessions};
 
 use super::duty::OnDuty;
 
-/// The reaper.
-#[derive(Debug)]
-pub struct Reap {
-    scheduler: OnDuty,
-}
-
-impl Reap {
-    /// Reaps for this scheduler.
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
-    }
-
-    /// One pass.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        let mut tx = self.scheduler.begin().await?;
-        let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
-        tx.commit().await.context("commit expired sessions")?;
-        let mut tx = self.scheduler.begin().await?;
-        if !lost.is_empty() {
-            let names = agents::names(&mut tx).await.context("read the agents' names")?;
-            for name in lost.iter().filter_map(|agent| names.get(agent)) {
-                tracing::warn!(agent.name = name, "an agent's session expired");
-            }
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
+    tx.commit().await.context("commit expired sessions")?;
+    let mut tx = scheduler.begin().await?;
+    if !lost.is_empty() {
+        let names = agents::names(&mut tx).await.context("read the agents' names")?;
+        for name in lost.iter().filter_map(|agent| names.get(agent)) {
+            tracing::warn!(agent.name = name, "an agent's session expired");
         }
-        let released = leases::release_of_ended_sessions(&mut tx, self.scheduler.config.lease.max_crashes)
-            .await
-            .context("release leases of ended sessions")?;
-        tx.commit().await.context("commit released leases")?;
-        if released > 0 || !lost.is_empty() {
-            tracing::info!(released, "leases of ended sessions went back");
-            self.scheduler.wakes.assign.notify_one();
-            self.scheduler.wakes.measure.notify_one();
-        }
-        Ok(())
     }
+    let released = leases::release_of_ended_sessions(&mut tx, scheduler.config.lease.max_crashes)
+        .await
+        .context("release leases of ended sessions")?;
+    tx.commit().await.context("commit released leases")?;
+    if released > 0 || !lost.is_empty() {
+        tracing::info!(released, "leases of ended sessions went back");
+        scheduler.wakes.assign.notify_one();
+        scheduler.wakes.measure.notify_one();
+    }
+    Ok(())
 }

@@ -10,31 +10,18 @@ use super::duty::OnDuty;
 /// Rounds made in one transaction: bounds how long rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
-/// Who makes new rounds.
-#[derive(Debug)]
-pub struct Recrawl {
-    scheduler: OnDuty,
-}
-
-impl Recrawl {
-    /// Makes them for this scheduler.
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
-    }
-
-    /// One pass: as many transactions as there are bounded batches due.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        loop {
-            let mut tx = self.scheduler.begin().await?;
-            let made = rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
-            tx.commit().await.context("commit new rounds")?;
-            if made.rounds > 0 {
-                tracing::info!(made.rounds, "sites are crawled again");
-                self.scheduler.wakes.measure.notify_one();
-            }
-            if i64::try_from(made.due).is_ok_and(|due| due < TASKS_PER_PASS) {
-                return Ok(());
-            }
+/// One pass: as many transactions as there are bounded batches due.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    loop {
+        let mut tx = scheduler.begin().await?;
+        let made = rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
+        tx.commit().await.context("commit new rounds")?;
+        if made.rounds > 0 {
+            tracing::info!(made.rounds, "sites are crawled again");
+            scheduler.wakes.measure.notify_one();
+        }
+        if i64::try_from(made.due).is_ok_and(|due| due < TASKS_PER_PASS) {
+            return Ok(());
         }
     }
 }
@@ -45,17 +32,15 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::store::fixtures;
     use crate::tasks::duty::OffDuty;
     use crate::tasks::trial::Trial;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn only_who_has_the_duty_makes_rounds_and_all_that_are_due(pool: PgPool) {
-        let trial = Trial::new(pool.clone()).await;
+        let trial = Trial::new(pool.clone(), 0).await;
         let other = Trial::beside(pool, Config::default());
         let batch = trial.batch("hourly", "random").await;
-        let site = fixtures::site(&mut *trial.conn().await, "s.cn").await;
-        fixtures::task(&mut *trial.conn().await, batch, site, "done").await;
+        trial.task_of(batch, "s.cn", "done").await;
         trial
             .execute(
                 "with made as (insert into sites (name) select 's' || n || '.cn' from generate_series(1, 600) n returning id)
@@ -63,16 +48,16 @@ mod tests {
             )
             .await;
         trial.execute("update tasks set recrawl_at = now() where site_id % 100 <> 0").await;
-        let off = Recrawl::new(other.plan()).run_once().await;
+        let off = other.try_pass("recrawl").await;
         assert!(off.is_err_and(|error| error.is::<OffDuty>()));
         let made = "select count(*) from tasks where round = 2 and state = 'located'";
         assert_eq!(trial.count(made).await, 0);
 
-        Recrawl::new(trial.plan()).run_once().await.expect("a pass");
+        trial.recrawl().await;
         let due = trial.count("select count(*) from tasks where site_id % 100 <> 0 and round = 1").await;
         assert!(due > TASKS_PER_PASS, "more than one transaction's");
         assert_eq!(trial.count(made).await, due);
-        Recrawl::new(trial.plan()).run_once().await.expect("a pass");
+        trial.recrawl().await;
         assert_eq!(trial.count(made).await, due);
         // By index, whatever else there is.
         trial.execute("analyze tasks").await;

@@ -116,13 +116,12 @@ mod tests {
 
     use sqlx::PgPool;
 
-    use super::super::assign::Assign;
     use super::super::trial::Trial;
     use super::*;
     use crate::model::{BatchId, ChoiceCause, LeaseToken, SessionId, Strategy, Why};
     use crate::store::checkpoints::{self, Checkpoint, Manners};
     use crate::store::sessions::Registration;
-    use crate::store::{fixtures, leases, sessions};
+    use crate::store::{fixtures, sessions};
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
@@ -130,7 +129,6 @@ mod tests {
     /// third 20 ms, and both idle.
     struct Scene {
         trial: Trial,
-        agents: Vec<(AgentId, SessionId)>,
         batch: BatchId,
         site: SiteId,
         task: TaskId,
@@ -138,8 +136,7 @@ mod tests {
 
     impl Scene {
         async fn new(pool: PgPool) -> Self {
-            let trial = Trial::new(pool).await;
-            let agents = trial.connect(3).await;
+            let trial = Trial::new(pool, 3).await;
             let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
             trial
                 .execute(
@@ -147,48 +144,38 @@ mod tests {
                        || '{"request_interval_ms": 0, "max_pages": 100000, "max_duration_ms": 3600000}'"#,
                 )
                 .await;
-            let mut conn = trial.conn().await;
-            let site = fixtures::site(&mut conn, "slow.cn").await;
-            let task = fixtures::assigned(&mut conn, batch, site, agents[0].0).await;
-            assert_eq!(leases::grant(&mut conn, agents[0].0, agents[0].1).await.expect("grant").len(), 1);
-            let millis = [400, 10, 20];
-            let distances: Vec<_> = agents.iter().zip(millis).map(|((agent, _), ms)| (*agent, Some(ms))).collect();
-            trial.measured(site, &distances).await;
+            let task = trial.assigned(batch, "slow.cn", 0).await;
+            let site = SiteId::new(trial.read_for("select site_id from tasks where id = $1", task.get()).await);
+            assert_eq!(trial.grant(0).await, [(task, FIRST)]);
+            trial.measured_by_all(site, &[400, 10, 20]).await;
             trial.execute("update assignments set crawl_ms = 600000").await;
             trial.execute("update leases set granted_at = now() - interval '60 s'").await;
-            Self { trial, agents, batch, site, task }
-        }
-
-        async fn pass(&self) {
-            Assign::new(self.trial.plan()).run_once().await.expect("a pass");
+            Self { trial, batch, site, task }
         }
 
         /// Who was asked for it, on whose behalf, by the agents' places.
         async fn asked(&self) -> Option<(usize, usize)> {
-            let row: Option<(i64, i64)> = sqlx::query_as("select agent_id, to_agent_id from recalls")
-                .fetch_optional(&self.trial.scheduler.pool)
-                .await
-                .expect("read");
-            let place = |id| self.agents.iter().position(|(agent, _)| agent.get() == id).expect("one of them");
-            row.map(|(from, to)| (place(from), place(to)))
+            let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from recalls").await;
+            let place = |id| self.trial.place(AgentId::new(id));
+            rows.first().map(|&(from, to)| (place(from), place(to)))
         }
 
         async fn checkpoint(&self, pages: u32, manners: Manners) {
             let checkpoint = Checkpoint { task: self.task, token: FIRST, pages, state: vec![7], manners };
-            let (agent, session) = self.agents[0];
+            let (agent, session) = self.trial.agents[0];
             let saved = checkpoints::save(&mut *self.trial.conn().await, agent, session, &checkpoint).await;
             assert!(saved.expect("save"));
         }
 
         async fn hands_back(&self) -> bool {
             let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
-            let back = recalls::release(&mut tx, self.agents[0].0, self.task, FIRST).await.expect("release");
+            let back = recalls::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
             tx.commit().await.expect("commit");
             back
         }
 
         async fn told(&self, session: SessionId) -> Vec<recalls::Order> {
-            recalls::take_unsent(&mut *self.trial.conn().await, self.agents[0].0, session).await.expect("take")
+            recalls::take_unsent(&mut *self.trial.conn().await, self.trial.agents[0].0, session).await.expect("take")
         }
     }
 
@@ -196,23 +183,25 @@ mod tests {
     async fn a_straggler_is_asked_for_once_comes_back_and_goes_to_another_with_what_is_left_of_it(pool: PgPool) {
         let scene = Scene::new(pool).await;
         assert!(!scene.hands_back().await, "nobody asked for it");
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 1)));
-        let waiting = sessions::waiting(&mut *scene.trial.conn().await, scene.agents[0].0, scene.agents[0].1).await;
+        let waiting =
+            sessions::waiting(&mut *scene.trial.conn().await, scene.trial.agents[0].0, scene.trial.agents[0].1).await;
         assert!(waiting.expect("look").expect("a session").recalls);
-        let told = scene.told(scene.agents[0].1).await;
+        let told = scene.told(scene.trial.agents[0].1).await;
         let told = &told[0];
         assert_eq!((told.task, told.token, told.to.as_str()), (scene.task, FIRST, "a1"));
         assert!((530..=540).contains(&told.here.as_secs()) && told.there < told.here / 10, "{told:?}");
-        assert!(scene.told(scene.agents[0].1).await.is_empty(), "told once");
+        assert!(scene.told(scene.trial.agents[0].1).await.is_empty(), "told once");
         let registration = Registration { held: vec![(scene.task, FIRST)], ..fixtures::registration() };
         let mut conn = scene.trial.conn().await;
-        let again = sessions::open(&mut conn, scene.agents[0].0, &registration, fixtures::TERMS).await.expect("open");
+        let again =
+            sessions::open(&mut conn, scene.trial.agents[0].0, &registration, fixtures::TERMS).await.expect("open");
         drop(conn);
         assert_eq!(scene.told(again.session).await.len(), 1, "what was said to a session that broke may be lost");
 
         scene.trial.execute("update recalls set to_agent_id = agent_id").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 0)), "once is enough");
     }
 
@@ -220,22 +209,17 @@ mod tests {
     async fn what_comes_back_is_planned_for_another_and_says_whose_it_was(pool: PgPool) {
         let scene = Scene::new(pool).await;
         scene.checkpoint(600, Manners::default()).await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 1)));
         assert!(scene.hands_back().await);
         assert!(!scene.hands_back().await, "it is not its own any more");
         assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
         // The nearest by far now, and it does not go back there.
-        scene.trial.measured(scene.site, &[(scene.agents[0].0, Some(1))]).await;
-        scene.pass().await;
-        let (agent, why, millis): (i64, String, i64) = sqlx::query_as(
-            "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1",
-        )
-        .bind(scene.task.get())
-        .fetch_one(&scene.trial.scheduler.pool)
-        .await
-        .expect("a choice");
-        assert_eq!(agent, scene.agents[1].0.get());
+        scene.trial.measured(scene.site, &[(scene.trial.agents[0].0, Some(1))]).await;
+        scene.trial.assign().await;
+        let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
+        let (agent, why, millis): (i64, String, i64) = scene.trial.row_for(choice, scene.task.get()).await;
+        assert_eq!(agent, scene.trial.agents[1].0.get());
         let why: Why = serde_json::from_str(&why).expect("a cause");
         assert!(
             matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
@@ -244,8 +228,7 @@ mod tests {
         // Of a site of unknown size, three tenths of the 600 pages that are there: 180 of at least one round trip each.
         assert!((1800..4000).contains(&millis), "{millis}");
         let mut conn = scene.trial.conn().await;
-        let granted = leases::grant(&mut conn, scene.agents[1].0, scene.agents[1].1).await.expect("grant");
-        assert_eq!(granted[0].token, LeaseToken::new(2));
+        assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
         assert!(
             recalls::of_last_leases(&mut conn, &[scene.task]).await.expect("read").is_empty(),
             "it is another's now"
@@ -253,17 +236,17 @@ mod tests {
         drop(conn);
         scene.trial.execute("update leases set granted_at = now() - interval '60 s' where state = 'active'").await;
         scene.trial.execute("update assignments set crawl_ms = 6000000").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 1)), "it is not asked for again, however long it takes");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn where_nobody_else_is_left_it_goes_back(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert!(scene.hands_back().await);
         scene.trial.execute("update agents set draining_since = now() where name <> 'a0'").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(
             scene
                 .trial
@@ -278,20 +261,15 @@ mod tests {
         let scene = Scene::new(pool).await;
         // Slots that others are about to have are none.
         scene.trial.execute("update agents set capacity = 1").await;
-        for (number, (agent, _)) in scene.agents.iter().enumerate().skip(1) {
-            let mut conn = scene.trial.conn().await;
-            let site = fixtures::site(&mut conn, &format!("{number}.cn")).await;
-            fixtures::assigned(&mut conn, scene.batch, site, *agent).await;
+        for place in [1, 2] {
+            scene.trial.assigned(scene.batch, &format!("{place}.cn"), place).await;
         }
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
         // A site that waits to be planned comes first.
-        let mut conn = scene.trial.conn().await;
-        let site = fixtures::site(&mut conn, "waits.cn").await;
-        fixtures::task(&mut conn, scene.batch, site, "located").await;
-        drop(conn);
-        scene.pass().await;
+        scene.trial.task_of(scene.batch, "waits.cn", "located").await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
         // At one it crashed, the other is excluded.
@@ -310,10 +288,10 @@ mod tests {
                  from leases l, sessions s join agents a on a.id = s.agent_id where a.name = 'a1'",
             )
             .await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update agents set tags = '{fast}' where name = 'a2'").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 2)));
     }
 
@@ -332,12 +310,9 @@ mod tests {
                    select id, '{"tags": ["only"]}' from batches where name = 'only'"#,
             )
             .await;
-        let mut conn = scene.trial.conn().await;
-        let site = fixtures::site(&mut conn, "waits.cn").await;
-        let task = fixtures::task(&mut conn, only, site, "located").await;
-        drop(conn);
-        scene.trial.measured(site, &[(scene.agents[0].0, Some(30))]).await;
-        scene.pass().await;
+        let (task, site) = scene.trial.task_of(only, "waits.cn", "located").await;
+        scene.trial.measured(site, &[(scene.trial.agents[0].0, Some(30))]).await;
+        scene.trial.assign().await;
         assert_eq!(scene.trial.state(task).await.0, "located", "the only one that may have it is busy");
         assert_eq!(scene.asked().await, Some((0, 1)));
     }
@@ -346,7 +321,7 @@ mod tests {
     async fn a_crawl_that_its_site_turned_away_or_that_has_just_begun_is_left_where_it_is(pool: PgPool) {
         let scene = Scene::new(pool).await;
         scene.trial.execute("update leases set granted_at = now()").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None, "it has just begun");
         scene.trial.execute("update leases set granted_at = now() - interval '60 s'").await;
         for manners in [
@@ -356,19 +331,19 @@ mod tests {
             Manners { interval: Some(Duration::from_secs(1)), ..Manners::default() },
         ] {
             scene.checkpoint(60, manners).await;
-            scene.pass().await;
+            scene.trial.assign().await;
             assert_eq!(scene.asked().await, None);
         }
         scene.trial.execute("update batches set strategy = 'gnp-top3'").await;
         scene.checkpoint(60, Manners::default()).await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None, "only what is planned is moved");
         scene.trial.execute("update batches set strategy = 'earliest-finish'").await;
         scene.trial.execute("insert into trust_alarms (reason) values ('the map lies')").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, None, "distances are not trusted");
         scene.trial.execute("update trust_alarms set ended_at = now()").await;
-        scene.pass().await;
+        scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 1)));
     }
 }

@@ -36,12 +36,6 @@ const ERROR_GROWTH: f64 = 2.0;
 /// A relative error that no fit is refused for, however good the one before was.
 const USUAL_ERROR: f64 = 0.5;
 
-/// The task that judges on a period.
-#[derive(Debug)]
-pub struct Trust {
-    scheduler: OnDuty,
-}
-
 /// What a review came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Review {
@@ -51,31 +45,25 @@ pub(super) struct Review {
     pub(super) alarm: Option<String>,
 }
 
-impl Trust {
-    pub const fn new(scheduler: OnDuty) -> Self {
-        Self { scheduler }
-    }
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    review(scheduler).await?;
+    ask_again(scheduler).await
+}
 
-    /// One pass.
-    pub async fn run_once(&self) -> anyhow::Result<()> {
-        review(&self.scheduler).await?;
-        self.ask_again().await
-    }
-
-    /// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
-    async fn ask_again(&self) -> anyhow::Result<()> {
-        let config = &self.scheduler.config.measure;
-        let mut tx = self.scheduler.begin().await?;
-        let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
-        let due = quarantines::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
-            .await
-            .context("find whom to ask again")?;
-        let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
-        let asked = measurement_orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
-        tx.commit().await.context("commit what is asked again")?;
-        self.scheduler.wakes.wake_agents(asked);
-        Ok(())
-    }
+/// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
+async fn ask_again(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let due = quarantines::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
+        .await
+        .context("find whom to ask again")?;
+    let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+    let asked = measurement_orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
+    tx.commit().await.context("commit what is asked again")?;
+    scheduler.wakes.wake_agents(asked);
+    Ok(())
 }
 
 /// Judges everyone by what is stored, and stores the verdicts.
@@ -205,34 +193,31 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::SessionId;
+    use crate::store::fixtures;
     use crate::store::measurement_orders::OrderTarget;
-    use crate::store::{embeddings, fixtures};
-    use crate::tasks::assign::Assign;
-    use crate::tasks::fit::Fit;
-    use crate::tasks::locate::Locate;
-    use crate::tasks::measure::Measure;
-    use crate::tasks::trial::{Trial, took};
+    use crate::tasks::trial::{Agent, Trial, took};
 
-    async fn pass(trial: &Trial) {
-        Trust::new(trial.fit()).run_once().await.expect("a pass");
+    /// Twelve landmarks on a line, 10 ms apart.
+    async fn landmarks(pool: PgPool) -> Trial {
+        let trial = Trial::new(pool, 12).await;
+        trial.set_landmarks(&trial.agents).await;
+        trial.mesh(&trial.agents).await;
+        trial
     }
 
     async fn fit(trial: &Trial) {
         for _ in 0..2 {
-            Fit::new(trial.fit()).run_once().await.expect("a pass");
+            trial.fit().await;
         }
     }
 
     /// Multiplies what these agents measured of the others.
-    async fn lie(trial: &Trial, liars: &[(AgentId, SessionId)], factor: i64) {
+    async fn lie(trial: &Trial, liars: &[Agent], factor: i64) {
+        let lie =
+            "update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1";
         for (liar, _) in liars {
-            sqlx::query("update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1")
-                .bind(liar.get())
-                .bind(factor)
-                .execute(&trial.scheduler.pool)
-                .await
-                .expect("lie");
+            let lie = sqlx::query(lie).bind(liar.get()).bind(factor);
+            lie.execute(&trial.scheduler.pool).await.expect("lie");
         }
     }
 
@@ -242,15 +227,15 @@ mod tests {
     }
 
     /// Measures a site with everyone who is asked, until its task is assigned.
-    async fn crawl(trial: &Trial, agents: &[(AgentId, SessionId)]) -> (String, Option<String>) {
+    async fn crawl(trial: &Trial) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..40 {
-            Measure::new(trial.plan()).run_once().await.expect("a pass");
-            for &agent in agents {
+            trial.measure().await;
+            for &agent in &trial.agents {
                 trial.answer(agent, |_| Some(took(30))).await;
             }
-            Locate::new(trial.plan()).run_once().await.expect("a pass");
-            Assign::new(trial.plan()).run_once().await.expect("a pass");
+            trial.locate().await;
+            trial.assign().await;
             if trial.state(task).await.0 == "assigned" {
                 break;
             }
@@ -260,74 +245,61 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn one_liar_among_twelve_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(12).await;
-        trial.set_landmarks(&agents).await;
-        trial.mesh(&agents).await;
-        let liar = agents[4];
+        let trial = landmarks(pool).await;
+        let liar = trial.agents[4];
         lie(&trial, &[liar], 3).await;
         fit(&trial).await;
         let held = quarantined(&trial).await;
         assert_eq!(held.len(), 1, "{held:?}");
         assert_eq!(held[0].0, liar.0);
         assert!(held[0].1.starts_with("it reports too much: off by a factor of 2."), "{}", held[0].1);
-        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        let map = trial.map().await.expect("an embedding");
         assert_eq!(map.landmarks().len(), 11);
         assert!(!map.landmarks().contains(&liar.0));
         assert!(map.fit_error() < 0.3, "{}", map.fit_error());
         assert!(map.placement(liar.0).is_some(), "it may still crawl: the others know where it is");
 
-        assert_eq!(crawl(&trial, &agents).await.0, "assigned");
-        let measured: i64 = sqlx::query_scalar("select count(*) from site_measurements where prober_id = $1")
-            .bind(liar.0.get())
-            .fetch_one(&trial.scheduler.pool)
-            .await
-            .expect("count");
+        assert_eq!(crawl(&trial).await.0, "assigned");
+        let measured = "select count(*) from site_measurements where prober_id = $1";
+        let measured: i64 = trial.read_for(measured, liar.0.get()).await;
         assert_eq!(measured, 0, "it is not asked to measure sites");
 
-        trial.mesh(&agents).await;
+        trial.mesh(&trial.agents).await;
         for _ in 0..CONSISTENT {
             assert_eq!(quarantined(&trial).await.len(), 1, "not consistent for long enough");
             trial.execute("update mesh_measurements set measured_at = clock_timestamp()").await;
-            pass(&trial).await;
-            pass(&trial).await;
+            trial.review().await;
+            trial.review().await;
         }
         assert_eq!(quarantined(&trial).await, []);
         fit(&trial).await;
-        let map = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        let map = trial.map().await.expect("an embedding");
         assert_eq!(map.landmarks().len(), 12);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_third_of_liars_raises_the_alarm_and_the_last_good_map_stays(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(12).await;
-        trial.set_landmarks(&agents).await;
-        trial.mesh(&agents).await;
+        let trial = landmarks(pool).await;
         fit(&trial).await;
-        let good = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        let good = trial.map().await.expect("an embedding");
         assert_eq!(good.landmarks().len(), 12);
-        lie(&trial, &agents[2..6], 5).await;
+        lie(&trial, &trial.agents[2..6], 5).await;
         fit(&trial).await;
         let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
         assert_eq!(alarm, "the map cannot be trusted: 4 of 12 landmarks are doubted");
-        let kept = embeddings::latest(&mut *trial.conn().await).await.expect("read").expect("an embedding");
+        let kept = trial.map().await.expect("an embedding");
         assert_eq!(kept, good);
-        assert_eq!(crawl(&trial, &agents).await.0, "assigned");
-        let chosen: (String, Option<String>) = sqlx::query_as(
-            "select strategy, detail #>> '{fallback,said}' from assignments where fallback = 'untrusted-map'",
-        )
-        .fetch_one(&trial.scheduler.pool)
-        .await
-        .expect("an assignment");
-        assert_eq!(chosen, ("random".into(), Some(alarm)));
+        assert_eq!(crawl(&trial).await.0, "assigned");
+        let chosen = "select strategy, detail #>> '{fallback,said}' from assignments where fallback = 'untrusted-map'";
+        let chosen: Vec<(String, Option<String>)> = trial.rows(chosen).await;
+        assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
         // The operator knows better, and they measure honestly from now on.
-        for (agent, _) in &agents[2..6] {
+        for (agent, _) in &trial.agents[2..6] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
-        trial.mesh(&agents).await;
-        pass(&trial).await;
+        trial.mesh(&trial.agents).await;
+        trial.review().await;
         assert_eq!(quarantined(&trial).await, []);
         assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
     }
@@ -339,24 +311,18 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn who_lied_about_sites_measures_some_again_and_is_believed_once_it_is_honest(pool: PgPool) {
-        let trial = Trial::new(pool).await;
-        let agents = trial.connect(12).await;
-        trial.set_landmarks(&agents).await;
-        trial.mesh(&agents).await;
+        let trial = landmarks(pool).await;
         let mut sites = Vec::new();
         for place in 0..12 {
             let site = fixtures::site(&mut *trial.conn().await, &format!("s{place}.cn")).await;
-            let told = |(index, (agent, _)): (usize, &(AgentId, SessionId))| {
-                let factor = if index == 4 { 5 } else { 1 };
-                (*agent, Some(factor * millis(index, place)))
-            };
-            let measured: Vec<(AgentId, Option<u64>)> = agents.iter().enumerate().map(told).collect();
-            trial.measured(site, &measured).await;
+            let lies = |index| if index == 4 { 5 } else { 1 };
+            let measured: Vec<u64> = (0..12).map(|index| lies(index) * millis(index, place)).collect();
+            trial.measured_by_all(site, &measured).await;
             sites.push((site, place));
         }
-        pass(&trial).await;
+        trial.review().await;
         let held = quarantined(&trial).await;
-        assert_eq!(held.iter().map(|(agent, _)| *agent).collect::<Vec<_>>(), [agents[4].0], "{held:?}");
+        assert_eq!(held.iter().map(|(agent, _)| *agent).collect::<Vec<_>>(), [trial.agents[4].0], "{held:?}");
         assert!(held[0].1.contains("from where the other 11 landmarks place 12 sites"), "{}", held[0].1);
 
         let answer = |target: &OrderTarget| match target {
@@ -371,14 +337,14 @@ mod tests {
             // Asked, then heard.
             for _ in 0..2 {
                 let asked = trial.site_orders().await;
-                assert!(asked.iter().all(|(agent, _)| *agent == agents[4].0), "{asked:?}");
-                trial.answer(agents[4], answer).await;
-                pass(&trial).await;
+                assert!(asked.iter().all(|(agent, _)| *agent == trial.agents[4].0), "{asked:?}");
+                trial.answer(trial.agents[4], answer).await;
+                trial.review().await;
             }
             assert_eq!(trial.site_orders().await, [], "it has shown enough for now");
             trial.execute("update site_measurements set measured_at = measured_at - interval '1 hour'").await;
             trial.execute("update quarantines set since = since - interval '1 hour', judged_at = judged_at - interval '1 hour'").await;
-            pass(&trial).await;
+            trial.review().await;
         }
         assert_eq!(quarantined(&trial).await, []);
     }

@@ -3,18 +3,7 @@
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
 
-use super::assign::Assign;
-use super::balance::Balance;
-use super::confirm::Confirm;
-use super::fit::Fit;
-use super::landmarks::Landmarks;
-use super::locate::Locate;
-use super::measure::Measure;
-use super::prune::Prune;
-use super::reap::Reap;
-use super::recrawl::Recrawl;
 use super::trial::Trial;
-use super::trust::Trust;
 
 /// Tables that grow with the sites that were submitted, or with time.
 const GROWING: [&str; 15] = [
@@ -77,25 +66,6 @@ const WAITING: &str = "
     set session_replication_role = origin;
     analyze";
 
-const PASSES: [&str; 11] =
-    ["measure", "locate", "confirm", "assign", "balance", "recrawl", "fit", "landmarks", "trust", "reap", "prune"];
-
-async fn pass(trial: &Trial, name: &str) -> anyhow::Result<()> {
-    match name {
-        "measure" => Measure::new(trial.plan()).run_once().await,
-        "locate" => Locate::new(trial.plan()).run_once().await,
-        "confirm" => Confirm::new(trial.plan()).run_once().await,
-        "assign" => Assign::new(trial.plan()).run_once().await,
-        "balance" => Balance::new(trial.plan()).run_once().await,
-        "recrawl" => Recrawl::new(trial.plan()).run_once().await,
-        "fit" => Fit::new(trial.fit()).run_once().await,
-        "landmarks" => Landmarks::new(trial.fit()).run_once().await,
-        "trust" => Trust::new(trial.fit()).run_once().await,
-        "reap" => Reap::new(trial.reap()).run_once().await,
-        _ => Prune::new(trial.reap()).run_once().await,
-    }
-}
-
 /// Returns once every other connection to this database has ended: what it read is counted by then.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity
@@ -110,8 +80,8 @@ async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i
     let mut conn = PgConnection::connect_with(database).await.expect("connect");
     conn.execute("select pg_stat_reset()").await.expect("reset");
     let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
-    let trial = Trial::new(pool.clone()).await;
-    pass(&trial, name).await.expect("a pass");
+    let trial = Trial::new(pool.clone(), 0).await;
+    trial.try_pass(name).await.expect("a pass");
     trial.leave().await;
     pool.close().await;
     alone(&mut conn).await;
@@ -130,12 +100,11 @@ async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectOptions) {
     let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
-    let trial = Trial::new(pool.clone()).await;
-    trial.connect(4).await;
+    let trial = Trial::new(pool.clone(), 4).await;
     pool.execute(WAITING).await.expect("let tasks wait");
     // What a scheduler finds to tidy up at first it does once.
-    for name in PASSES {
-        pass(&trial, name).await.expect("a first pass");
+    for name in Trial::PASSES {
+        trial.try_pass(name).await.expect("a first pass");
     }
     trial.leave().await;
     let mut conn = PgConnection::connect_with(&database).await.expect("connect");
@@ -143,7 +112,7 @@ async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectO
     alone(&mut conn).await;
     conn.close().await.expect("close");
     let (mut costly, mut all) = (Vec::new(), 0);
-    for name in PASSES {
+    for name in Trial::PASSES {
         let read = read_by(&database, name).await;
         assert_eq!(read.len(), GROWING.len(), "a table is not there: {read:?}");
         let rows: i64 = read.iter().map(|(_, whole, fetched)| whole + fetched).sum();

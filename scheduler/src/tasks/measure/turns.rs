@@ -5,42 +5,48 @@ use std::time::Duration;
 
 use sqlx::PgPool;
 
-use super::Measure;
-use crate::model::{AgentId, OrderId, SessionId};
+use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurement_orders::{self, OrderTarget};
 use crate::store::measurements::{self, Finding, Report};
-use crate::tasks::trial::{Trial, took};
-
-type Agent = (AgentId, SessionId);
+use crate::tasks::trial::{Agent, Trial, took};
 
 const HERE: [u8; 4] = [192, 0, 2, 1];
 const THERE: [u8; 4] = [192, 0, 2, 2];
 const REQUESTS: u32 = 6;
 
-async fn pass(trial: &Trial) {
-    Measure::new(trial.plan()).run_once().await.expect("a pass");
-}
-
 fn took_so_long(millis: u64) -> Finding {
     Finding::Measured { result: took(millis), agreed: None }
+}
+
+async fn report(
+    trial: &Trial,
+    agent: Agent,
+    order: OrderId,
+    finding: Finding,
+    address: Option<[u8; 4]>,
+    requests: u32,
+) {
+    let report = Report { finding, origin: None, address: address.map(IpAddr::from), requests };
+    measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
 /// Answers an agent's orders as an agent does whose names all lead to `address`: with `finding` where the order holds the
 /// turn there, else with the address. Returns the turns the orders held.
 async fn answer(trial: &Trial, agent: Agent, finding: &Finding, address: [u8; 4]) -> Vec<Option<IpAddr>> {
-    let address = IpAddr::from(address);
     let mut turns = Vec::new();
     for (order, turn) in take(trial, agent).await {
-        let report = if turn == Some(address) {
-            Report { finding: finding.clone(), origin: None, address: Some(address), requests: REQUESTS }
-        } else {
-            Report { finding: Finding::Postponed, origin: None, address: Some(address), requests: 0 }
-        };
-        measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
+        let here = turn == Some(IpAddr::from(address));
+        let (finding, requests) = if here { (finding.clone(), REQUESTS) } else { (Finding::Postponed, 0) };
+        report(trial, agent, order, finding, Some(address), requests).await;
         turns.push(turn);
     }
     turns
+}
+
+async fn quarantine(trial: &Trial, (agent, _): Agent) {
+    let quarantine = "insert into quarantines (agent_id, evidence, reason) values ($1, 'light', 'on purpose')";
+    trial.execute_for(quarantine, agent.get()).await;
 }
 
 /// An agent's site orders, as sent to it.
@@ -55,10 +61,10 @@ async fn take(trial: &Trial, (agent, session): Agent) -> Vec<(OrderId, Option<Ip
 }
 
 /// The one open site order's prober.
-async fn asked(trial: &Trial, agents: &[Agent]) -> Agent {
+async fn asked(trial: &Trial) -> Agent {
     let orders = trial.site_orders().await;
     assert_eq!(orders.len(), 1, "{orders:?}");
-    *agents.iter().find(|(agent, _)| *agent == orders[0].0).expect("a connected prober")
+    trial.agents[trial.place(orders[0].0)]
 }
 
 /// Lets agents answer, each seeing every site at its own address, until nothing is ordered any more; returns the turns each
@@ -66,7 +72,7 @@ async fn asked(trial: &Trial, agents: &[Agent]) -> Agent {
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();
     loop {
-        pass(trial).await;
+        trial.measure().await;
         if trial.site_orders().await.is_empty() {
             return held;
         }
@@ -80,25 +86,24 @@ async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_address_has_one_open_order_over_all_probers_and_sites(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(3).await;
+    let trial = Trial::new(pool, 3).await;
     for host in ["a.cn", "b.cn", "c.cn"] {
         trial.task(host).await;
     }
-    pass(&trial).await;
+    trial.measure().await;
     assert_eq!(trial.site_orders().await.len(), 3, "nobody knows yet that they stand together");
-    for agent in &agents {
+    for agent in &trial.agents {
         assert_eq!(answer(&trial, *agent, &took_so_long(10), HERE).await, [None], "resolve only");
     }
     assert_eq!(trial.count("select count(*) from site_measurements").await, 0, "nobody failed, and nobody was asked");
 
     let mut rounds = 0;
     loop {
-        tokio::join!(pass(&trial), pass(&trial));
+        tokio::join!(trial.measure(), trial.measure());
         if trial.site_orders().await.is_empty() {
             break;
         }
-        let agent = asked(&trial, &agents).await;
+        let agent = asked(&trial).await;
         assert_eq!(answer(&trial, agent, &took_so_long(10), HERE).await, [Some(HERE.into())]);
         rounds += 1;
     }
@@ -109,14 +114,13 @@ async fn an_address_has_one_open_order_over_all_probers_and_sites(pool: PgPool) 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_prober_that_sees_a_site_elsewhere_takes_its_turn_there(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(2).await;
-    let far = agents[1].0;
+    let trial = Trial::new(pool, 2).await;
+    let far = trial.agents[1].0;
     let sees = |agent| if agent == far { THERE } else { HERE };
     trial.task("geo.cn").await;
-    let held = finish(&trial, &agents, sees).await;
+    let held = finish(&trial, &trial.agents, sees).await;
     let turns = |agent| held.iter().filter(|(held, _)| *held == agent).map(|(_, turn)| *turn).collect::<Vec<_>>();
-    assert_eq!(turns(agents[0].0), [None, Some(HERE.into())]);
+    assert_eq!(turns(trial.agents[0].0), [None, Some(HERE.into())]);
     assert_eq!(
         turns(far),
         [Some(HERE.into()), Some(THERE.into())],
@@ -128,8 +132,7 @@ async fn a_prober_that_sees_a_site_elsewhere_takes_its_turn_there(pool: PgPool) 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(2).await;
+    let trial = Trial::new(pool, 2).await;
     trial.task("geo.cn").await;
     trial.task("other.cn").await;
     trial.execute("update sites set address = '192.0.2.1' where name = 'geo.cn'").await;
@@ -140,29 +143,24 @@ async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
              select s.id, a.id, '192.0.2.2' from sites s, agents a where s.name = 'geo.cn' and a.name = 'a1'",
         )
         .await;
-    pass(&trial).await;
-    assert_eq!(answer(&trial, agents[0], &took_so_long(10), HERE).await, [Some(HERE.into())], "geo.cn");
-    pass(&trial).await;
-    assert_eq!(asked(&trial, &agents).await, agents[1], "other.cn, and geo.cn waits for it");
-    assert_eq!(answer(&trial, agents[1], &took_so_long(10), THERE).await, [Some(THERE.into())]);
-    let held = finish(&trial, &agents, |_| THERE).await;
+    trial.measure().await;
+    assert_eq!(answer(&trial, trial.agents[0], &took_so_long(10), HERE).await, [Some(HERE.into())], "geo.cn");
+    trial.measure().await;
+    assert_eq!(asked(&trial).await, trial.agents[1], "other.cn, and geo.cn waits for it");
+    assert_eq!(answer(&trial, trial.agents[1], &took_so_long(10), THERE).await, [Some(THERE.into())]);
+    let held = finish(&trial, &trial.agents, |_| THERE).await;
     assert_eq!(held.iter().map(|(_, turn)| *turn).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(5).await;
-    let liar = agents[0].0;
+    let trial = Trial::new(pool, 5).await;
+    let liar = trial.agents[0].0;
     let (_, site) = trial.task("a.cn").await;
-    let held = finish(&trial, &agents, |agent| if agent == liar { THERE } else { HERE }).await;
+    let held = finish(&trial, &trial.agents, |agent| if agent == liar { THERE } else { HERE }).await;
     let misled = held.iter().filter(|(agent, turn)| *agent != liar && *turn == Some(THERE.into())).count();
     assert_eq!(misled, 2, "the third and the fourth go by what two agree on: {held:?}");
-    let address: String = sqlx::query_scalar("select host(address) from sites where id = $1")
-        .bind(site.get())
-        .fetch_one(&trial.scheduler.pool)
-        .await
-        .expect("read a site");
+    let address: String = trial.read_for("select host(address) from sites where id = $1", site.get()).await;
     assert_eq!(address, "192.0.2.1");
     assert_eq!(trial.count("select count(*) from site_sightings").await, 1, "the liar's alone");
     assert_eq!(trial.count("select count(*) from site_measurements where rtt_us is not null").await, 5);
@@ -170,88 +168,75 @@ async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(p
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_quarantined_agent_moves_nobody_elses_turn(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(3).await;
+    let trial = Trial::new(pool, 3).await;
     trial.task("a.cn").await;
-    pass(&trial).await;
-    let first = asked(&trial, &agents).await;
-    sqlx::query("insert into quarantines (agent_id, evidence, reason) values ($1, 'light', 'on purpose')")
-        .bind(first.0.get())
-        .execute(&trial.scheduler.pool)
-        .await
-        .expect("quarantine");
+    trial.measure().await;
+    let first = asked(&trial).await;
+    quarantine(&trial, first).await;
     answer(&trial, first, &took_so_long(10), THERE).await;
     assert_eq!(trial.count("select count(*) from sites where address is not null").await, 0);
-    let others: Vec<Agent> = agents.iter().copied().filter(|agent| *agent != first).collect();
+    let others: Vec<Agent> = trial.agents.iter().copied().filter(|agent| *agent != first).collect();
     let held = finish(&trial, &others, |_| HERE).await;
     assert!(held.iter().all(|(_, turn)| *turn != Some(THERE.into())), "{held:?}");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_without_an_address(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(1).await;
+    let trial = Trial::new(pool, 1).await;
     trial.task("a.cn").await;
     let mut orders = 0_u8;
     let failure = "select count(*) from site_measurements where failure like '%another address each time'";
     while trial.count(failure).await == 0 {
-        pass(&trial).await;
-        for (order, _) in take(&trial, agents[0]).await {
+        trial.measure().await;
+        for (order, _) in take(&trial, trial.agents[0]).await {
             orders += 1;
             assert!(orders < 100, "no end");
-            let address = Some([192, 0, 2, orders].into());
-            let report = Report { finding: Finding::Postponed, origin: None, address, requests: 2 };
-            measurements::record(&mut *trial.conn().await, agents[0].0, order, &report).await.expect("record");
+            report(&trial, trial.agents[0], order, Finding::Postponed, Some([192, 0, 2, orders]), 2).await;
         }
     }
     assert_eq!(orders, 6, "one to find the address out, and five that held a turn");
     assert_eq!(trial.count("select requests from site_measurements").await, 12, "what they cost is not lost");
-    pass(&trial).await;
+    trial.measure().await;
     assert_eq!(trial.site_orders().await, [], "a failure like another");
 
     trial.task("b.cn").await;
-    pass(&trial).await;
-    let (order, turn) = take(&trial, agents[0]).await[0];
+    trial.measure().await;
+    let (order, turn) = take(&trial, trial.agents[0]).await[0];
     assert_eq!(turn, None);
-    let report = Report { finding: Finding::Postponed, origin: None, address: None, requests: 0 };
-    measurements::record(&mut *trial.conn().await, agents[0].0, order, &report).await.expect("record");
+    report(&trial, trial.agents[0], order, Finding::Postponed, None, 0).await;
     assert_eq!(trial.count("select count(*) from site_measurements where failure like '%without an address'").await, 1);
-    pass(&trial).await;
+    trial.measure().await;
     assert_eq!(trial.site_orders().await, []);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_agent_that_knows_no_turns_measures_at_once_and_that_counts(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(1).await;
+    let trial = Trial::new(pool, 1).await;
     trial.task("a.cn").await;
-    pass(&trial).await;
-    let (order, turn) = take(&trial, agents[0]).await[0];
+    trial.measure().await;
+    let (order, turn) = take(&trial, trial.agents[0]).await[0];
     assert_eq!(turn, None);
-    let address = Some(HERE.into());
-    let report = Report { finding: took_so_long(10), origin: None, address, requests: REQUESTS };
-    measurements::record(&mut *trial.conn().await, agents[0].0, order, &report).await.expect("record");
-    pass(&trial).await;
+    report(&trial, trial.agents[0], order, took_so_long(10), Some(HERE), REQUESTS).await;
+    trial.measure().await;
     assert_eq!(trial.site_orders().await, []);
     assert_eq!(trial.count("select requests from site_measurements").await, i64::from(REQUESTS));
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(2).await;
+    let trial = Trial::new(pool, 2).await;
     trial.task("a.cn").await;
-    pass(&trial).await;
-    let first = asked(&trial, &agents).await;
+    trial.measure().await;
+    let first = asked(&trial).await;
     answer(&trial, first, &took_so_long(10), HERE).await;
-    pass(&trial).await;
-    let settling = asked(&trial, &agents).await;
+    trial.measure().await;
+    let settling = asked(&trial).await;
     let (order, turn) = take(&trial, settling).await[0];
     assert_eq!(turn, Some(HERE.into()));
     let origin = Some("https://www.a.cn:443".to_owned());
     let report = Report { finding: Finding::Postponed, origin, address: Some(THERE.into()), requests: 2 };
     measurements::record(&mut *trial.conn().await, settling.0, order, &report).await.expect("record");
-    let held = finish(&trial, &agents, |_| THERE).await;
+    let held = finish(&trial, &trial.agents, |_| THERE).await;
     assert_eq!(held.iter().map(|(_, turn)| *turn).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
     let requests = "select sum(requests)::bigint from site_measurements";
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
@@ -262,11 +247,7 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
 async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;
-    sqlx::query("update sites set address = '192.0.2.1' where id = $1")
-        .bind(site.get())
-        .execute(&mut *conn)
-        .await
-        .expect("an address");
+    trial.execute_for("update sites set address = '192.0.2.1' where id = $1", site.get()).await;
     measurement_orders::order_sites(&mut conn, &[(site, agent.0)], Duration::from_secs(60)).await.expect("order");
     let orders = measurement_orders::take_unsent(&mut conn, agent.0, agent.1).await.expect("take");
     let mut of_sites = orders.iter().filter_map(|order| match order.target {
@@ -275,15 +256,13 @@ async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool 
     });
     let (order, may_share) = of_sites.next_back().expect("an order");
     let finding = Finding::Measured { result: took(90), agreed: Some(agreed) };
-    let report = Report { finding, origin: None, address: Some(HERE.into()), requests: REQUESTS };
-    measurements::record(&mut conn, agent.0, order, &report).await.expect("record");
+    report(trial, agent, order, finding, Some(HERE), REQUESTS).await;
     may_share
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn one_agent_ends_the_sharing_of_an_address_for_itself_and_two_end_it_for_all(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(3).await;
+    let trial = Trial::new(pool, 3).await;
     for (name, agent, agreed, might) in [
         ("a.cn", 0, true, true),
         ("b.cn", 0, false, true),
@@ -292,39 +271,34 @@ async fn one_agent_ends_the_sharing_of_an_address_for_itself_and_two_end_it_for_
         ("e.cn", 1, false, true),
         ("f.cn", 2, true, false),
     ] {
-        assert_eq!(checked(&trial, name, agents[agent], agreed).await, might, "{name}");
+        assert_eq!(checked(&trial, name, trial.agents[agent], agreed).await, might, "{name}");
     }
-    sqlx::query("insert into quarantines (agent_id, evidence, reason) values ($1, 'light', 'on purpose')")
-        .bind(agents[0].0.get())
-        .execute(&trial.scheduler.pool)
-        .await
-        .expect("quarantine");
-    assert!(checked(&trial, "g.cn", agents[2], true).await, "one of the two is not believed any more");
+    quarantine(&trial, trial.agents[0]).await;
+    assert!(checked(&trial, "g.cn", trial.agents[2], true).await, "one of the two is not believed any more");
 
     let kept = "select count(*) from address_disagreements";
-    pass(&trial).await;
+    trial.measure().await;
     assert_eq!(trial.count(kept).await, 2);
     trial.execute("update address_disagreements set seen_at = now() - interval '25 hours'").await;
-    assert!(checked(&trial, "h.cn", agents[1], true).await, "a day later");
-    pass(&trial).await;
+    assert!(checked(&trial, "h.cn", trial.agents[1], true).await, "a day later");
+    trial.measure().await;
     assert_eq!(trial.count(kept).await, 0);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_shared_measurement_is_as_old_as_it_is_and_says_whose_it_is(pool: PgPool) {
-    let trial = Trial::new(pool).await;
-    let agents = trial.connect(1).await;
+    let trial = Trial::new(pool, 1).await;
     trial.task("a.cn").await;
-    pass(&trial).await;
-    answer(&trial, agents[0], &took_so_long(10), HERE).await;
-    pass(&trial).await;
+    trial.measure().await;
+    answer(&trial, trial.agents[0], &took_so_long(10), HERE).await;
+    trial.measure().await;
     let measured = took(10).expect("a measurement");
     let (from, age) = ("https://b.cn:443".to_owned(), Duration::from_secs(600));
-    answer(&trial, agents[0], &Finding::Shared { measured, from, age }, HERE).await;
+    answer(&trial, trial.agents[0], &Finding::Shared { measured, from, age }, HERE).await;
     let told = "select count(*) from site_measurements
                 where shared_from = 'https://b.cn:443' and measured_at between now() - interval '11 minutes'
                                                                            and now() - interval '10 minutes'";
     assert_eq!(trial.count(told).await, 1);
-    pass(&trial).await;
+    trial.measure().await;
     assert_eq!(trial.site_orders().await, [], "it is a measurement like another");
 }
