@@ -31,6 +31,7 @@ core=(
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
+    scheduler/src/parallel.rs
     scheduler/src/seed.rs
     scheduler/src/stats.rs
     scheduler/src/throughput.rs

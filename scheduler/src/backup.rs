@@ -201,7 +201,7 @@ async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     let place = snapshots::look(conn).await?;
     ensure!(place.ours, "the database holds no tables of landfall: no scheduler has run on it");
     ensure_schema(place.schema.as_deref())?;
-    Ok(tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)?)
+    tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)
 }
 
 fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {

@@ -118,10 +118,6 @@ pub fn default_dimensions(landmarks: usize) -> usize {
 
 impl Embedding {
     /// Puts stored parts together.
-    ///
-    /// # Errors
-    /// When a coordinate is not of `dimensions + 1` finite components, a placement is of another epoch, or a landmark
-    /// has none.
     pub fn from_parts(
         epoch: EmbeddingEpoch,
         dimensions: usize,
@@ -179,9 +175,6 @@ impl Embedding {
     }
 
     /// Predicts the round trip between two hosts placed in this embedding.
-    ///
-    /// # Errors
-    /// When either was placed in another embedding.
     pub fn predict(&self, a: &Placement, b: &Placement) -> Result<Rtt, EpochMismatch> {
         for placement in [a, b] {
             if placement.epoch != self.epoch {
@@ -230,7 +223,7 @@ fn millis(rtt: Rtt) -> f64 {
 }
 
 /// Whether it has a component for each dimension and a height that is not negative.
-fn is_coordinate(coordinate: &[f64], dimensions: usize) -> bool {
+pub(crate) fn is_coordinate(coordinate: &[f64], dimensions: usize) -> bool {
     coordinate.len() == dimensions + 1
         && coordinate.iter().all(|component| component.is_finite())
         && coordinate.last().is_some_and(|&height| height >= 0.0)

@@ -24,6 +24,7 @@ mod landmark_choice;
 pub mod model;
 mod naming;
 pub mod operator;
+mod parallel;
 mod plan;
 pub mod postgres;
 mod run;

@@ -129,9 +129,6 @@ impl Rtt {
     pub const MAX: Duration = Duration::from_secs(600);
 
     /// Accepts what the network or the database says.
-    ///
-    /// # Errors
-    /// When it is zero or beyond [`Rtt::MAX`].
     pub fn try_new(value: Duration) -> Result<Self, RttOutOfRange> {
         if value.is_zero() || value > Self::MAX {
             return Err(RttOutOfRange);
@@ -140,18 +137,12 @@ impl Rtt {
     }
 
     /// From microseconds, the unit of the store.
-    ///
-    /// # Errors
-    /// When it is not positive or beyond [`Rtt::MAX`].
     pub fn try_from_micros(micros: i64) -> Result<Self, RttOutOfRange> {
         let micros = u64::try_from(micros).map_err(|_| RttOutOfRange)?;
         Self::try_new(Duration::from_micros(micros))
     }
 
     /// From milliseconds, the unit inside `gnp`; rounds up to a microsecond so that nothing becomes zero.
-    ///
-    /// # Errors
-    /// When it is not finite, not positive or beyond [`Rtt::MAX`].
     pub fn try_from_millis_f64(millis: f64) -> Result<Self, RttOutOfRange> {
         if !(millis.is_finite() && millis > 0.0) {
             return Err(RttOutOfRange);

@@ -130,7 +130,7 @@ impl PrivatePostgres {
     /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
     pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
-        self.down(format!("ended ({status})"))
+        self.down(&format!("ended ({status})"))
     }
 
     /// Stops the server and waits for its end.
@@ -144,7 +144,7 @@ impl PrivatePostgres {
         }
         self.server.quit();
         self.server.ended().await;
-        Err(self.down("did not stop in time and was stopped hard".to_owned()))
+        Err(self.down("did not stop in time and was stopped hard"))
     }
 
     async fn wait_until_ready(&self) -> anyhow::Result<()> {
@@ -159,7 +159,7 @@ impl PrivatePostgres {
         tokio::select! {
             error = self.ended() => Err(error),
             answered = tokio::time::timeout(START_PATIENCE, answering) => {
-                answered.map_err(|_| self.down(format!("does not answer after {} s", START_PATIENCE.as_secs())))
+                answered.map_err(|_| self.down(&format!("does not answer after {} s", START_PATIENCE.as_secs())))
             }
         }
     }
@@ -177,7 +177,7 @@ impl PrivatePostgres {
     }
 
     /// What is said of a server that ended or never answered: mostly its disk is full.
-    fn down(&self, what: String) -> anyhow::Error {
+    fn down(&self, what: &str) -> anyhow::Error {
         let path = self.log.with_file_name(CLUSTER);
         if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
             let (path, megabytes) = (path.display(), room >> 20);

@@ -29,6 +29,7 @@ pub use judged::{Judged, JudgedAgent, JudgedSite, Taken, play_drawing};
 pub use matrix::Matrix;
 pub use nodes::Node;
 pub use page::{Page, page};
+pub use plot::{Axis, Curve, document, lines};
 pub use run::{SimulateError, judge, run};
 pub use score::{Estimate, LeftOut, Report, Standing};
 pub use settings::{Election, Settings, SettingsError, Tier, judged};

@@ -24,6 +24,8 @@ pub mod confidence;
 mod confirmed;
 mod earliest;
 mod explore;
+#[cfg(test)]
+mod fixture;
 pub mod learned;
 mod load;
 mod next;

@@ -10,13 +10,11 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::ops::Range;
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use crate::gnp::{Embedding, Placement, predicted_ms};
 use crate::model::{AgentId, EmbeddingEpoch, Strategy};
+use crate::parallel::in_order;
 use crate::strategy::Speed;
 
 mod sites;
@@ -146,9 +144,6 @@ pub struct Comparison {
 }
 
 /// What the fleet comes to before and after its changes.
-///
-/// # Errors
-/// When there are no sites, or no agents before or after.
 pub fn compare(
     sites: &Sites,
     agents: &[Agent],
@@ -315,25 +310,7 @@ fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<Near> {
 
 /// Does something with every part of so many things, on several threads; in the order of the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
-    let parts = count.div_ceil(PART);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let part = next.fetch_add(1, Ordering::Relaxed);
-            if part >= parts {
-                return done;
-            }
-            done.push((part, of(part * PART..count.min((part + 1) * PART))));
-        }
-    };
-    let mut done = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.get().min(parts)).map(|_| scope.spawn(work)).collect();
-        let joined = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        joined.flatten().collect::<Vec<_>>()
-    });
-    done.sort_by_key(|(part, _)| *part);
-    done.into_iter().map(|(_, one)| one).collect()
+    in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }
 
 fn duration(seconds: f64) -> Duration {

@@ -68,10 +68,7 @@ impl Ended {
     }
 }
 
-/// Runs the experiment and prints it.
-///
-/// # Errors
-/// When something broke; a missed target is printed, not an error.
+/// Runs the experiment and prints it. A missed target is printed, and is no error.
 pub async fn balance(args: BalanceArgs) -> anyhow::Result<()> {
     println!(
         "{AGENTS} agents of {SLOTS} slots, a third each at {SHAPES:?} of {:.0} kB/s, {} sites, {}",

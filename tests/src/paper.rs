@@ -5,7 +5,6 @@
 //! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep`'s simulation
 //! makes of the same survey.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -22,7 +21,7 @@ use crate::process::interrupted;
 use crate::sweep::grid::{self, Row};
 use crate::sweep::kept::{self, Kept};
 use crate::sweep::settings::{Cell, EXPERIMENTS, Ground, Point, Settings};
-use crate::sweep::{DATA, Field, Format, cell};
+use crate::sweep::{Field, Format, RunArgs, cell};
 
 mod figures;
 mod page;
@@ -39,24 +38,14 @@ const AROUND_A_CELL: Duration = Duration::from_secs(14);
 /// What may be typed after `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {
-    /// Where the measured round trips are
-    #[arg(long, value_name = "DIR", default_value = DATA)]
-    data: PathBuf,
-    /// The file of finished cells, from which a run goes on [default: paper/cells.jsonl beside the build]
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-    /// Runs every cell anew
-    #[arg(long)]
-    fresh: bool,
+    #[command(flatten)]
+    run: RunArgs,
     /// One seed, and the base cells alone
     #[arg(long)]
     quick: bool,
     /// Only this layout
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
-    /// How it is printed
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
 }
 
 /// A finished cell.
@@ -104,24 +93,20 @@ struct Printed<'a> {
     grid: &'a [Row],
 }
 
-/// Runs what is not finished, and prints everything.
-///
-/// # Errors
-/// When something broke; a void cell and a missed target are printed, and no error.
+/// Runs what is not finished, and prints everything. A void cell and a missed target are printed, and are no error.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
-    let (strategies, to_come) = settings.strategies();
-    let (mut grounds, missing) = settings.grounds(&args.data)?;
+    let (mut grounds, missing) = settings.grounds(&args.run.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
-    to_come.iter().for_each(|name| eprintln!("{name} is left out: it is not there yet"));
     if let Some(only) = &args.layout {
         grounds.retain(|ground| ground.name == *only);
         if grounds.is_empty() {
             bail!("there is no layout '{only}' here");
         }
     }
-    let mut kept = open(&args)?;
-    let sittings = plan(&settings, &grounds, &strategies, args.quick)?;
+    let Binaries { landfall, agent } = Binaries::find()?;
+    let mut kept = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
+    let sittings = plan(&settings, &grounds, args.quick)?;
     announce(&sittings, &kept);
     for sitting in &sittings {
         tokio::select! {
@@ -134,23 +119,8 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     print(&args, &settings, &sittings, &kept, &tables)
 }
 
-fn open(args: &PaperArgs) -> anyhow::Result<Kept<Came>> {
-    let own = std::env::current_exe().context("find the lab's own executable")?;
-    let Binaries { landfall, agent } = Binaries::find()?;
-    let file = args.resume.clone().map_or_else(|| kept::default_file("paper", "cells.jsonl"), Ok)?;
-    if args.fresh && file.exists() {
-        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
-    }
-    Kept::open(&file, &kept::key(EXPERIMENTS, &[&own, &landfall, &agent])?)
-}
-
 /// All cells.
-fn plan<'a>(
-    settings: &'a Settings,
-    grounds: &'a [Ground],
-    strategies: &[Strategy],
-    quick: bool,
-) -> anyhow::Result<Vec<Sitting<'a>>> {
+fn plan<'a>(settings: &'a Settings, grounds: &'a [Ground], quick: bool) -> anyhow::Result<Vec<Sitting<'a>>> {
     let seeds = if quick { &settings.seeds[..1] } else { &settings.seeds[..] };
     let mut sittings = Vec::new();
     for &seed in seeds {
@@ -160,7 +130,7 @@ fn plan<'a>(
             let mut field = Field::new(settings, ground, seed)?;
             let mut cells = Vec::new();
             for point in points {
-                for &strategy in strategies {
+                for &strategy in &settings.strategies {
                     let takes = field.simulate(point, strategy, 0)?.makespan;
                     cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, takes });
                 }
@@ -225,7 +195,7 @@ async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) 
 fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
     let (compared, (busy, most)) = (Compared::of(simulated, came), busy(&came.per_agent));
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
-    let rate = per_site_rps.0.map_or("unthrottled".to_owned(), |rate| format!("{rate}/s"));
+    let rate = format!("{per_site_rps}{}", if per_site_rps.is_unthrottled() { "" } else { "/s" });
     let machine = came.machine;
     let void = came.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
     format!(
@@ -286,7 +256,7 @@ fn print(
         std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     }
     std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
-    if args.format == Format::Json {
+    if args.run.format == Format::Json {
         let Tables { table1, table2 } = tables;
         let printed = Printed { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
         println!("{}", serde_json::to_string(&printed).context("write the experiments as JSON")?);
@@ -294,12 +264,7 @@ fn print(
     }
     println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
     lines.iter().for_each(|line| println!("{line}"));
-    let mut names: Vec<&str> = Vec::new();
-    for row in &rows {
-        if !names.contains(&row.cell.strategy.as_str()) {
-            names.push(&row.cell.strategy);
-        }
-    }
+    let names: Vec<&str> = settings.strategies.iter().map(|strategy| strategy.name()).collect();
     println!("\nMedians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
     verdict.iter().for_each(|line| println!("{line}"));
     println!("open {}", file.display());
@@ -308,6 +273,8 @@ fn print(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::stage::Machine;
     use super::*;
     use crate::sweep::growth::Growth;
@@ -372,12 +339,14 @@ mod tests {
     async fn a_layout_that_is_not_there_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let args = PaperArgs {
-            data: PathBuf::from("/nowhere"),
-            resume: Some(folder.path().join("cells.jsonl")),
-            fresh: false,
+            run: RunArgs {
+                data: PathBuf::from("/nowhere"),
+                resume: Some(folder.path().join("cells.jsonl")),
+                fresh: false,
+                format: Format::Table,
+            },
             quick: true,
             layout: Some("planetlab".to_owned()),
-            format: Format::Table,
         };
         assert_eq!(paper(args).await.unwrap_err().to_string(), "there is no layout 'planetlab' here");
     }

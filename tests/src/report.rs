@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use landfall_scheduler::simulate::document;
+use maud::{Markup, html};
 
 use crate::check::Check;
 use crate::figures::{Figures, Target};
@@ -47,38 +48,28 @@ pub struct Run<'a> {
 pub fn page(run: &Run<'_>) -> String {
     let groups = Groups::of(run);
     let agents = run.scenario.agents.len();
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Landfall: " (run.sites.len()) " sites, " (agents) " agents" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { main {
-                h1 { (run.sites.len()) " sites, each crawled from nearby" }
-                p.soft {
-                    (agents) " agents, " (run.facts.landmarks.len()) " landmarks, strategy " (run.strategy) ", scenario "
-                    (run.scenario.name) " (seed " (run.scenario.seed) "), emulated on one machine in "
-                    (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
-                }
-                @if let Some(reason) = run.busy {
-                    p.busy { b { "This computer was busy: times are approximate." } " " (reason) ". The checks do not depend on them." }
-                }
-                (tiles(run))
-                (map::figure(run, &groups))
-                (bars::figure(run))
-                (scatter::figure(run))
-                (throughput::figure(run))
-                (targets(run))
-                (checks(run))
-                (agents_table(run))
-                (assignments(run))
-            } }
+    let title = format!("Landfall: {} sites, {agents} agents", run.sites.len());
+    let body = html! {
+        h1 { (run.sites.len()) " sites, each crawled from nearby" }
+        p.soft {
+            (agents) " agents, " (run.facts.landmarks.len()) " landmarks, strategy " (run.strategy) ", scenario "
+            (run.scenario.name) " (seed " (run.scenario.seed) "), emulated on one machine in "
+            (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
         }
+        @if let Some(reason) = run.busy {
+            p.busy { b { "This computer was busy: times are approximate." } " " (reason) ". The checks do not depend on them." }
+        }
+        (tiles(run))
+        (map::figure(run, &groups))
+        (bars::figure(run))
+        (scatter::figure(run))
+        (throughput::figure(run))
+        (targets(run))
+        (checks(run))
+        (agents_table(run))
+        (assignments(run))
     };
-    markup.into_string()
+    document(&title, STYLE, &body)
 }
 
 fn tiles(run: &Run<'_>) -> Markup {
@@ -224,6 +215,11 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
         values.push(values.last().map_or(0.0, |last| last + step));
     }
     values
+}
+
+/// A length in a picture.
+pub(crate) fn px(value: f64) -> String {
+    format!("{value:.1}")
 }
 
 /// A number for people: no needless decimals.

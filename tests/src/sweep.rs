@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use landfall_scheduler::model::Strategy;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use self::crawls::{Batch, Ended};
@@ -54,27 +55,49 @@ pub enum Format {
     Json,
 }
 
+/// What may be typed after `lab sweep` and `lab paper`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    /// Where the measured round trips are
+    #[arg(long, value_name = "DIR", default_value = DATA)]
+    pub data: PathBuf,
+    /// The file of finished cells, from which a run goes on [default: cells.jsonl in a folder beside the build]
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+    /// Runs every cell anew
+    #[arg(long)]
+    pub fresh: bool,
+    /// How it is printed
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+}
+
+impl RunArgs {
+    /// The finished cells of these settings by these programs and the lab's own; `folder` is the default file's.
+    pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<Kept<T>>
+    where
+        T: Clone + Serialize + DeserializeOwned,
+    {
+        let own = std::env::current_exe().context("find the lab's own executable")?;
+        let file = self.resume.clone().map_or_else(|| kept::default_file(folder, "cells.jsonl"), Ok)?;
+        if self.fresh && file.exists() {
+            std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+        Kept::open(&file, &kept::key(settings, &[&[own.as_path()], programs].concat())?)
+    }
+}
+
 /// What may be typed after `lab sweep`.
 #[derive(Debug, Clone, Args)]
 pub struct SweepArgs {
-    /// Where the measured round trips are
-    #[arg(long, value_name = "DIR", default_value = DATA)]
-    data: PathBuf,
-    /// The file of finished cells, from which a run goes on [default: sweep/cells.jsonl beside the build]
-    #[arg(long, value_name = "FILE")]
-    resume: Option<PathBuf>,
-    /// Runs every cell anew
-    #[arg(long)]
-    fresh: bool,
+    #[command(flatten)]
+    run: RunArgs,
     /// One seed, and only one factor changed at a time
     #[arg(long)]
     quick: bool,
     /// Slots of every agent in every cell instead of the settings', to see what they do; the output says so
     #[arg(long, value_name = "N")]
     slots: Option<NonZeroU32>,
-    /// How it is printed
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
     /// Cells simulated at once
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
@@ -120,9 +143,6 @@ impl<'a> Field<'a> {
     }
 
     /// Takes what a cluster measured, whose cells begin with this task: its scheduler draws the same agents.
-    ///
-    /// # Errors
-    /// When it is not of this layout, or cannot be mapped.
     pub fn surveyed(
         settings: &'a Settings,
         ground: &'a Ground,
@@ -180,9 +200,6 @@ fn requests(scenario: &Scenario, max_depth: u32) -> Vec<Vec<Asked>> {
 }
 
 /// Simulates every cell and prints it.
-///
-/// # Errors
-/// When the settings or a matrix cannot be read, or a cell cannot be simulated.
 pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut settings = Settings::committed()?;
@@ -192,19 +209,10 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         settings.slots = Slots { unthrottled: slots, throttled: slots };
         key.push_str(&format!("\n# slots {slots}"));
     }
-    let (strategies, to_come) = settings.strategies();
-    let (grounds, missing) = settings.grounds(&args.data)?;
-    for line in
-        missing.iter().cloned().chain(to_come.iter().map(|name| format!("{name} is left out: it is not there yet")))
-    {
-        eprintln!("{line}");
-    }
-    let own = std::env::current_exe().context("find the lab's own executable")?;
-    let file = args.resume.clone().map_or_else(|| kept::default_file("sweep", "cells.jsonl"), Ok)?;
-    if args.fresh && file.exists() {
-        std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
-    }
-    let kept = Mutex::new(Kept::open(&file, &kept::key(&key, &[&own])?)?);
+    let strategies = settings.strategies.clone();
+    let (grounds, missing) = settings.grounds(&args.run.data)?;
+    missing.iter().for_each(|line| eprintln!("{line}"));
+    let kept = Mutex::new(args.run.open("sweep", &key, &[])?);
     let points = if args.quick { settings.one_at_a_time() } else { settings.product() };
     let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
     let fields: Vec<(&Ground, u64)> =
@@ -225,10 +233,10 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     })?;
     let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rows = rows(&grounds, &points, &strategies, seeds, &kept);
-    print(&rows, &strategies, args.format)?;
+    print(&rows, &strategies, args.run.format)?;
     let recalled: usize = rows.iter().filter_map(|row| kept.find(&row.cell)).map(|came| came.recalled).sum();
     eprintln!("{recalled} crawls were taken back from their agents and went on at others");
-    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), file.display());
+    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), kept.file().display());
     Ok(())
 }
 

@@ -66,9 +66,6 @@ pub enum ElectError {
 
 /// Elects `count` landmarks among the nominees by the mesh, in the order in which they matter. The same arguments, in
 /// any order of the nominees, give the same landmarks.
-///
-/// # Errors
-/// When none or more are asked for than may be landmarks.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
     let ballot = Ballot::new(mesh, nominees, seed);
     let there = ballot.nominees.len();

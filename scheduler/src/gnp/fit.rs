@@ -73,9 +73,6 @@ pub enum FitError {
 
 /// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it does not join have
 /// no placement. The same arguments give the same embedding.
-///
-/// # Errors
-/// When the landmarks are too few, too few for the dimensions, or not joined by measurements; the error names which.
 pub fn fit(
     epoch: EmbeddingEpoch,
     mesh: &Mesh,

@@ -39,9 +39,6 @@ pub enum PositionError {
 
 impl Position {
     /// From degrees: north and east are positive.
-    ///
-    /// # Errors
-    /// When the latitude is not within ±90 or the longitude not within ±180.
     pub fn try_new(latitude: f64, longitude: f64) -> Result<Self, PositionError> {
         if !(-90.0..=90.0).contains(&latitude) {
             return Err(PositionError::Latitude);
@@ -53,9 +50,6 @@ impl Position {
     }
 
     /// From what may be absent; nothing where both are.
-    ///
-    /// # Errors
-    /// When one is absent and the other not, or as [`Position::try_new`].
     pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
         match (latitude, longitude) {
             (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),

@@ -65,17 +65,11 @@ pub enum LocateError {
 impl Embedding {
     /// Places a host by what landmarks, and any other placed agents, measured to it, with the simplex. Fewer measurements
     /// than dimensions will do: the prior settles what they leave open.
-    ///
-    /// # Errors
-    /// When none of the measurements is from an agent of this embedding.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
 
     /// Makes this embedding ready to place many hosts.
-    ///
-    /// # Errors
-    /// When it has more dimensions than hosts can be placed in.
     pub fn locator(&self) -> Result<Locator<'_>, LocateError> {
         let dimensions = self.dimensions;
         let ground: Box<dyn Place> = match dimensions {
@@ -127,9 +121,6 @@ impl Locator<'_> {
 
     /// The three nearest agents of each site. The sites' coordinates in this embedding follow one another, each a component a
     /// dimension and the height, in milliseconds.
-    ///
-    /// # Errors
-    /// When the components are no whole number of coordinates.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
         let each = self.embedding.dimensions + 1;
         if !coordinates.len().is_multiple_of(each) {

@@ -32,8 +32,13 @@ pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
 
 /// Huber's loss: square near zero, linear beyond [`HUBER`].
 pub(super) fn huber(error: f64) -> f64 {
+    huber_within(error, HUBER)
+}
+
+/// The same, linear beyond another limit.
+pub(super) fn huber_within(error: f64, limit: f64) -> f64 {
     let size = error.abs();
-    if size <= HUBER { size * size } else { HUBER * (2.0 * size - HUBER) }
+    if size <= limit { size * size } else { limit * (2.0 * size - limit) }
 }
 
 /// What a host was measured to: a placed coordinate, and the milliseconds to it.

@@ -7,7 +7,7 @@
 //!
 //! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
-//! - [`constants`]: its constants, chosen by agents held out as if they were sites;
+//! - [`held_out`]: agents held out as if they were sites, by whom its constants are chosen;
 //! - [`handicap`]: of a prediction against a measurement, chosen in the same way;
 //! - [`cloud`]: the points a site may lie at;
 //! - [`posterior`]: their weights, and what follows.
@@ -20,7 +20,6 @@ use super::fit::{FitError, Measured};
 use super::{LocateError, Mesh, millis};
 
 mod cloud;
-mod constants;
 mod handicap;
 mod held_out;
 mod kriging;
@@ -28,9 +27,10 @@ mod layout;
 mod posterior;
 
 use cloud::{Bare, Cloud};
+use held_out::choose_constants;
 pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 use kriging::Kriging;
-use layout::Layout;
+use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
 /// Numbers of dimensions whose answers are averaged: few enough for nine measurements, enough for the Internet.
@@ -130,9 +130,6 @@ struct Layer {
 
 impl Refined {
     /// Makes the map of everyone whom measurements join to the landmarks. The same arguments give the same map.
-    ///
-    /// # Errors
-    /// When there are fewer than two landmarks, or no chain of measurements joins them.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &Ingredients, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -140,24 +137,19 @@ impl Refined {
         let dimensions: &[usize] = if ingredients.dimensions { &DIMENSIONS } else { &SINGLE_DIMENSION };
         let layouts: Vec<Layout> =
             dimensions.iter().map(|&d| Layout::fit(&measured, d, ingredients, softening, seed)).collect();
-        let middle = &layouts[layouts.len() / 2];
-        let constants = ingredients
-            .kriging
-            .then(|| constants::choose(&measured, middle, landmarks.len(), ingredients, softening, seed));
-        let layers = layouts
-            .iter()
-            .map(|layout| {
-                let kriging =
-                    constants.and_then(|constants| Kriging::fit(&measured, layout, constants, softening, seed));
-                let bare = Bare::draw(layout, kriging.as_ref(), measured.scale(), PARTICLES, softening, seed);
-                let cloud = bare.corrected(kriging.as_ref());
-                Layer { kriging, cloud }
-            })
-            .collect();
-        let handicap = constants.filter(|_| ingredients.handicap).map_or(0.0, |constants| {
-            let landmarks = landmarks.len();
-            handicap::choose(&measured, middle, constants, landmarks, ingredients.residuals, softening, seed)
-        });
+        let meshes: Vec<LaidOut<'_>> =
+            layouts.iter().map(|layout| LaidOut { measured: &measured, layout, softening, seed }).collect();
+        let middle = meshes[meshes.len() / 2];
+        let constants = ingredients.kriging.then(|| choose_constants(&middle, landmarks.len(), ingredients));
+        let layer = |mesh: &LaidOut<'_>| {
+            let kriging = constants.and_then(|constants| Kriging::fit(mesh, constants));
+            let cloud = Bare::draw(mesh, kriging.as_ref(), PARTICLES).corrected(kriging.as_ref());
+            Layer { kriging, cloud }
+        };
+        let layers = meshes.iter().map(layer).collect();
+        let handicap = constants
+            .filter(|_| ingredients.handicap)
+            .map_or(0.0, |constants| handicap::choose(&middle, constants, landmarks.len(), ingredients.residuals));
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, handicap })
@@ -170,9 +162,6 @@ impl Refined {
 
     /// What these measurements of one site say about its distance to every agent. Any placed agent's measurement counts,
     /// not only a landmark's.
-    ///
-    /// # Errors
-    /// When none of the measurements is from an agent of this map.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -313,9 +302,9 @@ mod tests {
         let measured = Measured::joined(&mesh, &landmarks).unwrap();
         let ingredients = Ingredients::default();
         let layout = Layout::fit(&measured, 3, &ingredients, 2.0, 1);
-        let constants = constants::choose(&measured, &layout, 4, &ingredients, 2.0, 1);
-        let kriging = Kriging::fit(&measured, &layout, constants, 2.0, 1).unwrap();
-        assert!(HeldOut::new(&measured, &layout, &kriging, true, 2.0, 1).is_none());
+        let laid_out = LaidOut { measured: &measured, layout: &layout, softening: 2.0, seed: 1 };
+        let kriging = Kriging::fit(&laid_out, choose_constants(&laid_out, 4, &ingredients)).unwrap();
+        assert!(HeldOut::new(&laid_out, &kriging, true).is_none());
         let map = Refined::new(&mesh, &landmarks, &ingredients, 1).unwrap();
         assert_eq!(map.agents().len(), MOST_AGENTS + 1);
         assert!(map.locate(&[(agent(7), rtt(10.0))]).unwrap().predict(agent(99)).is_some());

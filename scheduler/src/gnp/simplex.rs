@@ -50,9 +50,6 @@ where
 }
 
 /// Minimises `cost` from `start`; the first simplex is `start` and one step of `step` along each axis.
-///
-/// # Errors
-/// When argmin fails, which the total cost rules out unless it has a bug.
 pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],

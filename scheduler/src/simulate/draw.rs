@@ -21,9 +21,6 @@ pub struct Draw<'a> {
 
 impl<'a> Draw<'a> {
     /// Draws `agents` nodes; all others are sites.
-    ///
-    /// # Errors
-    /// When that leaves no agent or no site.
     pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, SettingsError> {
         if agents == 0 {
             return Err(SettingsError::zero("agents"));

@@ -12,9 +12,6 @@ use super::Judged;
 const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
 
 /// Writes the header and a row for each pair.
-///
-/// # Errors
-/// When `out` cannot be written.
 pub fn dump(judged: &[Judged], out: impl Write) -> Result<(), csv::Error> {
     let mut rows = csv::Writer::from_writer(out);
     rows.write_record(HEADER)?;

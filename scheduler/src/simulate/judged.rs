@@ -82,9 +82,6 @@ pub(super) struct Field<'a> {
 }
 
 /// Plays one seed; `site_done` is called after each site.
-///
-/// # Errors
-/// When no landmarks can be elected or the map cannot be fitted.
 pub(super) fn play(
     matrix: &Matrix,
     settings: &Settings,
@@ -96,9 +93,6 @@ pub(super) fn play(
 }
 
 /// Plays one seed with the agents and sites of this drawing.
-///
-/// # Errors
-/// When no landmarks can be elected or the map cannot be fitted.
 pub fn play_drawing(
     draw: Draw<'_>,
     settings: &Settings,

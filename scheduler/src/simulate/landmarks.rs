@@ -14,9 +14,6 @@ use crate::model::{AgentId, Rtt};
 const REACHED_BY: usize = 2;
 
 /// Elects `count` landmarks from the agents' mesh alone.
-///
-/// # Errors
-/// When fewer agents can be landmarks.
 pub(super) fn landmarks(
     draw: &Draw<'_>,
     mesh: &Mesh,

@@ -24,9 +24,6 @@ pub struct Matrix {
 
 impl Matrix {
     /// Reads a file, gzip or plain by its first bytes.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or is not a square matrix of round trips.
     pub fn read(file: &Path) -> Result<Self, FileError> {
         let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
@@ -40,9 +37,6 @@ impl Matrix {
     }
 
     /// Parses the plain text of `file`.
-    ///
-    /// # Errors
-    /// When it is not a square matrix of round trips.
     pub fn parse(file: &Path, bytes: &[u8]) -> Result<Self, FileError> {
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let mut rows =

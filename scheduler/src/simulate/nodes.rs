@@ -29,17 +29,11 @@ pub struct Node {
 const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
 
 /// Reads a file.
-///
-/// # Errors
-/// When it cannot be read, or a line is not of a node.
 pub fn read(file: &Path) -> Result<Vec<Node>, FileError> {
     parse(file, &fs::read(file).map_err(FileError::read(file))?)
 }
 
 /// Parses the text of `file`.
-///
-/// # Errors
-/// When a line is not of a node.
 pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut rows = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(bytes);

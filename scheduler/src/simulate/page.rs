@@ -1,9 +1,9 @@
 //! The page of a simulation: what was asked, a table of every strategy, and plots. One self-contained file without scripts, readable on
 //! light and dark screens. A pure function of what was found.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
-use super::plot::{Axis, Bar, Curve, bars, lines};
+use super::plot::{Axis, Bar, Curve, bars, document, lines};
 use super::{Distributions, LeftOut, Report, Settings, Standing};
 use crate::model::Strategy;
 use crate::stats::count;
@@ -27,28 +27,17 @@ pub struct Page<'a> {
 
 /// The whole page.
 pub fn page(page: &Page<'_>) -> String {
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Landfall: strategies on " (page.matrix) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { main {
-                h1 { "Strategies on " (page.matrix) }
-                p.soft { "Simulated on measured round trips: some nodes are agents, every other node is a site that only landmarks measured." }
-                (asked(page))
-                (standings(page))
-                (round_trips(page))
-                (excess(page))
-                (errors(page))
-                (learning(page))
-            } }
-        }
+    let body = html! {
+        h1 { "Strategies on " (page.matrix) }
+        p.soft { "Simulated on measured round trips: some nodes are agents, every other node is a site that only landmarks measured." }
+        (asked(page))
+        (standings(page))
+        (round_trips(page))
+        (excess(page))
+        (errors(page))
+        (learning(page))
     };
-    markup.into_string()
+    document(&format!("Landfall: strategies on {}", page.matrix), STYLE, &body)
 }
 
 fn asked(page: &Page<'_>) -> Markup {

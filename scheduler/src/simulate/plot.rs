@@ -1,8 +1,8 @@
-//! Plots as SVG inside a page: lines over two axes, and bars. Colours are the page's; texts are escaped by `maud`.
+//! Pages, and plots as SVG inside them: lines over two axes, and bars. Colours are the page's; texts are escaped by `maud`.
 
 use std::fmt::Write as _;
 
-use maud::{Markup, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::stats::count;
 
@@ -19,9 +19,26 @@ const NAMES: f64 = 140.0;
 /// For the figures behind bars.
 const FIGURES: f64 = 90.0;
 
-pub(super) struct Axis {
+/// A whole page, one self-contained file.
+pub fn document(title: &str, style: &str, body: &Markup) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                style { (PreEscaped(style)) }
+            }
+            body { main { (body) } }
+        }
+    };
+    page.into_string()
+}
+
+pub struct Axis {
     /// What it shows, with its unit.
-    pub(super) label: String,
+    label: String,
     /// From its begin to its end.
     range: (f64, f64),
     ticks: Vec<f64>,
@@ -31,7 +48,7 @@ pub(super) struct Axis {
 
 impl Axis {
     /// From 0 to `most` or the next round value.
-    pub(super) fn linear(label: impl Into<String>, most: f64) -> Self {
+    pub fn linear(label: impl Into<String>, most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 5.0;
         let decade = 10_f64.powf(rough.log10().floor());
@@ -74,16 +91,16 @@ impl Axis {
 }
 
 /// One line of a plot, in a style of the page's: a class that says its colour and how it is dashed.
-pub(super) struct Curve {
-    pub(super) name: String,
-    pub(super) class: &'static str,
-    pub(super) points: Vec<(f64, f64)>,
+pub struct Curve {
+    pub name: String,
+    pub class: &'static str,
+    pub points: Vec<(f64, f64)>,
     /// Whether its points are marked.
-    pub(super) marked: bool,
+    pub marked: bool,
 }
 
 /// Lines over two axes, with a legend.
-pub(super) fn lines(title: &str, across: &Axis, up: &Axis, curves: &[Curve]) -> Markup {
+pub fn lines(title: &str, across: &Axis, up: &Axis, curves: &[Curve]) -> Markup {
     let x = |value: f64| LEFT + across.place(value) * (WIDTH - LEFT - RIGHT);
     let y = |value: f64| HEIGHT - BOTTOM - up.place(value) * (HEIGHT - TOP - BOTTOM);
     let (floor, middle) = (HEIGHT - BOTTOM, TOP + (HEIGHT - TOP - BOTTOM) / 2.0);

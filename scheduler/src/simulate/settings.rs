@@ -80,9 +80,6 @@ impl SettingsError {
 
 impl Settings {
     /// Checks every setting.
-    ///
-    /// # Errors
-    /// With the first that makes no sense.
     pub fn check(&self, matrix: &Matrix) -> Result<(), SettingsError> {
         let counts = [
             ("agents", self.agents == 0),

@@ -153,8 +153,7 @@ pub(super) async fn add_spending(conn: &mut PgConnection, fetched: &[(TaskId, Ag
 
 /// Deletes the hours that count no more.
 pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
-    let pruned = sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn);
-    Ok(pruned.await?)
+    sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
 /// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for

@@ -49,14 +49,14 @@ mod tests {
 
     use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert_eq, proptest};
 
+    use super::super::fixture;
     use super::*;
-    use crate::model::{AgentId, Rtt};
+    use crate::model::AgentId;
 
     const STRATEGY: Strategy = Strategy::GnpTop3;
 
     fn candidate(agent: i64, millis: Option<f64>, capacity: u32, load: u32) -> Candidate {
-        let measured = millis.map(|millis| Rtt::try_from_millis_f64(millis).unwrap());
-        Candidate { measured, load, ..Candidate::new(AgentId::new(agent), capacity) }
+        Candidate { load, capacity, ..fixture::candidate(agent, None, millis) }
     }
 
     #[test]

@@ -34,25 +34,24 @@ pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::super::Spread;
+    use super::super::fixture::{candidate, measured};
     use super::*;
-    use crate::model::{AgentId, Rtt};
+    use crate::model::AgentId;
 
-    fn candidate(agent: i64, millis: f64, spread: Option<f64>) -> Candidate {
-        let rtt = Rtt::try_from_millis_f64(millis).ok();
-        let (measured, predicted) = if spread.is_none() { (rtt, None) } else { (None, rtt) };
-        Candidate { predicted, measured, spread: spread.map(Spread::new), ..Candidate::new(AgentId::new(agent), 1) }
+    fn predicted(agent: i64, millis: f64, spread: f64) -> Candidate {
+        Candidate { spread: Some(Spread::new(spread)), ..candidate(agent, Some(millis), None) }
     }
 
     #[test]
     fn only_what_ranks_first_can_be_too_unsure() {
-        let sure = candidate(1, 10.0, Some(0.2));
-        let unsure_one = |millis| candidate(2, millis, Some(0.3));
-        let measured = candidate(3, 5.0, None);
+        let sure = predicted(1, 10.0, 0.2);
+        let unsure_one = |millis| predicted(2, millis, 0.3);
+        let nearer = measured(3, 5.0);
         assert!(!unsure(&[]) && !unsure(&[Candidate::new(AgentId::new(1), 1)]), "nothing is known");
         assert!(!unsure(&[sure]) && !unsure(&[sure, unsure_one(20.0)]));
         assert!(unsure(&[sure, unsure_one(8.0)]) && unsure(&[unsure_one(8.0), sure]));
-        assert!(!unsure(&[unsure_one(8.0), measured]), "a measured one is nearer");
-        let both = Candidate { measured: measured.measured, ..unsure_one(8.0) };
+        assert!(!unsure(&[unsure_one(8.0), nearer]), "a measured one is nearer");
+        let both = Candidate { measured: nearer.measured, ..unsure_one(8.0) };
         assert!(!unsure(&[both]), "it was measured");
     }
 }

@@ -37,21 +37,14 @@ pub(super) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choi
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::candidate;
     use super::super::{Site, choose};
     use super::*;
-    use crate::model::{AgentId, Rtt};
+    use crate::model::AgentId;
 
     /// Agents 1, 2 and so on with their predicted and measured milliseconds.
     fn agents(distances: &[(Option<f64>, Option<f64>)]) -> Vec<Candidate> {
-        let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
-        (1..)
-            .zip(distances)
-            .map(|(agent, (predicted, measured))| Candidate {
-                predicted: predicted.map(rtt),
-                measured: measured.map(rtt),
-                ..Candidate::new(AgentId::new(agent), 1)
-            })
-            .collect()
+        (1..).zip(distances).map(|(agent, (predicted, measured))| candidate(agent, *predicted, *measured)).collect()
     }
 
     fn chosen(distances: &[(Option<f64>, Option<f64>)]) -> Choice {

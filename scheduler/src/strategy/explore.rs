@@ -68,16 +68,11 @@ fn normal(z: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AgentId, Rtt};
     use crate::strategy::Spread;
+    use crate::strategy::fixture::{candidate, measured};
 
     fn predicted(agent: i64, millis: f64, spread: f64) -> Candidate {
-        let predicted = Rtt::try_from_millis_f64(millis).ok();
-        Candidate { predicted, spread: Some(Spread::new(spread)), ..Candidate::new(AgentId::new(agent), 1) }
-    }
-
-    fn measured(agent: i64, millis: f64) -> Candidate {
-        Candidate { measured: Rtt::try_from_millis_f64(millis).ok(), ..Candidate::new(AgentId::new(agent), 1) }
+        Candidate { spread: Some(Spread::new(spread)), ..candidate(agent, Some(millis), None) }
     }
 
     #[test]

@@ -159,16 +159,15 @@ mod tests {
     use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
     use super::*;
-    use crate::model::Rtt;
     use crate::strategy::Speed;
+    use crate::strategy::fixture::measured;
 
     fn secs(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
     fn agent(number: i64, millis: u32) -> Candidate {
-        let measured = Rtt::try_from_millis_f64(f64::from(millis)).ok();
-        Candidate { measured, ..Candidate::new(AgentId::new(number), 1) }
+        measured(number, f64::from(millis))
     }
 
     /// Of 1,000 pages of one round each, at an agent 200 ms away: 200 s.

@@ -4,14 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::{Just, Strategy as _, any, prop, prop_assert, prop_assert_eq, proptest};
 
+use super::fixture::candidate;
 use super::*;
-
-fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64>) -> Candidate {
-    let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
-    let agent = AgentId::new(agent);
-    let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));
-    Candidate { predicted, measured, ..Candidate::new(agent, 1) }
-}
 
 fn fleet(size: i64) -> Vec<Candidate> {
     (1..=size).map(|i| candidate(i, Some(f64::from(u16::try_from(i).unwrap()) * 10.0), None)).collect()

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::WhatIfError;
+use crate::gnp::is_coordinate;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::strategy::Work;
 
@@ -31,9 +32,6 @@ impl Sites {
     }
 
     /// Adds one. `size` is the pages and bytes of its last crawl, `interval` the time between two requests where a batch said so.
-    ///
-    /// # Errors
-    /// When the coordinate is none of this embedding.
     pub fn push(
         &mut self,
         site: SiteId,
@@ -92,9 +90,7 @@ impl Sites {
 
     /// Whether this is a coordinate of this embedding.
     pub fn has(&self, coordinate: &[f64]) -> bool {
-        coordinate.len() == self.width()
-            && coordinate.iter().all(|component| component.is_finite())
-            && coordinate.last().is_some_and(|height| *height >= 0.0)
+        is_coordinate(coordinate, self.dimensions)
     }
 
     const fn width(&self) -> usize {

@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Agent, Change, Fleet, Sites, Split, TOP, WhatIfError, beside, in_parts, nearest};
 use crate::gnp::predicted_ms;
+use crate::parallel::in_order;
 
 /// Sites among which places are looked for, where there are more: a place that one site in a thousand is near has twenty in the sample.
 pub const SAMPLE: usize = 20_000;
@@ -46,9 +47,6 @@ pub struct Suggested {
 type Nearby = [f32; TOP];
 
 /// Suggests where so many agents would help most, after the changes to the fleet. The same seed suggests the same.
-///
-/// # Errors
-/// When there are no sites or no agents, or the strategy does not go by distance.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -132,16 +130,7 @@ fn square(a: &[f64], b: &[f64]) -> f64 {
 
 /// The place that is worth most, where one is worth anything; of equals the first.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
-    let each = places.len().div_ceil(threads.get()).max(1);
-    let worths: Vec<f64> = std::thread::scope(|scope| {
-        let worth = &worth;
-        let workers: Vec<_> = places
-            .chunks(each)
-            .map(|places| scope.spawn(move || places.iter().map(worth).collect::<Vec<_>>()))
-            .collect();
-        let joined = workers.into_iter().map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        joined.flatten().collect()
-    });
+    let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }

@@ -29,9 +29,6 @@ pub struct Bounds {
 
 impl Bounds {
     /// Computes them.
-    ///
-    /// # Errors
-    /// When there are too many agents, a rate is not positive, or a site has no candidate among them.
     pub fn of(work: &[Work], rates: &[f64]) -> anyhow::Result<Self> {
         ensure!(
             rates.len() <= MOST_AGENTS,
@@ -44,7 +41,7 @@ impl Bounds {
         for site in work {
             ensure!(!site.candidates.is_empty(), "a site has no candidate");
             ensure!(site.candidates.iter().all(|agent| *agent < rates.len()), "a candidate is not one of the agents");
-            let bytes = float(site.bytes);
+            let bytes = site.bytes as f64;
             total += bytes;
             let fastest = site.candidates.iter().map(|agent| rates[*agent]).fold(0.0, f64::max);
             longest = longest.max(bytes / fastest);
@@ -69,10 +66,6 @@ impl Bounds {
     pub fn least(&self) -> f64 {
         self.total.max(self.longest).max(self.flow)
     }
-}
-
-fn float(bytes: u64) -> f64 {
-    f64::from(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -107,7 +100,7 @@ mod tests {
             // How much of each site's work each agent does.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
-                let mut left = float(site.bytes);
+                let mut left = site.bytes as f64;
                 while left > 1e-9 {
                     // Breadth first from the site over agents, and back over what they do, to an agent with room.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];

@@ -1,21 +1,17 @@
 //! The page of the paper's experiments: Figures 2 and 3 as pictures, the tables and every cell below; one self-contained file.
 
-use std::fmt::Write as _;
-
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use landfall_scheduler::simulate::{Axis, Curve, document, lines};
+use maud::{Markup, html};
 
 use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
 use super::tables::{Accuracy, Tables};
 use super::{Compared, Played};
 use crate::figures::float;
-use crate::report::{STYLE, label, ticks};
+use crate::report::STYLE;
 use crate::sweep::settings::Point;
 
-const WIDTH: f64 = 1000.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 56.0;
-const TOP: f64 = 12.0;
-const PLOT: f64 = 250.0;
+/// Classes of curves, in the style sheet.
+const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 /// What the page is made from.
 pub(super) struct Page<'a> {
@@ -28,45 +24,28 @@ pub(super) struct Page<'a> {
     pub(super) verdict: &'a [String],
 }
 
-/// One line of a plot.
-struct Curve {
-    name: String,
-    points: Vec<(f64, f64)>,
-}
-
 /// The whole page.
 pub(super) fn page(page: &Page<'_>) -> String {
     let layouts: Vec<&String> = page.figure2.keys().collect();
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Landfall: the paper's experiments" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { main {
-                h1 { "The paper's experiments, in the lab" }
-                p.soft { "Real agents in an emulated network; every cell is below. Settings: tests/experiments.toml." }
-                section.card { h2 { "What it came to" } ul { @for line in page.verdict { li { (line) } } } }
-                @for layout in layouts { (growth(page, layout)) (sites(page, layout)) }
-                (accuracy("Table 1: accuracy by dimensions", &page.tables.table1))
-                (accuracy("Table 2: accuracy by dimensions and landmarks", &page.tables.table2))
-                (cells(page))
-            } }
-        }
+    let body = html! {
+        h1 { "The paper's experiments, in the lab" }
+        p.soft { "Real agents in an emulated network; every cell is below. Settings: tests/experiments.toml." }
+        section.card { h2 { "What it came to" } ul { @for line in page.verdict { li { (line) } } } }
+        @for layout in layouts { (growth(page, layout)) (sites(page, layout)) }
+        (accuracy("Table 1: accuracy by dimensions", &page.tables.table1))
+        (accuracy("Table 2: accuracy by dimensions and landmarks", &page.tables.table2))
+        (cells(page))
     };
-    markup.into_string()
+    document("Landfall: the paper's experiments", STYLE, &body)
 }
 
 /// Figure 2 on one layout: the first seed of the base cell that is not void.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of = |one: &&Played| one.cell.layout == layout && one.cell.point == page.base && one.came.void.is_none();
-    let mut curves: Vec<Curve> = Vec::new();
+    let mut curves: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for one in page.played.iter().filter(of) {
-        if curves.iter().all(|curve| curve.name != one.cell.strategy) {
-            curves.push(Curve { name: one.cell.strategy.clone(), points: one.came.growth.curve.clone() });
+        if curves.iter().all(|(name, _)| *name != one.cell.strategy) {
+            curves.push((one.cell.strategy.clone(), one.came.growth.curve.clone()));
         }
     }
     let paper = PAPER_GROWTH.map(|(name, growth)| format!("{name} {growth}"));
@@ -77,7 +56,7 @@ fn growth(page: &Page<'_>, layout: &str) -> Markup {
             @for (name, one) in page.figure2.get(layout).into_iter().flatten() { (name) " " (format!("{:.1}", one.mb_per_min)) "; " }
             "the paper's: " (paper.join(", ")) "."
         }
-        (plot(&curves, "s", "MB"))
+        (plot("Throughput over time", curves, "s", "MB"))
     } }
 }
 
@@ -89,9 +68,9 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
         sorted.sort_by(f64::total_cmp);
         let count = float(sorted.len().max(1));
         let points = sorted.into_iter().enumerate().map(|(rank, rate)| (rate, 100.0 * float(rank + 1) / count));
-        Curve { name: name.clone(), points: points.collect() }
+        (name.clone(), points.collect())
     };
-    let curves: Vec<Curve> = sites.mb_per_min.iter().map(curve).collect();
+    let curves: Vec<(String, Vec<(f64, f64)>)> = sites.mb_per_min.iter().map(curve).collect();
     let ratio = |name: &str| sites.ratio.get(name).map_or("none".to_owned(), |ratio| format!("{ratio:.2}"));
     html! { figure {
         h2 { "Figure 3, " (layout) ": single sites" }
@@ -100,45 +79,20 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
             " times random's (median; 5 %: " (ratio("p5")) ", 95 %: " (ratio("p95")) "). The paper's one site: " (PAPER_SITE[0].1) " and "
             (PAPER_SITE[1].1) " MB/min, " (format!("{:.1}", PAPER_SITE[1].1 / PAPER_SITE[0].1)) " times."
         }
-        (plot(&curves, "MB/min", "% of sites"))
+        (plot("Single sites", curves, "MB/min", "% of sites"))
     } }
 }
 
-fn plot(curves: &[Curve], x_unit: &str, y_unit: &str) -> Markup {
-    let most = |of: fn(&(f64, f64)) -> f64| {
-        curves.iter().flat_map(|curve| &curve.points).map(of).fold(0.0, f64::max).max(1e-9)
+/// Named lines from the origin.
+fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
+    let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
+    let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));
+    let curve = |((name, points), class)| {
+        let points = [vec![(0.0, 0.0)], points].concat();
+        Curve { name, class, points, marked: false }
     };
-    let (x_most, y_most) = (most(|point| point.0), most(|point| point.1));
-    let x = |value: f64| LEFT + value / x_most * (WIDTH - LEFT - 20.0);
-    let y = |value: f64| TOP + PLOT - value / y_most * (PLOT - 10.0);
-    html! {
-        svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(y_unit) {
-            @for tick in ticks(x_most) {
-                line.grid x1=(px(x(tick))) x2=(px(x(tick))) y1=(px(TOP)) y2=(px(TOP + PLOT)) {}
-                text x=(px(x(tick))) y=(px(TOP + PLOT + 18.0)) text-anchor="middle" { (label(tick)) " " (x_unit) }
-            }
-            @for tick in ticks(y_most) {
-                line.grid x1=(px(LEFT)) x2=(px(WIDTH - 20.0)) y1=(px(y(tick))) y2=(px(y(tick))) {}
-                text x=(px(LEFT - 8.0)) y=(px(y(tick) + 4.0)) text-anchor="end" { (label(tick)) }
-            }
-            text.strong x=(px(LEFT)) y=(px(TOP)) { (y_unit) }
-            @for (index, curve) in curves.iter().enumerate() {
-                path d=(path(curve, &x, &y)) fill="none" stroke={ "var(--c" (index) ")" } stroke-width="2" stroke-linejoin="round" {}
-            }
-        }
-        ul.legend { @for (index, curve) in curves.iter().enumerate() {
-            li { i style={ "background: var(--c" (index) ")" } {} (curve.name) }
-        } }
-    }
-}
-
-fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String {
-    let mut path = format!("M{} {}", px(x(0.0)), px(y(0.0)));
-    for (across, up) in &curve.points {
-        // Writing into a string cannot fail.
-        let _ = write!(path, "L{} {}", px(x(*across)), px(y(*up)));
-    }
-    path
+    let curves: Vec<Curve> = curves.into_iter().zip(CLASSES.into_iter().cycle()).map(curve).collect();
+    lines(title, &axes.0, &axes.1, &curves)
 }
 
 fn accuracy(title: &str, rows: &[Accuracy]) -> Markup {
@@ -166,7 +120,7 @@ fn cells(page: &Page<'_>) -> Markup {
                 th { "MB/min" } th { "makespan s" } th { "" } }
             @for (one, compared) in page.played.iter().zip(page.compared) { tr {
                 td { (one.cell.layout) } td { (one.cell.seed) } td { "x" (one.cell.point.loss) } td { (one.cell.point.page_kb) }
-                td { (one.cell.point.per_site_rps.0.map_or("unthrottled".to_owned(), |rate| rate.to_string())) }
+                td { (one.cell.point.per_site_rps) }
                 td { (one.cell.point.access_mbit) } td { (one.cell.strategy) }
                 td { (format!("{:.1} ({:.2})", one.came.growth.mb_per_min, compared.growth)) }
                 td { (format!("{:.1} ({:.2})", one.came.makespan_s, compared.makespan)) }
@@ -174,10 +128,6 @@ fn cells(page: &Page<'_>) -> Markup {
             } }
         }
     } }
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]
@@ -204,7 +154,7 @@ mod tests {
         let (figure2, figure3) = (&figure2, &figure3);
         let (tables, verdict) = (&tables, &[] as &[String]);
         let text = page(&Page { base, played: &played, compared: &compared, tables, figure2, figure3, verdict });
-        assert_eq!(text.matches("<svg").count(), 2);
+        assert_eq!(text.matches("role=\"img\"").count(), 2);
         assert!(text.contains("100.0 (1.02)") && text.contains("void: the &lt;lab&gt; was late"), "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"));
     }

@@ -79,9 +79,6 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     /// Starts a cluster, measures everything, and freezes it.
-    ///
-    /// # Errors
-    /// When something does not start or is not measured in time.
     pub async fn survey(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(ground, seed, settings.base)?).await?;
         let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
@@ -137,9 +134,6 @@ impl<'a> Stage<'a> {
     }
 
     /// Crawls one cell.
-    ///
-    /// # Errors
-    /// When something does not start, or the batch does not end.
     pub async fn play(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Came> {
         let world = World::start(self.settings.scenario(self.ground, self.seed, point)?).await?;
         self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;

@@ -65,9 +65,6 @@ enum Field<'a> {
 
 impl Tables {
     /// Computes them on every layout.
-    ///
-    /// # Errors
-    /// When landmarks cannot be elected or a map cannot be fitted.
     pub(super) fn of(settings: &Settings, grounds: &[Ground]) -> anyhow::Result<Self> {
         let (mut table1, mut table2) = (Vec::new(), Vec::new());
         for ground in grounds {

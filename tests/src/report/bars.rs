@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::{Run, colour, label, legend, ticks};
+use super::{Run, colour, label, legend, px, ticks};
 use crate::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -102,8 +102,4 @@ fn starts(parts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
         *end += count;
         Some((begin, count))
     })
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }

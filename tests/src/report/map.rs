@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use nalgebra::{DMatrix, SymmetricEigen};
 
-use super::{Groups, Run, legend};
+use super::{Groups, Run, legend, px};
 use crate::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -216,10 +216,6 @@ impl Frame {
         let held = [free[0].clamp(12.0, WIDTH - 12.0), free[1].clamp(12.0, HEIGHT - 12.0)];
         (held, free == held)
     }
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

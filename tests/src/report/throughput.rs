@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::{Run, label, ticks};
+use super::{Run, label, px, ticks};
 use crate::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -104,10 +104,6 @@ fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
             (megabytes / slice_s * 60.0, crawls.iter().map(overlap).sum::<f64>() / slice_s)
         })
         .unzip()
-}
-
-fn px(value: f64) -> String {
-    format!("{value:.1}")
 }
 
 #[cfg(test)]

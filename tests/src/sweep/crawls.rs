@@ -168,9 +168,6 @@ struct Run<'a> {
 }
 
 /// Simulates a batch.
-///
-/// # Errors
-/// When nobody can be chosen.
 pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
     let fleet = Fleet::assign(
@@ -416,21 +413,19 @@ pub(super) mod tests {
         bytes.iter().map(|&bytes| Asked { bytes, thinking: Duration::ZERO }).collect()
     }
 
+    /// With a slot an agent, and no interval.
+    pub(in super::super) fn batch<'a>(
+        scenario: &'a Scenario,
+        survey: &'a Survey,
+        requests: &'a [Vec<Asked>],
+    ) -> Batch<'a> {
+        let (strategy, interval) = (Strategy::EarliestFinish, Duration::ZERO);
+        Batch { scenario, survey, requests, strategy, slots: 1, interval, before: None, first_task: 1, seed: 1 }
+    }
+
     fn played(scenario: &Scenario, requests: &[Vec<Asked>], slots: u32, interval: Duration) -> Ended {
         let survey = survey(scenario);
-        let strategy = Strategy::GnpTop1;
-        run(Batch {
-            scenario,
-            survey: &survey,
-            requests,
-            strategy,
-            slots,
-            interval,
-            before: None,
-            first_task: 1,
-            seed: 1,
-        })
-        .unwrap()
+        run(Batch { strategy: Strategy::GnpTop1, slots, interval, ..batch(scenario, &survey, requests) }).unwrap()
     }
 
     pub(in super::super) fn ms(millis: u64) -> Duration {
@@ -458,20 +453,7 @@ pub(super) mod tests {
         // The far agent is thought to be the nearer one.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
-        let strategy = Strategy::EarliestFinish;
-        let (slots, interval, before, seed) = (1, Duration::ZERO, None, 1);
-        let batch = Batch {
-            scenario: &truth,
-            survey: &foreseen,
-            requests: &requests,
-            strategy,
-            slots,
-            interval,
-            before,
-            first_task: 1,
-            seed,
-        };
-        let ended = run(batch).unwrap();
+        let ended = run(batch(&truth, &foreseen, &requests)).unwrap();
         // The first checkpoint, after a minute, tells its pace; the rest takes three seconds, and the opening is asked for again.
         assert_eq!((ended.recalled, ended.requests, ended.arrived.len()), (1, 301, 300));
         assert_eq!((ended.sites[0].0, &ended.per_agent[..]), (300_000, &[1, 0][..]));
@@ -519,17 +501,8 @@ pub(super) mod tests {
         let mut requests = vec![asked(&[1000]); 8];
         requests.insert(0, long);
         let survey = survey(&scenario);
-        let batch = Batch {
-            scenario: &scenario,
-            survey: &survey,
-            requests: &requests,
-            strategy: Strategy::GnpTop3,
-            slots: 1,
-            interval: Duration::ZERO,
-            before: None,
-            first_task: 3,
-            seed: 3,
-        };
+        let batch =
+            Batch { strategy: Strategy::GnpTop3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let ended = run(batch).unwrap();
         // The long one alone takes 400 requests; had two others waited for it, they would end after it.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;

@@ -98,9 +98,6 @@ pub struct Told {
 
 impl<'a> Fleet<'a> {
     /// Chooses an agent for each of the sites, in turn.
-    ///
-    /// # Errors
-    /// When nobody can be chosen.
     pub fn assign(
         survey: &'a Survey,
         strategy: Strategy,

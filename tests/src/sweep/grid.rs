@@ -67,6 +67,11 @@ impl Group {
         Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
     }
 
+    /// Whether it is of this layout, and of this pace.
+    fn is_of(&self, layout: &str, unthrottled: bool) -> bool {
+        self.layout == layout && self.point.per_site_rps.is_unthrottled() == unthrottled
+    }
+
     /// A strategy's makespan over random's.
     fn makespan_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.makespan_s / self.of("random")?.makespan_s)
@@ -122,9 +127,8 @@ pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     table.set_header(fixed.into_iter().chain(growth).chain(makespan));
     for group in groups {
         let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
-        let rate = per_site_rps.0.map_or("unthrottled".to_owned(), |rate| rate.to_string());
-        let mut row =
-            vec![group.layout.clone(), format!("x{loss}"), page_kb.to_string(), rate, access_mbit.to_string()];
+        let [page_kb, rate, access_mbit] = [page_kb.to_string(), per_site_rps.to_string(), access_mbit.to_string()];
+        let mut row = vec![group.layout.clone(), format!("x{loss}"), page_kb, rate, access_mbit];
         let shown = |value: Option<f64>, ratio: Option<f64>| match value.zip(ratio) {
             Some((value, ratio)) => format!("{value:.1} ({ratio:.2})"),
             None => value.map_or("void".to_owned(), |value| format!("{value:.1}")),
@@ -144,17 +148,24 @@ pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     table.to_string()
 }
 
+/// The layouts, in the order in which they come.
+fn layouts(groups: &[Group]) -> Vec<&str> {
+    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
+    layouts.dedup();
+    layouts
+}
+
+fn said(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
 /// What the grid comes to, in sentences; `least` is what ours must reach of the best of the others in every cell.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
-    layouts.dedup();
-    let said = |met: bool| if met { "met" } else { "MISSED" };
-    for layout in layouts {
-        let unthrottled =
-            || groups.iter().filter(move |group| group.layout == layout && group.point.per_site_rps.is_unthrottled());
+    for layout in layouts(groups) {
+        let unthrottled: Vec<&Group> = groups.iter().filter(|group| group.is_of(layout, true)).collect();
         for (strategy, target) in TARGETS {
-            let ratios: Vec<f64> = unthrottled().filter_map(|group| group.growth_ratio(strategy)).collect();
+            let ratios: Vec<f64> = unthrottled.iter().filter_map(|group| group.growth_ratio(strategy)).collect();
             let (count, middle) = (ratios.len(), median(ratios));
             let Some(middle) = middle else { continue };
             let verdict = said(middle >= target);
@@ -163,18 +174,17 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
             ));
         }
     }
-    lines.extend(ours(groups, &said));
-    lines.extend(evenness(groups, &said));
+    lines.extend(ours(groups));
+    lines.extend(evenness(groups));
     let shares: Vec<(f64, &Group)> = groups.iter().filter_map(|group| Some((share(group)?, group))).collect();
     if let Some((worst, group)) = shares.iter().min_by(|one, other| one.0.total_cmp(&other.0)) {
         let Point { loss, page_kb, per_site_rps, access_mbit } = group.point;
         lines.push(format!(
-            "{OURS} / the best of {}: least in {} cells {worst:.3} ({} loss x{loss}, {page_kb} KB, {} requests/s, {access_mbit} \
-             Mbit/s); target >= {least:.2}: {}",
+            "{OURS} / the best of {}: least in {} cells {worst:.3} ({} loss x{loss}, {page_kb} KB, {per_site_rps} requests/s, \
+             {access_mbit} Mbit/s); target >= {least:.2}: {}",
             OTHERS.join(", "),
             shares.len(),
             group.layout,
-            per_site_rps.0.map_or("unthrottled".to_owned(), |rate| rate.to_string()),
             said(*worst >= least)
         ));
     }
@@ -185,7 +195,7 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
 type Figure = (&'static str, &'static str, &'static str, fn(&Standing) -> f64, f64);
 
 /// What ours comes to beside Top-3 and the list scheduler, by layout and pace: the medians over the cells, and the worst.
-fn ours(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
+fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &Standing| one.mb_per_min;
     let makespan = |one: &Standing| one.makespan_s;
     let figures: [Figure; 4] = [
@@ -201,11 +211,8 @@ fn ours(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
             if what == "growth" && !unthrottled {
                 continue;
             }
-            let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
-            layouts.dedup();
-            for layout in layouts {
-                let here = groups.iter().filter(|group| group.layout == layout);
-                let here = here.filter(|group| group.point.per_site_rps.is_unthrottled() == unthrottled);
+            for layout in layouts(groups) {
+                let here = groups.iter().filter(|group| group.is_of(layout, unthrottled));
                 let ratio = |group: &Group| Some(figure(group.of(ours)?) / figure(group.of(other)?));
                 let ratios: Vec<f64> = here.filter_map(ratio).collect();
                 let worst = if what == "growth" { f64::min } else { f64::max };
@@ -225,15 +232,11 @@ fn ours(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
 }
 
 /// How unevenly agents were busy, by layout and pace: of every strategy the median over the cells.
-fn evenness(groups: &[Group], said: &dyn Fn(bool) -> &'static str) -> Vec<String> {
+fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
-    layouts.dedup();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
-        for layout in &layouts {
-            let here = groups.iter().filter(|group| group.layout == *layout);
-            let here: Vec<&Group> =
-                here.filter(|group| group.point.per_site_rps.is_unthrottled() == unthrottled).collect();
+        for layout in layouts(groups) {
+            let here: Vec<&Group> = groups.iter().filter(|group| group.is_of(layout, unthrottled)).collect();
             let of =
                 |strategy: &str| median(here.iter().filter_map(|group| group.of(strategy)?.busy_variation).collect());
             let others = OTHERS.iter().chain(&[BALANCED, AGAIN, LIST]);

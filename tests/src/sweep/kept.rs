@@ -55,6 +55,10 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
         Ok(Self { file: file.to_owned(), out, key: key.to_owned(), cells })
     }
 
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// What a cell came to, if it is finished.
     pub fn find(&self, cell: &Cell) -> Option<&T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, came_to)| came_to)
@@ -71,9 +75,6 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
 }
 
 /// The key of a run: of these settings, by these programs.
-///
-/// # Errors
-/// When one of the programs cannot be read.
 pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     settings.hash(&mut hasher);
@@ -84,9 +85,6 @@ pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
 }
 
 /// A file in a folder of its own beside the folder of the lab's executable.
-///
-/// # Errors
-/// When the executable has no such place.
 pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;

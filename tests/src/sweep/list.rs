@@ -51,9 +51,7 @@ pub fn listed(batch: &Batch<'_>) -> Listed {
 
 #[cfg(test)]
 mod tests {
-    use landfall_scheduler::model::Strategy;
-
-    use super::super::crawls::tests::{asked, ms, scenario, survey};
+    use super::super::crawls::tests::{asked, batch, ms, scenario, survey};
     use super::*;
 
     #[test]
@@ -62,17 +60,7 @@ mod tests {
         let survey = survey(&scenario);
         // Robots.txt takes two round trips, each page one: 5, 3 and 3 round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
-        let batch = Batch {
-            scenario: &scenario,
-            survey: &survey,
-            requests: &requests,
-            strategy: Strategy::EarliestFinish,
-            slots: 1,
-            interval: Duration::ZERO,
-            before: None,
-            first_task: 1,
-            seed: 1,
-        };
+        let batch = batch(&scenario, &survey, &requests);
         // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario = crate::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

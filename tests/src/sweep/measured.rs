@@ -29,9 +29,6 @@ pub struct Measured {
 
 impl Measured {
     /// What a scheduler would elect and measure of a scenario, were there nothing but its round trips.
-    ///
-    /// # Errors
-    /// When no landmarks can be elected.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
@@ -59,9 +56,6 @@ impl Measured {
 
     /// What a cluster measured: `by_rank` are its agents' names in the order of their identifiers, `agents` and `sites` the scenario's
     /// names.
-    ///
-    /// # Errors
-    /// When it has no map and does not doubt its landmarks, or knows other agents than the scenario.
     pub fn by(facts: &witness::Facts, by_rank: &[String], agents: &[String], sites: &[String]) -> anyhow::Result<Self> {
         let witness::Doubts { quarantined, alarm } = &facts.doubts;
         let map = facts.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());

@@ -1,5 +1,6 @@
 //! The settings of the paper's experiments, read strictly, and the cells they make. Pure but for reading matrices.
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
 
@@ -13,8 +14,6 @@ use crate::scenario::{Scenario, SiteNode, WebRules};
 
 /// The settings that were committed before the first run.
 pub const EXPERIMENTS: &str = include_str!("../../experiments.toml");
-/// Names that settings may ask for before the scheduler knows them.
-const TO_COME: [&str; 2] = ["gnp-balanced", "earliest-finish"];
 const KIB: f64 = 1024.0;
 
 /// The settings as written.
@@ -25,7 +24,7 @@ pub struct Settings {
     pub growth_share: f64,
     /// What draws sites, and a matrix's agents.
     pub seeds: Vec<u64>,
-    pub strategies: Vec<String>,
+    pub strategies: Vec<Strategy>,
     /// Agents of a cell.
     pub agents: usize,
     /// Sites of a cell.
@@ -96,6 +95,15 @@ impl<'de> Deserialize<'de> for Pace {
 impl Serialize for Pace {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rate) => rate.fmt(f),
+            None => f.write_str("unthrottled"),
+        }
     }
 }
 
@@ -170,17 +178,11 @@ pub struct Ground {
 
 impl Settings {
     /// The settings of the repository.
-    ///
-    /// # Errors
-    /// When they contradict themselves, which a test rules out.
     pub fn committed() -> anyhow::Result<Self> {
         Self::parse(EXPERIMENTS)
     }
 
     /// Parses settings.
-    ///
-    /// # Errors
-    /// When a key is missing, unknown or out of its range.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let settings: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
@@ -208,11 +210,7 @@ impl Settings {
         ensure!((1..=2000).contains(&self.sites), "sites must be 1 to 2000, is {}", self.sites);
         ensure!((4..=self.agents).contains(&self.landmarks), "landmarks must be 4 to agents, is {}", self.landmarks);
         ensure!((1..=1000).contains(&self.table_seeds), "table_seeds must be 1 to 1000, is {}", self.table_seeds);
-        for name in &self.strategies {
-            let known = name.parse::<Strategy>().is_ok() || TO_COME.contains(&name.as_str());
-            ensure!(known, "strategies: there is no strategy '{name}', nor will there be");
-        }
-        ensure!(self.strategies.iter().any(|name| name == "random"), "strategies must have random, the yardstick");
+        ensure!(self.strategies.contains(&Strategy::Random), "strategies must have random, the yardstick");
         for layout in &self.layouts {
             let (name, own) = (&layout.name, layout.name == "paper");
             ensure!(own == layout.matrix.is_none(), "layouts: {name}: every layout but the paper's has a matrix");
@@ -229,14 +227,6 @@ impl Settings {
         let there = loss.contains(&l) && page_kb.contains(&p) && per_site_rps.contains(&r) && access_mbit.contains(&a);
         ensure!(there, "base must be made of values that the factors have");
         Ok(())
-    }
-
-    /// The strategies that the scheduler knows, and the names of the others.
-    pub fn strategies(&self) -> (Vec<Strategy>, Vec<&str>) {
-        let mut to_come = Vec::new();
-        let known =
-            self.strategies.iter().filter_map(|name| name.parse().map_err(|_| to_come.push(name.as_str())).ok());
-        (known.collect(), to_come)
     }
 
     /// The base cell and those with one factor changed, the base first.
@@ -302,9 +292,6 @@ impl Settings {
     }
 
     /// The layouts that can be had, and what is missing for the others.
-    ///
-    /// # Errors
-    /// When a matrix is there and cannot be read.
     pub fn grounds(&self, data: &Path) -> anyhow::Result<(Vec<Ground>, Vec<String>)> {
         let (mut grounds, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
@@ -323,9 +310,6 @@ impl Settings {
     }
 
     /// The emulated world of a layout, a seed and a point.
-    ///
-    /// # Errors
-    /// When the matrix has too few nodes.
     pub fn scenario(&self, ground: &Ground, seed: u64, point: Point) -> anyhow::Result<Scenario> {
         let mut scenario = match &ground.matrix {
             None => {
@@ -404,8 +388,6 @@ mod tests {
         assert_eq!(settings.one_at_a_time().len(), 9);
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
-        let (known, to_come) = settings.strategies();
-        assert!(known.contains(&Strategy::Random) && known.len() + to_come.len() == settings.strategies.len());
         // All sites at once ask for no more than the lab can answer on time.
         for pace in settings.factors.per_site_rps.iter().filter_map(|pace| pace.0) {
             assert!(pace * crate::figures::float(settings.sites) < 1000.0);
@@ -417,7 +399,7 @@ mod tests {
         let cases = [
             (("growth_share = 0.9", "growth_share = 1.9"), "growth_share must be above 0 and at most 1"),
             (("seeds = [1, 2, 3]", "seeds = []"), "seeds must have 1 to 10 entries"),
-            (("\"gnp-top3\"", "\"gnp-top4\""), "there is no strategy 'gnp-top4'"),
+            (("\"gnp-top3\"", "\"gnp-top4\""), "unknown variant `gnp-top4`"),
             (("\"random\", ", ""), "the yardstick"),
             (("landmarks = 9", "landmark = 9"), "landmark"),
             (("max_pages = 50", "max_pages = 50\nmore = 1"), "more"),

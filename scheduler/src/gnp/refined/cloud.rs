@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::stats::count;
 
 use super::kriging::Kriging;
-use super::layout::{Layout, reach};
+use super::layout::{LaidOut, reach};
 
 /// Least and greatest width of the step from an agent, as parts of the scale.
 const WIDTH: (f64, f64) = (0.02, 1.2);
@@ -58,15 +58,10 @@ impl Cloud {
 }
 
 impl Bare {
-    /// Draws `particles` points, and the far ones beside. `scale` and `softening` are milliseconds.
-    pub(super) fn draw(
-        layout: &Layout,
-        kriging: Option<&Kriging>,
-        scale: f64,
-        particles: usize,
-        softening: f64,
-        seed: u64,
-    ) -> Self {
+    /// Draws `particles` points, and the far ones beside.
+    pub(super) fn draw(mesh: &LaidOut<'_>, kriging: Option<&Kriging>, particles: usize) -> Self {
+        let LaidOut { measured, layout, softening, seed } = *mesh;
+        let scale = measured.scale();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let agents = layout.points.len();
         let mut bare = Self { around: Vec::new(), logs: Vec::new(), near: Vec::new() };

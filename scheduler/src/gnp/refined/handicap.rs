@@ -10,11 +10,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::gnp::fit::Measured;
-
 use super::held_out::{Choice, HeldOut};
 use super::kriging::{Constants, Kriging};
-use super::layout::Layout;
+use super::layout::LaidOut;
 
 /// Handicaps weighed, as parts of the scale: beyond the last the nearest landmark always wins.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
@@ -25,25 +23,17 @@ const DRAWN_SETS: usize = 30;
 const BY_CHANCE: f64 = 0.01;
 
 /// Milliseconds, for the first `landmarks` agents of this mesh as landmarks; 0 where nobody can be held out.
-pub(super) fn choose(
-    measured: &Measured,
-    layout: &Layout,
-    constants: Constants,
-    landmarks: usize,
-    residuals: bool,
-    softening: f64,
-    seed: u64,
-) -> f64 {
-    let Some(kriging) = Kriging::fit(measured, layout, constants, softening, seed) else { return 0.0 };
-    let Some(held_out) = HeldOut::new(measured, layout, &kriging, residuals, softening, seed) else { return 0.0 };
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut agents: Vec<usize> = (0..measured.agents.len()).collect();
+pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
+    let Some(kriging) = Kriging::fit(mesh, constants) else { return 0.0 };
+    let Some(held_out) = HeldOut::new(mesh, &kriging, residuals) else { return 0.0 };
+    let mut rng = ChaCha8Rng::seed_from_u64(mesh.seed);
+    let mut agents: Vec<usize> = (0..mesh.measured.agents.len()).collect();
     let mut choices = held_out.choices(&agents[..landmarks]);
     for _ in 0..DRAWN_SETS {
         agents.shuffle(&mut rng);
         choices.extend(held_out.choices(&agents[..landmarks]));
     }
-    smallest(&choices, measured.scale()) * measured.scale()
+    smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
 /// The smallest handicap whose choices are not clearly farther than those of the best; a part of the scale.

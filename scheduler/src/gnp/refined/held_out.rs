@@ -7,9 +7,8 @@ use crate::stats::count;
 
 use super::Ingredients;
 use super::cloud::{Bare, Cloud};
-use super::constants;
-use super::kriging::Kriging;
-use super::layout::Layout;
+use super::kriging::{CONSTANTS, Constants, Kriging};
+use super::layout::{LaidOut, Layout};
 use super::posterior::Weighed;
 
 /// Points of a held-out agent's cloud: fewer than a site's, since only sets are compared.
@@ -38,15 +37,31 @@ impl<'a> Prepared<'a> {
         let ingredients = Ingredients::default();
         let softening = super::SOFTENING * measured.scale();
         let layout = Layout::fit(measured, super::SINGLE_DIMENSION[0], &ingredients, softening, seed);
-        let constants = constants::choose(measured, &layout, landmarks, &ingredients, softening, seed);
-        let kriging = Kriging::fit(measured, &layout, constants, softening, seed)?;
+        let mesh = LaidOut { measured, layout: &layout, softening, seed };
+        let kriging = Kriging::fit(&mesh, choose_constants(&mesh, landmarks, &ingredients))?;
         Some(Self { measured, layout, kriging, softening, seed })
     }
 
     /// Every agent held out; `None` when they are too many.
     pub(in crate::gnp) fn held_out(&self) -> Option<HeldOut<'_>> {
-        HeldOut::new(self.measured, &self.layout, &self.kriging, true, self.softening, self.seed)
+        let Self { measured, layout, kriging, softening, seed } = self;
+        HeldOut::new(&LaidOut { measured, layout, softening: *softening, seed: *seed }, kriging, true)
     }
+}
+
+/// The constants of the kriging under which held-out agents are predicted best, when the first `landmarks` agents of the mesh are the
+/// landmarks.
+pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &Ingredients) -> Constants {
+    if !ingredients.constants {
+        return CONSTANTS[0];
+    }
+    let landmarks: Vec<usize> = (0..landmarks).collect();
+    let error = |constants: &Constants| {
+        let kriging = Kriging::fit(mesh, *constants)?;
+        HeldOut::new(mesh, &kriging, ingredients.residuals)?.error(&landmarks)
+    };
+    let scored = CONSTANTS.iter().map(|constants| (error(constants).unwrap_or(f64::INFINITY), constants));
+    scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(CONSTANTS[0], |(_, constants)| *constants)
 }
 
 /// Every agent held out in turn, on one layout with one kriging.
@@ -61,19 +76,13 @@ pub(in crate::gnp) struct HeldOut<'a> {
 }
 
 impl<'a> HeldOut<'a> {
-    /// Prepares every agent; `None` when they are more than [`MOST_AGENTS`]. `softening` is milliseconds.
-    pub(super) fn new(
-        measured: &'a Measured,
-        layout: &Layout,
-        kriging: &'a Kriging,
-        residuals: bool,
-        softening: f64,
-        seed: u64,
-    ) -> Option<Self> {
+    /// Prepares every agent; `None` when they are more than [`MOST_AGENTS`].
+    pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
+        let LaidOut { measured, softening, .. } = *mesh;
         if measured.agents.len() > MOST_AGENTS {
             return None;
         }
-        let bare = Bare::draw(layout, Some(kriging), measured.scale(), PARTICLES, softening, seed);
+        let bare = Bare::draw(mesh, Some(kriging), PARTICLES);
         let clouds = (0..measured.agents.len()).map(|agent| bare.without(kriging, agent)).collect();
         Some(Self { measured, kriging, residuals, softening, clouds })
     }

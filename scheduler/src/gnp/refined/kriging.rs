@@ -12,9 +12,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::gnp::fit::Measured;
+use crate::gnp::objective::log_error;
 
-use super::layout::{Layout, reach};
+use super::layout::{LaidOut, reach};
 
 /// A residual beyond this counts as odd: its noise grows with it.
 const ODD: f64 = 0.25;
@@ -33,6 +33,16 @@ pub(super) struct Constants {
     /// `n`: variance that places do not explain.
     pub(super) noise: f64,
 }
+
+/// From smooth and short-sighted to sharp: what real networks differ in is how far likeness reaches and how much of a
+/// residual is noise.
+pub(super) const CONSTANTS: [Constants; 5] = [
+    Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
+    Constants { variance: 0.02, likeness: 0.9, length: 0.45, noise: 0.005 },
+    Constants { variance: 0.05, likeness: 0.95, length: 0.3, noise: 0.003 },
+    Constants { variance: 0.02, likeness: 0.9, length: 0.75, noise: 0.015 },
+    Constants { variance: 0.1, likeness: 0.97, length: 0.22, noise: 0.0015 },
+];
 
 /// The residuals of one layout's mesh, solved.
 #[derive(Debug, Clone)]
@@ -53,20 +63,14 @@ pub(super) struct Kriging {
 
 impl Kriging {
     /// Solves for these constants; `None` when the covariance is singular, which its noise rules out short of overflow.
-    pub(super) fn fit(
-        measured: &Measured,
-        layout: &Layout,
-        constants: Constants,
-        softening: f64,
-        seed: u64,
-    ) -> Option<Self> {
-        let length = constants.length * measured.scale();
-        let count = measured.agents.len();
-        let points = &layout.points;
+    pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
+        let length = constants.length * mesh.measured.scale();
+        let count = mesh.measured.agents.len();
+        let points = &mesh.layout.points;
         let kernel = DMatrix::from_fn(count, count, |i, j| {
             if i == j { 1.0 } else { likeness(&constants, length, reach(&points[i], &points[j]).1) }
         });
-        let (pairs, residuals) = residuals(measured, layout, softening, seed);
+        let (pairs, residuals) = residuals(mesh);
         let v = constants.variance;
         let mut covariance = DMatrix::from_fn(pairs.len(), pairs.len(), |a, b| {
             let ((i, k), (j, l)) = (pairs[a], pairs[b]);
@@ -138,19 +142,19 @@ fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {
 }
 
 /// The measured pairs, and the log residual of each.
-fn residuals(measured: &Measured, layout: &Layout, softening: f64, seed: u64) -> (Vec<(usize, usize)>, Vec<f64>) {
+fn residuals(mesh: &LaidOut<'_>) -> (Vec<(usize, usize)>, Vec<f64>) {
     let mut pairs: Vec<(usize, usize, f64)> = Vec::new();
-    for (i, row) in measured.rows.iter().enumerate() {
+    for (i, row) in mesh.measured.rows.iter().enumerate() {
         pairs.extend(row.iter().filter(|&&(j, _)| j > i).map(|&(j, distance)| (i, j, distance)));
     }
     if pairs.len() > MOST_PAIRS {
-        pairs.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        pairs.shuffle(&mut ChaCha8Rng::seed_from_u64(mesh.seed));
         pairs.truncate(MOST_PAIRS);
         pairs.sort_by_key(|&(i, j, _)| (i, j));
     }
     let residual = |&(i, j, distance): &(usize, usize, f64)| {
-        let (computed, _) = reach(&layout.points[i], &layout.points[j]);
-        ((distance + softening) / (computed + softening)).ln()
+        let (computed, _) = reach(&mesh.layout.points[i], &mesh.layout.points[j]);
+        log_error(distance, computed, mesh.softening)
     };
     let residuals = pairs.iter().map(residual).collect();
     (pairs.into_iter().map(|(i, j, _)| (i, j)).collect(), residuals)

@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::gnp::fit::Measured;
 use crate::gnp::mds;
+use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::Ingredients;
 
@@ -18,8 +19,6 @@ const SQUARE_SWEEPS: usize = 60;
 const ROBUST_SWEEPS: usize = 400;
 /// A sweep that lowers the cost by less than this part of it is the last.
 const CONVERGED: f64 = 1e-5;
-/// Beyond this log residual an error counts linearly (Huber 1964).
-const HUBER: f64 = 0.1;
 /// The height everyone starts with, as a part of the scale.
 const HEIGHT: f64 = 0.02;
 /// How far the second start is disturbed, as a part of the scale.
@@ -33,6 +32,16 @@ const MOST_DAMPING: f64 = 1e3;
 const STEP_TRIES: usize = 6;
 /// Milliseconds below which two places are one, and no direction leads from one to the other.
 const NO_DISTANCE: f64 = 1e-9;
+
+/// A measured mesh and its layout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaidOut<'a> {
+    pub(super) measured: &'a Measured,
+    pub(super) layout: &'a Layout,
+    /// Milliseconds.
+    pub(super) softening: f64,
+    pub(super) seed: u64,
+}
 
 /// Agents placed in one number of dimensions.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,12 +115,13 @@ impl Problem<'_> {
     }
 
     fn cost(&self, agent: usize, at: &[f64], points: &[Vec<f64>], huber: f64) -> f64 {
-        let loss = |&(j, distance): &(usize, f64)| loss(self.log_error(reach(at, &points[j]).0, distance), huber);
+        let loss =
+            |&(j, distance): &(usize, f64)| huber_within(self.log_error(reach(at, &points[j]).0, distance), huber);
         self.measured.rows[agent].iter().map(loss).sum()
     }
 
     fn log_error(&self, computed: f64, distance: f64) -> f64 {
-        ((computed + self.softening) / (distance + self.softening)).ln()
+        log_error(computed, distance, self.softening)
     }
 
     /// One damped step of one agent (Levenberg 1944, Marquardt 1963; Huber's loss by weights); returns its cost after.
@@ -168,11 +178,6 @@ impl Problem<'_> {
         }
         (normal, gradient)
     }
-}
-
-fn loss(error: f64, huber: f64) -> f64 {
-    let size = error.abs();
-    if size <= huber { size * size } else { huber * (2.0 * size - huber) }
 }
 
 /// The computed distance of two points, and its straight part.

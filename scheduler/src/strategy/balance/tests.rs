@@ -4,6 +4,7 @@ use proptest::prelude::{prop, prop_assert, proptest};
 
 use super::*;
 use crate::strategy::Listed;
+use crate::strategy::fixture::measured;
 
 fn agent(agent: i64, load: u32, capacity: u32) -> Candidate {
     let pace = Duration::from_secs(1);
@@ -11,7 +12,7 @@ fn agent(agent: i64, load: u32, capacity: u32) -> Candidate {
 }
 
 fn at_distance(number: i64, load: u32, millis: f64) -> Candidate {
-    Candidate { measured: Rtt::try_from_millis_f64(millis).ok(), ..agent(number, load, 2) }
+    Candidate { load, capacity: 2, ..measured(number, millis) }
 }
 
 fn waits(at: i64, takers: &[i64]) -> Queued {

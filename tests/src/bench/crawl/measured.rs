@@ -35,9 +35,6 @@ impl Cost {
 }
 
 /// Runs a command, its output on this one's standard error, and says what it cost.
-///
-/// # Errors
-/// When it cannot be started, fails or takes longer than five minutes.
 pub async fn measured(command: &[String]) -> anyhow::Result<Cost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();

@@ -207,9 +207,6 @@ impl Server {
 }
 
 /// Serves sites until the standard input ends.
-///
-/// # Errors
-/// When it cannot listen, or is told what it does not understand.
 pub async fn serve(served: Served) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
     // All listen on the port that the first is given.
