@@ -108,7 +108,7 @@ async fn crawl(site: &TestServer) -> Outcome {
 fn chain(path: &str, pages: u32) -> Reply {
     let number = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
     match number {
-        number if number.saturating_add(1) < pages => html(&format!("<a href=/{}>", number + 1)),
+        number if number.saturating_add(1) < pages => html(format!("<a href=/{}>", number + 1)),
         number if number < pages => html("the end"),
         _ => status(404),
     }

@@ -166,9 +166,9 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
     let listed: String = spelled.iter().map(|url| format!("<url><loc>{url}</loc></url>")).collect();
     let indexed: String = spelled.iter().map(|url| format!("<sitemap><loc>{url}</loc></sitemap>")).collect();
     let site = TestServer::start_at(([127, 0, 0, 2], 0), move |path| match path {
-        "/robots.txt" => page("text/plain", &format!("{robots}Sitemap: /own.xml\nSitemap: /index.xml\n")),
-        "/own.xml" => page("text/xml", &format!("<urlset>{listed}</urlset>")),
-        "/index.xml" => page("text/xml", &format!("<sitemapindex>{indexed}</sitemapindex>")),
+        "/robots.txt" => page("text/plain", format!("{robots}Sitemap: /own.xml\nSitemap: /index.xml\n")),
+        "/own.xml" => page("text/xml", format!("<urlset>{listed}</urlset>")),
+        "/index.xml" => page("text/xml", format!("<sitemapindex>{indexed}</sitemapindex>")),
         "/" => html("a page"),
         _ => status(404),
     })

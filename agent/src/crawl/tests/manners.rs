@@ -71,7 +71,7 @@ async fn a_restart_does_not_cut_a_pause_short() {
 async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => status(404),
-        "/" => html(&(0..100).map(|number| format!("<a href=/{number}>")).collect::<String>()),
+        "/" => html((0..100).map(|number| format!("<a href=/{number}>")).collect::<String>()),
         _ => status(500),
     })
     .await;

@@ -7,7 +7,7 @@ const LISTED: &str = "<urlset><url><loc>/listed</loc></url><url><loc>/forbidden<
 
 fn site_with(robots: &'static str, sitemap: &'static str) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     move |path| match path {
-        "/robots.txt" => page("text/plain", &format!("User-agent: *\nDisallow: /forbidden\n{robots}")),
+        "/robots.txt" => page("text/plain", format!("User-agent: *\nDisallow: /forbidden\n{robots}")),
         "/" => html("<a href=/linked><a href=/listed>"),
         "/index.xml" => page("text/xml", "<sitemapindex><sitemap><loc>/more.xml</loc></sitemap></sitemapindex>"),
         "/more.xml" => page("text/xml", "<urlset><url><loc>/deep</loc></url></urlset>"),

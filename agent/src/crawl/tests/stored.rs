@@ -47,7 +47,7 @@ async fn every_answer_is_stored_with_its_request() {
         "/moved" => redirect("/here"),
         "/here" => page("text/plain", "here"),
         "/stuck" => stuck("<p>the beginning"),
-        "/large" => page("text/plain", &"x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + (1 << 20))),
+        "/large" => page("text/plain", "x".repeat(usize::try_from(MAX_PAGE_BYTES).unwrap() + (1 << 20))),
         _ => status(404),
     })
     .await;
@@ -183,7 +183,7 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&config(folder.path()), "test").unwrap();
     let tree = |path: &str| match path {
-        "/" => html(&(0..150).map(|number| format!("<a href=/{number}>")).collect::<String>()),
+        "/" => html((0..150).map(|number| format!("<a href=/{number}>")).collect::<String>()),
         "/robots.txt" => status(404),
         _ => html("a leaf"),
     };
